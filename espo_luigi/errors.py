@@ -1,0 +1,50 @@
+"""Every exception that espo_luigi raises on purpose: one hierarchy, so that callers can catch what they mean.
+
+A message says what was got, what was expected, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class EspoError(Exception):
+    """Base of all errors that espo_luigi raises on purpose; shown to users without a traceback."""
+
+
+class ConfigurationError(EspoError):
+    """A configuration file is missing, unreadable, or holds a key or a value that is not allowed."""
+
+
+class ParameterError(EspoError):
+    """A task parameter names something that neither the configuration nor the catalogue holds."""
+
+
+class CatalogError(EspoError):
+    """A catalogue cannot be read, or what it holds does not answer the search."""
+
+
+class DataError(EspoError):
+    """Input data that cannot be used: wrong units, missing period, all NaN, an unreadable file."""
+
+
+class HealthCheckError(DataError):
+    """A product failed one or more of the health checks that the configuration raises on."""
+
+
+class StoreError(EspoError):
+    """A store cannot be written, published or read."""
+
+
+class SizingError(EspoError):
+    """Requested resources that contradict each other or exceed what there is."""
+
+
+class SubmissionError(EspoError):
+    """A job that could not be submitted."""
+
+
+class JobError(EspoError):
+    """A job that ran and did not succeed."""
+
+
+class UnknownPathError(EspoError):
+    """A path that no task makes."""

@@ -1,0 +1,22 @@
+"""Zarr 3 stores: written aside and renamed, complete only with a marker inside, opened lazily, zipped, linked, removed.
+
+A store under its final name is whole: whatever interrupts a writer leaves the former store or the new one.
+"""
+
+from espo_luigi.store.archive import pack
+from espo_luigi.store.marker import MARKER_NAME, Marker
+from espo_luigi.store.publish import remove
+from espo_luigi.store.read import is_complete, open_store, read_marker
+from espo_luigi.store.write import link_store, write_store
+
+__all__ = [
+    "MARKER_NAME",
+    "Marker",
+    "is_complete",
+    "link_store",
+    "open_store",
+    "pack",
+    "read_marker",
+    "remove",
+    "write_store",
+]

@@ -1,0 +1,115 @@
+"""The marker: the small JSON file inside a store that says what made it, and without which it is not complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import StoreError
+
+MARKER_NAME = "espo.json"
+ROOT_METADATA_NAME = "zarr.json"
+_ID_LENGTH = 16
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What made a store: the task, its parameters, the software, the inputs and the configuration.
+
+    Parameters
+    ----------
+    task : str
+        The task's family.
+    parameters : mapping of str to str
+        The task's significant parameters, as their strings.
+    versions : mapping of str to str
+        Version of each package that can change the numbers.
+    inputs : mapping of str to str
+        The id of each input's marker, by the input's name or path.
+    config_hash : str
+        Hash of the configuration that was in force.
+    created : str
+        ISO 8601 time; not part of the identity.
+    """
+
+    task: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    config_hash: str = ""
+    created: str = field(default_factory=_now)
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits of the SHA-256 of everything but `created`."""
+        content = {key: value for key, value in self._as_dict().items() if key != "created"}
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
+
+    def _as_dict(self) -> dict[str, Any]:
+        plain = {**self.__dict__}
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
+
+    def to_json(self) -> str:
+        """Render as the text of the marker file, its id included for readers."""
+        return json.dumps({**self._as_dict(), "id": self.id}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Marker:
+        """Parse the text of a marker file.
+
+        Raises
+        ------
+        StoreError
+            If the text is not a marker.
+        """
+        try:
+            content = json.loads(text)
+            known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+            return cls(**known)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"not a marker ({error}): got {text[:80]!r}, expected the JSON of an {MARKER_NAME}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """How many files a store directory holds besides its marker, and their size in bytes.
+
+    Zarr reads a missing chunk as fill values without a word; the count is what notices it.
+    """
+
+    files: int
+    size_bytes: int
+
+    def to_json_fields(self) -> dict[str, int]:
+        """The fields under which the inventory lies in the marker file."""
+        return asdict(self)
+
+
+def render_marker_file(marker: Marker, inventory: Inventory) -> str:
+    """Render the marker file of a store directory: the marker and the inventory of the directory."""
+    content = {**json.loads(marker.to_json()), "inventory": inventory.to_json_fields()}
+    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def parse_inventory(text: str) -> Inventory | None:
+    """Read the inventory from a marker file's text, None if it has none."""
+    found = json.loads(text).get("inventory")
+    return Inventory(**found) if found else None
+
+
+def take_inventory(root: Path) -> Inventory:
+    """Count the files under a store's root and their bytes, its marker left out (one `stat` a file)."""
+    sizes = [entry.stat().st_size for entry in root.rglob("*") if entry.is_file() and entry != root / MARKER_NAME]
+    return Inventory(len(sizes), sum(sizes))

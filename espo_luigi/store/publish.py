@@ -1,0 +1,209 @@
+"""Atomic publication on a file system: write aside, swap the names, delete the old; and what the disk's errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from espo_luigi.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+# A partial of another host cannot be asked whether its writer lives; no job runs this long.
+FOREIGN_PARTIAL_AGE_HOURS = 48
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
+_FSYNC_THREADS = 8
+
+_ADVICE = {
+    errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
+    errno.EDQUOT: "your quota is used up: delete what you can, or point the paths of the configuration elsewhere",
+    errno.EACCES: "ask for write permission, or point the paths of the configuration at a folder of yours",
+    errno.EPERM: "ask for write permission, or point the paths of the configuration at a folder of yours",
+    errno.EROFS: "the file system is mounted read-only: point the paths of the configuration elsewhere",
+    errno.EIO: "the disk or the network file system failed: run again, and tell its administrator if it stays",
+    errno.ESTALE: "the network file system lost the file: run again",
+}
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def partial_path(path: Path) -> Path:
+    """Name a hidden neighbour of `path`, unique, that tells which process on which host made it."""
+    return path.parent / f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
+
+
+def _is_abandoned(partial: Path, name: str) -> bool:
+    """Whether the process that wrote this partial is dead, or on another host and silent for two days."""
+    host, _, rest = partial.name.removeprefix(f".{name}.").rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and rest.isdigit():
+        return int(rest) != os.getpid() and not Path(f"/proc/{rest}").exists()
+    age_hours = (time.time() - partial.stat().st_mtime) / 3600
+    return age_hours > FOREIGN_PARTIAL_AGE_HOURS
+
+
+def sweep_partials(path: Path) -> None:
+    """Delete what killed writers of the same store left beside it."""
+    prefix = f".{path.name}."
+    for entry in list(os.scandir(path.parent)):
+        if not (entry.name.startswith(prefix) and entry.name.endswith(".partial")):
+            continue
+        with contextlib.suppress(OSError):
+            if _is_abandoned(Path(entry.path), path.name):
+                logger.info("removing %s, left behind by a writer that was killed", entry.path)
+                delete(Path(entry.path))
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a tree, without atomicity."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step (Linux `renameat2`); False where the file system cannot (NFS, Lustre)."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
+def publish(partial: Path, path: Path) -> None:
+    """Give a finished partial its final name; a store that bore the name is deleted afterwards.
+
+    Where the file system can swap two names, there is no instant without a store under `path`. Elsewhere the old one
+    is moved aside first: killed between the two renames, `path` is missing, which means run again, not half a store.
+    """
+    if path.is_dir() and not path.is_symlink():
+        if _exchange(partial, path):
+            aside = partial
+        else:
+            aside = partial_path(path)
+            os.rename(path, aside)
+            os.rename(partial, path)
+        sync_path(path.parent)
+        delete(aside)
+    else:
+        os.replace(partial, path)
+        sync_path(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a store, directory or zip: renamed away first, so that it is never half there. Missing is fine.
+
+    Raises
+    ------
+    StoreError
+        If the folder does not allow it.
+    """
+    path = Path(path)
+    aside = partial_path(path)
+    with disk_errors(path, "remove"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, aside)
+            delete(aside)
+        if path.parent.is_dir():
+            sweep_partials(path)
+
+
+def sync_path(path: Path) -> None:
+    """Force one file's content or one folder's entries onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems refuse fsync on a folder; there the server keeps the order.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """Force a tree onto the disk, files first and folders last, so that a power cut finds no empty chunk."""
+    entries = list(root.rglob("*"))
+    files = [entry for entry in entries if not entry.is_dir()]
+    folders = [entry for entry in entries if entry.is_dir()]
+    with ThreadPoolExecutor(_FSYNC_THREADS) as pool:
+        list(pool.map(sync_path, files))
+        list(pool.map(sync_path, [*folders, root]))
+
+
+def _find_os_error(error: BaseException | None) -> OSError | None:
+    """The disk's error among an exception and its causes (Dask and Zarr wrap it)."""
+    while error is not None and not (isinstance(error, OSError) and error.errno is not None):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def describe_disk_error(error: OSError, path: Path, verb: str) -> str:
+    """Say what could not be done, where, why by the system's own words, how much space is free, and what to do."""
+    number = error.errno or 0
+    reason = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}"
+    advice = _ADVICE.get(number, "check the folder and run again")
+    return f"cannot {verb} {path} ({reason}; {_free_space(path)}); {advice}"
+
+
+def _free_space(path: Path) -> str:
+    folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
+    try:
+        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder}"
+    except OSError:
+        return f"free space in {folder} unknown"
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, verb: str) -> Iterator[None]:
+    """Turn the disk's errors, however wrapped, into a StoreError that says what to do; let all others pass."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        cause = _find_os_error(error)
+        if cause is None:
+            raise
+        raise StoreError(describe_disk_error(cause, path, verb)) from error
+
+
+@contextlib.contextmanager
+def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
+    """Yield a partial to write; publish it as `path` when the block ends well, delete it when it does not.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses: full, read-only, over quota, no permission.
+    """
+    partial = partial_path(path)
+    with disk_errors(path, verb):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep_partials(path)
+        try:
+            yield partial
+            publish(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                delete(partial)
+            raise

@@ -1,0 +1,198 @@
+"""Datasets → published Zarr 3 stores: encodings, chunks and shards, plain attributes, the marker last."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
+from espo_luigi.store.publish import sync_path, sync_tree, written_aside
+
+logger = logging.getLogger(__name__)
+
+# Everything else of an encoding describes the file that the data came from: its dtype, packing, chunks and codecs.
+_KEPT_ENCODING = ("units", "calendar", "coordinates", "grid_mapping")
+_WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
+_CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+
+
+def plain_attributes(attributes: Mapping[Hashable, Any]) -> dict[str, str | int | float]:
+    """Coerce attributes to what every format can hold: text and numbers.
+
+    Sequences become comma-joined text, NumPy scalars Python numbers; mappings, truth values, None and all else, text.
+    """
+    return {str(name): _plain(value) for name, value in attributes.items()}
+
+
+def _plain(value: Any) -> str | int | float:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list | tuple | set | frozenset):
+        members = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return ",".join(str(_plain(member)) for member in members)
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else str(value)
+
+
+def _prepared(ds: xr.Dataset) -> xr.Dataset:
+    """A shallow copy with plain attributes and with the encodings of the source files dropped."""
+    prepared = ds.copy(deep=False)
+    prepared.attrs = plain_attributes(ds.attrs)
+    prepared.encoding = {}
+    for variable in prepared.variables.values():
+        variable.attrs = plain_attributes(variable.attrs)
+        variable.encoding = {key: variable.encoding[key] for key in _KEPT_ENCODING if key in variable.encoding}
+    return prepared
+
+
+def _sizes_along(wanted: Mapping[Any, int] | None, variable: xr.Variable) -> dict[Hashable, int]:
+    """The wanted sizes along a variable's own dimensions; -1 is the whole dimension, never more than it."""
+    sizes = {}
+    for dim, size in (wanted or {}).items():
+        if dim in variable.sizes:
+            length = max(variable.sizes[dim], 1)
+            sizes[dim] = length if size == -1 else min(int(size), length)
+    return sizes
+
+
+def _chunk_shape(name: Hashable, variable: xr.Variable, chunks: Mapping[Any, int] | None) -> tuple[int, ...] | None:
+    """The Zarr chunk of a variable: as asked, else as its dask chunks, else whole; None leaves it to zarr."""
+    asked = _sizes_along(chunks, variable)
+    if variable.chunks is None:
+        if not asked and variable.nbytes > _WHOLE_ARRAY_LIMIT_BYTES:
+            return None
+        return tuple(asked.get(dim, max(length, 1)) for dim, length in variable.sizes.items())
+    return tuple(
+        asked[dim] if dim in asked else _regular_chunk(name, dim, sizes)
+        for dim, sizes in zip(variable.dims, variable.chunks, strict=True)
+    )
+
+
+def _regular_chunk(name: Hashable, dim: Hashable, sizes: tuple[int, ...]) -> int:
+    """The one size of all dask chunks along a dimension, of which only the last may be shorter."""
+    first = sizes[0] if sizes else 1
+    if set(sizes[:-1]) - {first} or (sizes and sizes[-1] > first):
+        raise StoreError(
+            f"variable {name!r} has dask chunks {sizes} along {dim!r}, expected equal ones with a shorter last one: "
+            f"give write_store chunks={{{dim!r}: {first}}}, or rechunk before"
+        )
+    return max(first, 1)
+
+
+def _shard_shape(variable: xr.Variable, chunk: tuple[int, ...], shards: Mapping[Any, int]) -> tuple[int, ...]:
+    """The shard of a variable: as asked, rounded up to whole chunks."""
+    asked = _sizes_along(shards, variable)
+    return tuple(-(-asked.get(dim, size) // size) * size for dim, size in zip(variable.dims, chunk, strict=True))
+
+
+def _laid_out(
+    ds: xr.Dataset, chunks: Mapping[Any, int] | None, shards: Mapping[Any, int] | None
+) -> tuple[xr.Dataset, dict[Hashable, dict[str, Any]]]:
+    """The dataset with dask chunks that match what is written, and each variable's encoding."""
+    encoding: dict[Hashable, dict[str, Any]] = {}
+    laid_out = ds.copy(deep=False)
+    for name, variable in ds.variables.items():
+        is_data = name in ds.data_vars
+        chunk = _chunk_shape(name, variable, chunks if is_data else None)
+        if chunk is None or not variable.ndim:
+            continue
+        encoding[name] = {"chunks": chunk}
+        unit = chunk
+        if shards and is_data:
+            unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
+        if is_data and (chunks or shards):
+            # One dask block writes whole files: no two workers ever share one.
+            laid_out[name] = ds[name].chunk(dict(zip(variable.dims, unit, strict=True)))
+    return laid_out, encoding
+
+
+def write_store(
+    ds: xr.Dataset,
+    path: Path,
+    marker: Marker,
+    *,
+    chunks: Mapping[Any, int] | None = None,
+    shards: Mapping[Any, int] | None = None,
+) -> None:
+    """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
+
+    Lazy data are computed here, by whatever Dask client is active. The dtype in memory is the dtype on disk.
+
+    Parameters
+    ----------
+    ds : xr.Dataset
+        Any dimensions; attributes are coerced to text and numbers.
+    path : Path
+        The final name; its folder is made if missing.
+    marker : Marker
+        Written last, inside.
+    chunks : mapping, optional
+        Chunk sizes of data variables by dimension (-1: whole); by default those of dask, which have to be regular.
+        Dimensions that a variable lacks are ignored.
+    shards : mapping, optional
+        Shard sizes of data variables by dimension (-1: whole), rounded up to whole chunks.
+
+    Raises
+    ------
+    StoreError
+        If dask chunks are irregular, or the disk refuses (full, read-only, over quota); nothing is left behind.
+    """
+    path = Path(path)
+    laid_out, encoding = _laid_out(_prepared(ds), chunks, shards)
+    with written_aside(path) as partial:
+        with warnings.catch_warnings():
+            # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers have them.
+            warnings.filterwarnings("ignore", category=UserWarning, module="zarr")
+            warnings.filterwarnings("ignore", message=".*(onsolidated metadata|Zarr V3 specification|Zarr format 3).*")
+            laid_out.to_zarr(partial, mode="w", zarr_format=3, consolidated=True, encoding=encoding)
+        _finish(partial, marker)
+    logger.info("wrote %s", path)
+
+
+def _finish(partial: Path, marker: Marker) -> None:
+    """Everything onto the disk, then the marker, then that too."""
+    sync_tree(partial)
+    marker_file = partial / MARKER_NAME
+    marker_file.write_text(render_marker_file(marker, take_inventory(partial)), encoding="utf-8")
+    sync_path(marker_file)
+    sync_path(partial)
+
+
+def link_store(source: Path, destination: Path, marker: Marker) -> None:
+    """Publish a store directory's data under another name with another marker, without copying.
+
+    Hard links, copies where links cannot be (another file system). Stores are never changed in place, so
+    that either may be removed or replaced without harm to the other.
+
+    Raises
+    ------
+    StoreError
+        If the source is not a store directory, or the disk refuses.
+    """
+    source, destination = Path(source), Path(destination)
+    if not (source / MARKER_NAME).is_file():
+        raise StoreError(f"cannot link {source}: expected a complete store directory; make it first")
+    with written_aside(destination) as partial:
+        shutil.copytree(source, partial, copy_function=_link_or_copy, ignore=shutil.ignore_patterns(MARKER_NAME))
+        _finish(partial, marker)
+
+
+def _link_or_copy(source: str, destination: str) -> str:
+    try:
+        os.link(source, destination)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        shutil.copyfile(source, destination)
+    return destination

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
+from dask.typing import Key
 
 from espo_luigi.errors import DataError
 
@@ -20,10 +21,10 @@ DEFAULT_CHUNK = 20
 def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
     """Keep only the cells that have data, as one dimension.
 
-    The mask is the first data variable that has horizontal dimensions, at its first time step: cells that are not NaN there.
-    The horizontal dimensions, in C order, become `loc` (without an index); the horizontal coordinates (`lat`, `lon`; also
-    `rlat`, `rlon` on a rotated grid) lie on `loc`, each with the attribute `original_shape` ("NLATxNLON"). Variables
-    without horizontal dimensions stay as they are. Lazy on dask, but for the time step of the mask, which is computed.
+    The mask is the first data variable that has horizontal dimensions, at its first time step: cells that are not NaN
+    there. The horizontal dimensions, in C order, become `loc` (without an index); the horizontal coordinates (`lat`,
+    `lon`; also `rlat`, `rlon` on a rotated grid) lie on `loc`, each with the attribute `original_shape` ("NLATxNLON").
+    Variables without horizontal dimensions stay as they are. Lazy on dask, but for the mask's time step.
 
     Raises
     ------
@@ -52,10 +53,10 @@ def grid_of(ds: xr.Dataset) -> xr.Dataset:
 def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int] | None = None) -> xr.Dataset:
     """Put stacked cells back on their complete grid, cells without data being NaN.
 
-    Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two dimensions,
-    which come last: (time, lat, lon). Floating types and attributes are kept; other types become float64.
-    Lazy on dask: one block of the result is one scatter of the cells that it takes from the stacked blocks, so that no more
-    of the grid is in memory than is being written.
+    Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
+    dimensions, which come last: (time, lat, lon). Floating types and attributes are kept; other types become float64.
+    Lazy on dask: one block of the result is one scatter of the cells that it takes from the stacked blocks, so that no
+    more of the grid is in memory than is being written.
 
     Parameters
     ----------
@@ -93,7 +94,8 @@ def horizontal_dims(ds: xr.Dataset) -> tuple[str, str]:
         y, x = map(str, ds["lat"].dims)
         return y, x
     raise DataError(
-        f"No horizontal grid in {_domain(ds)}: the dimensions are {list(ds.dims)}, expected (lat, lon), (rlat, rlon) or a 2-D lat."
+        f"No horizontal grid in {_domain(ds)}: the dimensions are {list(ds.dims)}, "
+        f"expected (lat, lon), (rlat, rlon) or those of a 2-D lat."
     )
 
 
@@ -140,8 +142,8 @@ def _check_shape(ds: xr.Dataset, y: str, x: str, shape: tuple[int, int]) -> None
     got = {ds[name].attrs.get(ORIGINAL_SHAPE, expected) for name in (y, x) if name in ds.coords}
     if got - {expected}:
         raise DataError(
-            f"The stacked data of {_domain(ds)} come from a grid of {', '.join(got)} cells, the grid given has {expected}: "
-            f"give the grid of the dataset that was stacked."
+            f"The stacked data of {_domain(ds)} come from a grid of {', '.join(got)} cells, "
+            f"the grid given has {expected}: give the grid of the dataset that was stacked."
         )
 
 
@@ -187,7 +189,9 @@ def _unstack_variable(
     if not np.issubdtype(last.dtype, np.floating):
         last = last.astype(np.float64)
     if last.chunks is None:
-        data = _scatter([last.values], [cells], (sum(blocks[0]), sum(blocks[1])), last.dtype)
+        data: np.ndarray | dask.array.Array = _scatter(
+            [last.values], [cells], (sum(blocks[0]), sum(blocks[1])), last.dtype
+        )
     else:
         data = _scatter_blocks(last.data, cells, blocks)
     coords = {name: coord for name, coord in last.coords.items() if STACKED_DIM not in coord.dims}
@@ -216,17 +220,17 @@ def _scatter(
 def _scatter_blocks(
     stacked: dask.array.Array, cells: np.ndarray, blocks: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> dask.array.Array:
-    """Make the graph of the scatter: small takes from each stacked block, so that it is released early, then one scatter."""
+    """Make the graph: small takes from each stacked block, so that it is released early, then one scatter a block."""
     token = tokenize(stacked, cells, blocks)
     take, scatter = f"unstack-take-{token}", f"unstack-scatter-{token}"
-    graph: dict[tuple, tuple] = {}
+    graph: dict[Key, tuple] = {}
     routes = _routes(cells, stacked.chunks[-1], blocks)
     for lead in np.ndindex(*(len(sizes) for sizes in stacked.chunks[:-1])):
         lead_shape = tuple(sizes[i] for sizes, i in zip(stacked.chunks[:-1], lead, strict=True))
         for (i, j), pieces in routes.items():
             keys = []
             for source, columns, _ in pieces:
-                key = (take, *lead, source, i, j)
+                key: Key = (take, *lead, source, i, j)
                 graph[key] = (_take, (stacked.name, *lead, source), columns)
                 keys.append(key)
             shape = (blocks[0][i], blocks[1][j])
@@ -238,7 +242,9 @@ def _scatter_blocks(
                 stacked.dtype,
                 lead_shape,
             )
-    layers = HighLevelGraph.from_collections(scatter, graph, dependencies=[stacked])
+    layers = HighLevelGraph(
+        {**stacked.dask.layers, scatter: graph}, {**stacked.dask.dependencies, scatter: set(stacked.__dask_layers__())}
+    )
     return dask.array.Array(layers, scatter, (*stacked.chunks[:-1], *blocks), dtype=stacked.dtype)
 
 

@@ -1,0 +1,179 @@
+"""From adjusted variables to the product: derived tasmin, complete grid, metadata, and the regions joined."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+from xclim.core.units import convert_units_to
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.stack import horizontal_dims, unstack_fill_nan
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CHUNKS = {"lat": 20, "lon": 20, "time": -1}
+LOWEST_CREDIBLE_TASMIN_K = 100
+CATALOG_ATTRS_OF_A_FILE = ("intake_esm_dataset_key", "cat:path")
+
+
+def clean_up(
+    adjusted: Sequence[xr.Dataset],
+    *,
+    grid: xr.Dataset | None,
+    problem: bool,
+    round_var: Mapping[str, int],
+    to_level: str,
+    add_attrs: Mapping[str, Mapping[str, object]],
+    chunks: Mapping[str, int] | None = None,
+) -> xr.Dataset:
+    """Merge the adjusted variables, derive tasmin and give the metadata of the product.
+
+    tasmin = tasmax - dtr, in tasmax's units and dtype; dtr is dropped. Dimensions (time, loc) or (time, lat, lon) in,
+    (time, lat, lon) out when `grid` is given. No change of units or calendar, no clipping. Lazy on dask.
+
+    Parameters
+    ----------
+    adjusted
+        One dataset per adjusted variable, with the same coordinates: tasmax, dtr and others, such as pr.
+    grid
+        The complete grid (`stack.grid_of`) when the data are stacked; None when they are not.
+    problem
+        Whether this is one of the simulations with impossible values: every variable is then NaN unless tasmin > 100 K.
+    round_var
+        Decimals to which a variable is rounded.
+    to_level
+        The `cat:processing_level` of the result.
+    add_attrs
+        Attributes for the keys `global` and any variable or coordinate; they win over those that the data have.
+    chunks
+        Chunks of dask arrays; default lat 20, lon 20, all times.
+
+    Raises
+    ------
+    DataError
+        When coordinates differ between variables, or tasmax or dtr is missing.
+    """
+    chunks = dict(DEFAULT_CHUNKS if chunks is None else chunks)
+    merged = _with_tasmin(_merge_exactly(adjusted))
+    gridded = merged if grid is None else unstack_fill_nan(merged, grid, chunks)
+    chunked = _rechunk(gridded, chunks)
+    rounded = chunked.assign({name: chunked[name].round(n) for name, n in round_var.items() if name in chunked})
+    described = _describe(rounded.assign_attrs({"cat:processing_level": to_level}), add_attrs)
+    labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
+    return mask_impossible(labelled) if problem else labelled
+
+
+def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
+    """Return the dataset with all variables NaN unless tasmin is above 100 K; lazy, dtypes and attributes kept."""
+    credible = convert_units_to(ds["tasmin"], "K") > LOWEST_CREDIBLE_TASMIN_K
+    return ds.map(lambda da: da.where(credible) if set(credible.dims) <= set(da.dims) else da, keep_attrs=True)
+
+
+def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: str = "final") -> xr.Dataset:
+    """Join the regions along latitude (`rlat` on rotated grids) into one domain.
+
+    Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
+    latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
+    `cat:processing_level` set and those that belong to one file (`intake_esm_dataset_key`, `cat:path`) removed. Lazy.
+
+    Raises
+    ------
+    DataError
+        When regions are not in order, overlap, or differ in time, longitude or variables.
+    """
+    y, x = horizontal_dims(parts[0])
+    for index, part in enumerate(parts[1:], 2):
+        _check_same_axes(parts[0], part, index, ("time", x))
+    ordered = list(parts) if _ascending(parts[0], y) else list(parts)[::-1]
+    _check_order([np.asarray(part[y].values) for part in ordered], y)
+    joined = xr.concat(
+        ordered, dim=y, data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
+    )
+    attrs = {key: value for key, value in parts[0].attrs.items() if key not in CATALOG_ATTRS_OF_A_FILE}
+    return _with_attrs(joined, {**attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+
+
+def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:
+    out = ds.copy(deep=False)
+    out.attrs = dict(attrs)
+    return out
+
+
+def _merge_exactly(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
+    try:
+        merged = xr.merge(adjusted, join="exact", compat="equals", combine_attrs="drop_conflicts")
+    except (ValueError, xr.MergeError) as err:
+        names = [list(ds.data_vars) for ds in adjusted]
+        raise DataError(f"The adjusted variables {names} cannot be merged: their coordinates differ. {err}") from err
+    return _with_attrs(merged, {key: value for key, value in merged.attrs.items() if key != "cat:variable"})
+
+
+def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
+    missing = [name for name in ("tasmax", "dtr") if name not in ds]
+    if missing:
+        raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
+    tasmax, dtr = ds["tasmax"], ds["dtr"]
+    with xr.set_options(keep_attrs=True):
+        difference = convert_units_to(tasmax, dtr.attrs["units"]) - dtr
+    back = convert_units_to(difference.assign_attrs(units=dtr.attrs["units"]), tasmax.attrs["units"])
+    tasmin = back.astype(tasmax.dtype)
+    tasmin.attrs = dict(tasmax.attrs)
+    return ds.assign(tasmin=tasmin).drop_vars("dtr")
+
+
+def _rechunk(ds: xr.Dataset, chunks: Mapping[str, int]) -> xr.Dataset:
+    in_blocks = {name: da for name, da in ds.data_vars.items() if da.chunks is not None}
+    return ds.assign({n: da.chunk({d: c for d, c in chunks.items() if d in da.dims}) for n, da in in_blocks.items()})
+
+
+def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> xr.Dataset:
+    out = ds.copy(deep=False)
+    for name, attrs in add_attrs.items():
+        if name == "global":
+            out.attrs.update(attrs)
+        elif name in out.variables:
+            out[name].attrs.update(attrs)
+        else:
+            logger.warning(
+                "add_attrs names %r, which the product does not have (%s): ignored.", name, list(out.variables)
+            )
+    return out
+
+
+def _check_same_axes(first: xr.Dataset, part: xr.Dataset, index: int, dims: Sequence[str]) -> None:
+    for dim in dims:
+        if (dim in first) != (dim in part) or (dim in first and not first.indexes[dim].equals(part.indexes[dim])):
+            raise DataError(
+                f"Region {index} has another {dim} axis than region 1: {_span(part, dim)} against {_span(first, dim)}. "
+                f"Regions of one simulation must share it; make the one that is out of date again."
+            )
+    if set(first.data_vars) != set(part.data_vars):
+        raise DataError(
+            f"Region {index} has the variables {list(part.data_vars)}, region 1 has {list(first.data_vars)}."
+        )
+
+
+def _span(ds: xr.Dataset, dim: str) -> str:
+    if dim not in ds.indexes or not ds.sizes[dim]:
+        return "none"
+    axis = ds.indexes[dim]
+    return f"{axis.size} values from {axis[0]} to {axis[-1]}"
+
+
+def _ascending(ds: xr.Dataset, y: str) -> bool:
+    values = ds[y].values
+    return values.size < 2 or bool(values[-1] > values[0])
+
+
+def _check_order(axes: Sequence[np.ndarray], y: str) -> None:
+    steps = np.diff(np.concatenate(axes))
+    if np.all(steps > 0) or np.all(steps < 0):
+        return
+    spans = ", ".join(f"{axis.min()} to {axis.max()}" for axis in axes)
+    raise DataError(
+        f"Regions overlap or are not in order along {y}: they span {spans}. List custom.regions from south to north, "
+        f"with bounds that fall between grid points."
+    )

@@ -1,0 +1,184 @@
+"""Clean-up and concatenation against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.finalize import clean_up, concatenate
+from espo_luigi.science.stack import grid_of, stack_drop_nans
+
+NY, NX = 2, 3
+ARGS = {"problem": False, "round_var": {"pr": 10}, "to_level": "cleaned_up", "add_attrs": {}}
+
+
+def make_grid() -> dict:
+    return {
+        "time": xr.date_range("2000-01-01", periods=2, calendar="noleap", use_cftime=True),
+        "lat": np.array([45.0, 45.1]),
+        "lon": np.array([-71.2, -71.1, -71.0]),
+    }
+
+
+def make_adjusted(values: float, name: str, units: str, **attrs: str) -> xr.Dataset:
+    data = np.full((2, NY, NX), values, "float32") + np.arange(6, dtype="float32").reshape(NY, NX) * np.float32(
+        values / 100
+    )
+    da = xr.DataArray(data, make_grid(), ("time", "lat", "lon"), attrs={"units": units, **attrs})
+    return da.to_dataset(name=name).assign_attrs({"cat:id": "sim", "cat:domain": "south", "cat:variable": name})
+
+
+def make_three(tasmax_units: str = "K", dtr: float = 10.0) -> list[xr.Dataset]:
+    tasmax = make_adjusted(300.0, "tasmax", tasmax_units, standard_name="air_temperature", history="x")
+    return [
+        tasmax,
+        make_adjusted(dtr, "dtr", "K", long_name="range"),
+        make_adjusted(1.23456789e-5, "pr", "kg m-2 s-1", standard_name="precipitation_flux"),
+    ]
+
+
+def test_tasmin_is_tasmax_minus_dtr_and_dtr_is_gone():
+    out = clean_up(make_three(), grid=None, **ARGS)
+    assert set(out.data_vars) == {"tasmax", "pr", "tasmin"}
+    expected = 290 + np.arange(6).reshape(NY, NX) * 2.9
+    np.testing.assert_allclose(out.tasmin.isel(time=1), expected, rtol=1e-6)
+
+
+def test_tasmin_keeps_the_units_of_a_tasmax_in_celsius():
+    adjusted = make_three()
+    adjusted[0]["tasmax"] = (adjusted[0].tasmax - 273.15).astype("float32").assign_attrs(units="degC")
+    out = clean_up(adjusted, grid=None, **ARGS)
+    assert out.tasmin.attrs["units"] == "degC"
+    np.testing.assert_allclose(out.tasmin.isel(time=0, lat=0, lon=0), 16.85, atol=1e-4)
+
+
+def test_float32_stays_float32():
+    out = clean_up(make_three(), grid=None, **ARGS)
+    assert {str(da.dtype) for da in out.data_vars.values()} == {"float32"}
+
+
+def test_precipitation_is_rounded_to_ten_decimals():
+    out = clean_up(make_three(), grid=None, **ARGS)
+    np.testing.assert_allclose(out.pr.isel(time=0, lat=0, lon=0), 1.23457e-5, rtol=1e-6)
+    assert abs(float(out.pr[0, 0, 0]) - 1.23456789e-5) > 1e-11
+
+
+def test_tasmin_inherits_tasmax_attributes_then_gets_its_own():
+    attrs = {"tasmin": {"long_name": "Minimal"}, "global": {"version": "1"}, "lat": {"axis": "Y"}}
+    out = clean_up(make_three(), grid=None, **{**ARGS, "add_attrs": attrs})
+    assert out.tasmin.attrs == {
+        "units": "K",
+        "standard_name": "air_temperature",
+        "history": "x",
+        "long_name": "Minimal",
+    }
+    assert "long_name" not in out.tasmax.attrs
+    assert out.lat.attrs == {"axis": "Y"}
+    assert out.attrs == {
+        "cat:id": "sim",
+        "cat:domain": "south",
+        "version": "1",
+        "cat:processing_level": "cleaned_up",
+        "cat:_data_format_": "zarr",
+        "cat:date": "zarr",
+    }
+
+
+def test_the_inputs_are_not_changed():
+    adjusted = make_three()
+    before = [ds.copy(deep=True) for ds in adjusted]
+    clean_up(adjusted, grid=None, **{**ARGS, "problem": True, "add_attrs": {"tasmax": {"a": 1}, "global": {"b": 1}}})
+    for ds, copy in zip(adjusted, before, strict=True):
+        xr.testing.assert_identical(ds, copy)
+
+
+def test_a_problem_simulation_loses_every_variable_where_tasmin_is_not_above_100_kelvin():
+    adjusted = make_three()
+    adjusted[1]["dtr"][0, 0, 0] = 200.0
+    adjusted[1]["dtr"][0, 0, 1] = 202.9
+    out = clean_up(adjusted, grid=None, **{**ARGS, "problem": True})
+    for da in out.data_vars.values():
+        assert bool(da[0, 0, 0].isnull()) and bool(da[0, 0, 1] > 0) and int(da.isnull().sum()) == 1
+    assert out.tasmin.attrs["units"] == "K" and out.tasmin.dtype == "float32"
+    assert int(clean_up(adjusted, grid=None, **ARGS).pr.isnull().sum()) == 0
+
+
+def test_stacked_data_come_out_on_the_complete_grid_lazily_in_the_chunks_of_the_reference():
+    sea = xr.DataArray([[True, False, True], [True, True, False]], dims=("lat", "lon"))
+    whole = [ds.where(sea) for ds in make_three()]
+    stacked = [stack_drop_nans(ds).chunk(loc=2, time=1) for ds in whole]
+    out = clean_up(stacked, grid=grid_of(whole[0]), **ARGS)
+    assert all(dask.is_dask_collection(da) for da in out.data_vars.values())
+    assert out.tasmin.dims == ("time", "lat", "lon") and out.pr.chunksizes["time"] == (2,)
+    expected = clean_up(whole, grid=None, **ARGS)
+    xr.testing.assert_equal(out.compute(), expected)
+
+
+def test_variables_on_different_cells_are_an_error():
+    adjusted = [stack_drop_nans(ds) for ds in make_three()]
+    adjusted[1] = adjusted[1].assign_coords(lat=adjusted[1].lat + 1e-9)
+    with pytest.raises(DataError, match="their coordinates differ"):
+        clean_up(adjusted, grid=None, **ARGS)
+
+
+def test_variables_on_different_days_are_an_error():
+    adjusted = make_three()
+    adjusted[2] = adjusted[2].isel(time=[0])
+    with pytest.raises(DataError, match="their coordinates differ"):
+        clean_up(adjusted, grid=None, **ARGS)
+
+
+def test_without_dtr_the_error_says_what_is_missing():
+    with pytest.raises(DataError, match=r"needs \['dtr'\]: got only \['tasmax'\]"):
+        clean_up(make_three()[:1], grid=None, **ARGS)
+
+
+def make_regions() -> list[xr.Dataset]:
+    first = clean_up(make_three(), grid=None, **ARGS).assign_attrs({"cat:path": "p", "intake_esm_dataset_key": "k"})
+    return [first.assign_coords(lat=first.lat + shift) for shift in (0, 10, 20)]
+
+
+def test_regions_are_joined_along_latitude_with_the_domains_attributes():
+    regions = make_regions()
+    out = concatenate(regions, domain="NAM")
+    np.testing.assert_allclose(out.lat, [45, 45.1, 55, 55.1, 65, 65.1])
+    np.testing.assert_array_equal(out.pr, np.concatenate([r.pr.values for r in regions], axis=1))
+    assert out.attrs["cat:domain"] == "NAM" and out.attrs["cat:processing_level"] == "final"
+    assert not {"cat:path", "intake_esm_dataset_key"} & set(out.attrs)
+    assert regions[0].attrs["cat:path"] == "p"
+
+
+def test_regions_whose_latitudes_descend_are_joined_from_the_north():
+    regions = [region.isel(lat=slice(None, None, -1)) for region in make_regions()]
+    out = concatenate(regions, domain="NAM")
+    np.testing.assert_allclose(out.lat, [65.1, 65, 55.1, 55, 45.1, 45])
+
+
+def test_rotated_regions_are_joined_along_rlat_with_their_2d_coordinates():
+    regions = [region.rename(lat="rlat", lon="rlon") for region in make_regions()]
+    regions = [r.assign_coords(lat=r.rlat + 0 * r.rlon).assign(rotated_pole=((), 0)) for r in regions]
+    out = concatenate(regions, domain="NAM")
+    assert out.pr.dims == ("time", "rlat", "rlon") and out.lat.shape == (6, 3) and out.rotated_pole.ndim == 0
+
+
+def test_joining_is_lazy():
+    assert dask.is_dask_collection(concatenate([r.chunk(time=1) for r in make_regions()], domain="NAM").pr)
+
+
+def test_overlapping_or_unordered_regions_are_an_error():
+    south, middle, north = make_regions()
+    with pytest.raises(DataError, match=r"overlap or are not in order along lat: they span 45\.0 to 45\.1, 65"):
+        concatenate([south, north, middle], domain="NAM")
+    with pytest.raises(DataError, match="overlap"):
+        concatenate([south, south], domain="NAM")
+
+
+def test_regions_with_other_days_or_longitudes_are_an_error():
+    south, middle, _ = make_regions()
+    with pytest.raises(DataError, match="Region 2 has another time axis than region 1: 1 values from 2000-01-01"):
+        concatenate([south, middle.isel(time=[0])], domain="NAM")
+    with pytest.raises(DataError, match="Region 2 has another lon axis"):
+        concatenate([south, middle.assign_coords(lon=middle.lon + 0.1)], domain="NAM")

@@ -1,0 +1,187 @@
+"""How variables are adjusted, cleaned up and checked: sections `biasadjust`, `clean_up` and `health_checks`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from espo_luigi.config.fields import (
+    Free,
+    Frozen,
+    FrozenDict,
+    Ignored,
+    Names,
+    Period,
+    Periods,
+    Section,
+    Unsupported,
+)
+
+
+def _given(section: Section) -> dict[str, Any]:
+    """The keys of a section that were given, periods as lists as in YAML."""
+    given = {key: getattr(section, key) for key in type(section).model_fields if getattr(section, key) is not None}
+    return FrozenDict({key: _listed(value) for key, value in given.items()})
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+class TrainingArgs(Section):
+    """Keyword arguments of the training."""
+
+    period: Period = Field(description="first and last year of the training; custom.ref_period by default")
+    method: str = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
+    group: str | Free = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
+    jitter_under: Free | None = Field(default=None, description="{thresh}: noise replaces values under it")
+    jitter_over: Free | None = Field(default=None, description="{thresh, upper_bnd}: noise replaces values over it")
+    adapt_freq: Free | None = Field(default=None, description="{thresh}: dry days of the calibration data are adapted")
+    additive_space: Free | None = Field(default=None, description="variables that are adjusted in an additive space")
+    maximal_calendar: str | None = Field(default=None, description="custom.maximal_calendar by default")
+    align_on: str | None = Field(default=None, description="how days are matched between calendars")
+    xclim_train_args: Free = Field(default={}, description="further arguments of the method's train")
+
+
+class AdjustingArgs(Section):
+    """Keyword arguments of the adjustment."""
+
+    periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
+    xclim_adjust_args: Free = Field(default={}, description="further arguments of the method's adjust")
+    bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
+    bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
+    bias_adjust_reference: str | None = Field(default=None, description="attribute of the scenarios")
+    align_on: str | None = Field(default=None, description="how days are matched between calendars")
+    to_level: Ignored
+    moving_yearly_window: Unsupported
+
+
+class VariableAdjustment(Section):
+    """How one variable is adjusted."""
+
+    training: TrainingArgs = Field(alias="training_args", description="how the variable is trained")
+    adjusting: AdjustingArgs = Field(alias="adjusting_args", description="how the variable is adjusted")
+    engine: Literal["auto", "xsdba"] = Field(
+        default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
+    )
+
+    @property
+    def training_args(self) -> dict[str, Any]:
+        """Keyword arguments of the training, those that are given."""
+        return _given(self.training)
+
+    @property
+    def adjusting_args(self) -> dict[str, Any]:
+        """Keyword arguments of the adjustment, those that are given."""
+        args = _given(self.adjusting)
+        return FrozenDict({key: value for key, value in args.items() if key != "moving_yearly_window"})
+
+
+class BiasAdjust(Section):
+    """Section `biasadjust`."""
+
+    variables: Annotated[dict[str, VariableAdjustment], Field(min_length=1), Frozen] = Field(
+        description="the variables that are adjusted"
+    )
+
+
+Attributes = Annotated[dict[str, Free], BeforeValidator(lambda value: {} if value is None else value), Frozen]
+
+
+class XscenCleanUp(Section):
+    """What is done to the adjusted variables."""
+
+    round_var: Annotated[dict[str, int], Frozen] = Field(default={}, description="decimals that are kept, by variable")
+    to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
+    add_attrs: Attributes = Field(default={}, description="attributes by variable; `global` for the dataset")
+    maybe_unstack_dict: Ignored
+    variables_and_units: Unsupported
+    convert_calendar_kwargs: Unsupported
+    missing_by_var: Unsupported
+    clip_var: Unsupported
+    change_attr_prefix: Unsupported
+    remove_all_attrs_except: Unsupported
+    attrs_to_remove: Unsupported
+    common_attrs_only: Unsupported
+
+
+class CleanUp(Section):
+    """Section `clean_up`."""
+
+    problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
+    xscen_clean_up: XscenCleanUp = Field(default=XscenCleanUp(), description="what is done to the adjusted variables")
+    search_data_catalogs: Ignored
+    save: Unsupported
+
+    @property
+    def round_var(self) -> dict[str, int]:
+        """Decimals that are kept, by variable."""
+        return self.xscen_clean_up.round_var
+
+    @property
+    def to_level(self) -> str:
+        """The attribute cat:processing_level of what is cleaned up."""
+        return self.xscen_clean_up.to_level
+
+    @property
+    def add_attrs(self) -> dict[str, dict[str, Any]]:
+        """Attributes by variable, `global` for the dataset's own."""
+        return self.xscen_clean_up.add_attrs
+
+
+Check = Literal[
+    "structure", "calendar", "start_date", "end_date", "variables_and_units", "cfchecks", "freq", "missing", "flags"
+]
+
+
+class Structure(Section):
+    """Names that a product must have, and no others."""
+
+    dims: Names = Field(default=(), description="the dimensions")
+    coords: Names = Field(default=(), description="the coordinates")
+
+
+def _dates_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Date = Annotated[str, BeforeValidator(_dates_as_text)]
+FreeByVariable = Annotated[dict[str, Free], BeforeValidator(lambda value: {} if value is None else value), Frozen]
+
+
+def _no_empty_flags(value: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Flags without arguments (`tasmax_below_tasmin:`) get an empty dictionary."""
+    filled = {var: {name: kwargs or {} for name, kwargs in flags.items()} for var, flags in value.items()}
+    return FrozenDict({var: FrozenDict(flags) for var, flags in filled.items()})
+
+
+class HealthChecks(Section):
+    """Section `health_checks`."""
+
+    structure: Structure | None = Field(default=None, description="exactly these dims and coords")
+    calendar: str | None = Field(default=None, description="the calendar that products have")
+    start_date: Date | None = Field(default=None, description="the products begin on this day or before")
+    end_date: Date | None = Field(default=None, description="the products end on this day or after")
+    variables_and_units: Annotated[dict[str, str], Frozen] | None = Field(
+        default=None, description="variables that must be there, and their units"
+    )
+    cfchecks: FreeByVariable | None = Field(default=None, description="CF checks by variable")
+    freq: str | None = Field(default=None, description="the frequency of the time axis")
+    missing: str | list[str] | Free | None = Field(default=None, description="checks of missing values")
+    flags: Annotated[FreeByVariable, AfterValidator(_no_empty_flags)] | None = Field(
+        default=None, description="data flags by variable"
+    )
+    flags_kwargs: Free | None = Field(default=None, description="further arguments of the data flags")
+    return_flags: bool = Field(default=True, description="store the flags")
+    raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
+        default=(), description="the checks whose failure stops the run"
+    )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the checks, those that are given."""
+        given = dict(_given(self))
+        if self.structure is not None:
+            given["structure"] = {key: list(getattr(self.structure, key)) for key in self.structure.model_fields_set}
+        return FrozenDict(given)

@@ -1,0 +1,151 @@
+"""Checks between sections: regions that meet, domains that have a host, sources and variables that are known."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from espo_luigi.config.diagnosis import DiagStep, OffDiag
+from espo_luigi.config.fields import FrozenDict, Section
+from espo_luigi.config.messages import nearest, no_effect
+from espo_luigi.config.regions import Custom, Region
+from espo_luigi.config.schema import RunConfig, _wanted_source
+from espo_luigi.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX = "_nodup"
+# Bounds are decimal numbers in a file: nothing between two of them is narrower than this.
+_TOLERANCE = 1e-9
+
+
+def checked(config: RunConfig) -> RunConfig:
+    """Return `config` with the hosts of its domains resolved, after checking what one section says of another.
+
+    Raises
+    ------
+    ConfigurationError
+        Regions overlap or leave a gap; a domain has no host or lies outside it; a variable or a source is unknown.
+    """
+    _check_regions(config.custom.regions)
+    _check_source(config)
+    _check_variables(config)
+    for path in _unsupported(config, ""):
+        logger.warning("`%s` has no effect in espo_luigi.", path)
+    if config.off_diag is None:
+        return config
+    return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})
+
+
+def _check_regions(regions: Mapping[str, Region]) -> None:
+    columns: dict[tuple[float, float], list[tuple[str, Region]]] = defaultdict(list)
+    for key, region in regions.items():
+        columns[region.lon_bnds].append((key, region))
+    for column in columns.values():
+        ordered = sorted(column, key=lambda one: one[1].lat_bnds)
+        for (south, below), (north, above) in zip(ordered, ordered[1:], strict=False):
+            _check_pair(south, below, north, above)
+
+
+def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
+    distance = above.lat_bnds[0] - below.lat_bnds[1]
+    if abs(distance) <= _TOLERANCE:
+        return
+    problem = "leave a gap" if distance > 0 else "overlap"
+    raise ConfigurationError(
+        f"The regions `custom.regions.{south}` and `custom.regions.{north}` {problem}: "
+        f"{south} ends at {below.lat_bnds[1]:g} degrees north and {north} begins at {above.lat_bnds[0]:g}. "
+        "Give both the same bound, between two grid points."
+    )
+
+
+def _check_source(config: RunConfig) -> None:
+    path = "extraction.reference.search_data_catalogs.other_search_criteria.source"
+    wanted, named = _wanted_source(config.extraction.reference), config.extraction.ref_source
+    if wanted is None and named is None:
+        got = config.extraction.reference.search_data_catalogs.other_search_criteria.get("source")
+        raise ConfigurationError(
+            f"`{path}`: got {got!r}, expected one name. It is the reference dataset's source, and names its files."
+        )
+    if wanted and named and wanted != named:
+        logger.warning("`extraction.ref_source` is %s and `%s` is %s: the latter is taken.", named, path, wanted)
+
+
+def _check_variables(config: RunConfig) -> None:
+    path = "extraction.simulation.search_data_catalogs.variables_and_freqs"
+    for variable in config.biasadjust.variables:
+        if variable not in config.variables:
+            known = ", ".join(config.variables)
+            raise ConfigurationError(
+                f"`biasadjust.variables.{variable}`: this variable is not among those of `{path}`: {known}"
+                f"{nearest(variable, config.variables) or '.'} Adjust one of them, or extract {variable} too."
+            )
+
+
+def _with_hosts(off_diag: OffDiag, custom: Custom) -> OffDiag:
+    steps = {name: _hosted(name, step, off_diag.domains, custom) for name, step in off_diag.steps.items()}
+    return off_diag.model_copy(update={"steps": FrozenDict(steps)})
+
+
+def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], custom: Custom) -> DiagStep:
+    path = f"off-diag.steps.{name}.domain"
+    # Only the whole domain's scenario is made; the reference and the regridded simulation only exist by region.
+    hosts = dict(custom.regions) | ({custom.amno_region.name: custom.amno_region} if name == "scen" else {})
+    found = {}
+    for domain, box in domains.items():
+        if domain not in step.domain:
+            raise ConfigurationError(
+                f"`{path}.{domain}` is missing. It names the region that hosts the domain: {', '.join(hosts)}."
+            )
+        found[domain] = _host(f"{path}.{domain}", step.domain[domain], hosts)
+        _check_inside(f"{path}.{domain}", domain, box, hosts[found[domain]])
+    return step.model_copy(update={"domain": FrozenDict(found)})
+
+
+def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
+    if wanted in hosts:
+        return wanted
+    similar = [host for host in hosts if host.removesuffix(_SUFFIX) == wanted.removesuffix(_SUFFIX)]
+    if len(similar) == 1:
+        logger.warning("`%s` is %s, which is not a region: %s is taken.", path, wanted, similar[0])
+        return similar[0]
+    raise ConfigurationError(
+        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'}"
+    )
+
+
+def _check_inside(path: str, domain: str, box: Region, host: Region) -> None:
+    (south, north), (host_south, host_north) = box.lat_bnds, host.lat_bnds
+    if host_south <= south and north <= host_north and _inside_longitudes(box, host):
+        return
+    raise ConfigurationError(
+        f"`{path}`: the domain {domain} ({_shown(box)}) is not inside its host {host.name} ({_shown(host)}). "
+        "Choose another host, or a smaller domain."
+    )
+
+
+def _inside_longitudes(box: Region, host: Region) -> bool:
+    (west, east), (host_west, host_east) = box.lon_bnds, host.lon_bnds
+    return any(host_west <= west + turn and east + turn <= host_east for turn in (-360, 0, 360))
+
+
+def _shown(box: Region) -> str:
+    (west, east), (south, north) = box.lon_bnds, box.lat_bnds
+    return f"{south:g}..{north:g} degrees north, {west:g}..{east:g} degrees east"
+
+
+def _unsupported(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of keys that are given, would change products in ESPO-G, and have no effect here."""
+    if isinstance(value, Section):
+        for name, field in type(value).model_fields.items():
+            inner, key = getattr(value, name), f"{path}{field.alias or name}"
+            mark = no_effect(field)
+            if mark and mark.warn and inner not in (None, False, {}, [], ""):
+                yield key
+            elif not mark:
+                yield from _unsupported(inner, f"{key}.")
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _unsupported(inner, f"{path}{key}.")

@@ -1,0 +1,108 @@
+"""What is diagnosed, where: sections `off-diag` and `diagnostics`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from espo_luigi.config.fields import Frozen, Ignored, Period, Section, Unsupported
+from espo_luigi.config.regions import Region
+
+Step = Literal["ref", "sim", "scen"]
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Definitions as an ordinary dictionary, as xclim's loader of indicators wants, with xsdba's current names."""
+    if not isinstance(value.get("indicators"), dict) or not value["indicators"]:
+        raise ValueError("expected a mapping `indicators` that defines each property")
+    return {**value, "indicators": {name: _renamed(name, one) for name, one in value["indicators"].items()}}
+
+
+def _renamed(name: str, definition: Any) -> dict[str, Any]:
+    base = definition.get("base") if isinstance(definition, dict) else None
+    if not isinstance(base, str):
+        raise ValueError(f"expected a mapping with a `base` for the property {name}")
+    current = base.replace("xclim.sdba.properties.", "xsdba.properties.", 1)
+    if not current.startswith("xsdba.properties."):
+        raise ValueError(f"the property {name} has the base {base!r}; expected xsdba.properties.NAME")
+    return {**definition, "base": current}
+
+
+class PropertiesAndMeasures(Section):
+    """What is computed in a step."""
+
+    properties: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
+        description="the definitions of the properties: a YAML file, or the mapping itself"
+    )
+    period: Period = Field(description="first and last year; custom.ref_period by default")
+    to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
+    to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
+    dref_for_measure: Ignored
+    rechunk: Ignored
+    change_units_arg: Unsupported
+
+
+class DiagStep(Section):
+    """One dataset that is diagnosed: the reference, the simulation or the scenario."""
+
+    domain: Annotated[dict[str, str], Frozen] = Field(default={}, description="the region that hosts each domain")
+    properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")
+    unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
+    input: Ignored
+    dref_for_measure: Ignored
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The definitions of the properties, as parsed from YAML."""
+        return self.properties_and_measures.properties
+
+    @property
+    def period(self) -> tuple[str, str]:
+        """First and last year of the properties."""
+        return self.properties_and_measures.period
+
+    @property
+    def to_level_prop(self) -> str:
+        """The attribute cat:processing_level of the properties."""
+        return self.properties_and_measures.to_level_prop
+
+    @property
+    def to_level_meas(self) -> str:
+        """The attribute cat:processing_level of the measures."""
+        return self.properties_and_measures.to_level_meas
+
+
+def _complete(steps: dict[Step, DiagStep]) -> dict[Step, DiagStep]:
+    missing = [step for step in ("ref", "sim", "scen") if step not in steps]
+    if missing:
+        raise ValueError(f"the steps {', '.join(missing)} are missing; expected ref, sim and scen")
+    return steps
+
+
+class OffDiag(Section):
+    """Section `off-diag`: diagnostics of small domains."""
+
+    domains: Annotated[dict[str, Region], Frozen] = Field(description="the domains that are diagnosed")
+    steps: Annotated[dict[Step, DiagStep], AfterValidator(_complete), Frozen] = Field(
+        description="what is diagnosed: ref, sim and scen"
+    )
+
+
+class Diagnostics(Section):
+    """Section `diagnostics`: the diagnostics of whole regions, of the branch stage-2024."""
+
+    reference: DiagStep = Field(alias="ref", description="the reference, from extraction.reference")
+    sim: DiagStep = Field(description="the simulations")
+    scen: DiagStep = Field(description="the scenarios")
+    input: Ignored
+
+    @property
+    def steps(self) -> dict[str, DiagStep]:
+        """The steps sim and scen."""
+        return {"sim": self.sim, "scen": self.scen}
+
+    @property
+    def reference_properties(self) -> dict[str, Any]:
+        """The definitions of the reference's properties, as parsed from YAML."""
+        return self.reference.properties

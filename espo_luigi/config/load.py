@@ -1,0 +1,101 @@
+"""From files to one validated, frozen configuration."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from espo_luigi.config.checks import checked
+from espo_luigi.config.fields import expand, find_file
+from espo_luigi.config.messages import explain, nearest
+from espo_luigi.config.names import Mutable, Names, apply_to_steps, fill_in, modernise
+from espo_luigi.config.schema import RunConfig
+from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
+from espo_luigi.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+SECTIONS = tuple(field.alias or name for name, field in RunConfig.model_fields.items())
+
+
+def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> RunConfig:
+    """Read YAML files, merge them in order, and validate the result once.
+
+    Mappings are merged key by key; for anything else, the later file wins. Names of older versions of ESPO-G's
+    schema are accepted. Environment variables and ``~`` in paths are expanded; relative paths start from the working
+    folder, those of files to be read also from the folders of the configuration files.
+
+    Parameters
+    ----------
+    files : sequence of paths
+        The YAML files, in the order in which they are merged.
+
+    Returns
+    -------
+    RunConfig
+        Frozen values; `.hash` identifies them.
+
+    Raises
+    ------
+    ConfigurationError
+        A file cannot be read, or a key or a value is not allowed; the message names the key's full path and place.
+    """
+    paths = [find_file(str(file), ()) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
+    if not paths:
+        raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
+    names = Names()
+    content, places = _merged(paths, names)
+    folders = tuple(dict.fromkeys(path.parent for path in paths))
+    content = fill_in(content, names)
+    apply_to_steps(content, lambda at, step: _read_properties(at, step, folders))
+    try:
+        config = RunConfig.model_validate(content, context={"folders": folders})
+    except ValidationError as error:
+        raise ConfigurationError(_from_files(paths) + explain(error, RunConfig, names, places)) from error
+    return checked(config)
+
+
+def _merged(paths: Iterable[Path], names: Names) -> tuple[Mutable, dict[KeyPath, str]]:
+    content: Mutable = {}
+    places: dict[KeyPath, str] = {}
+    for path in paths:
+        file = read_yaml(path)
+        content = merge(content, _known_sections(modernise(file.content, names), path))
+        places.update(file.places)
+    return content, places
+
+
+def _known_sections(content: Mutable, path: Path) -> Mutable:
+    """The sections that we know and that hold something; others are warned about."""
+    for section in content:
+        if section not in SECTIONS:
+            logger.warning(
+                "%s: the section `%s` is unknown and has no effect%s", path, section, nearest(section, SECTIONS) or "."
+            )
+    return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
+
+
+def _read_properties(at: KeyPath, step: dict[str, Any], folders: Iterable[Path]) -> None:
+    """Replace the name of a properties file by what the file holds."""
+    name = step.get("properties")
+    if not isinstance(name, str):
+        return
+    try:
+        path = find_file(expand(name), folders)
+    except ValueError as error:
+        raise ConfigurationError(f"`{'.'.join((*at, 'properties'))}`: got {name!r}: {error}.") from error
+    if not path.is_file():
+        looked = ", ".join(str(folder) for folder in dict.fromkeys((Path.cwd(), *folders)))
+        raise ConfigurationError(
+            f"`{'.'.join((*at, 'properties'))}`: got {name!r}, expected a YAML file of properties; looked in {looked}."
+        )
+    step["properties"] = read_yaml(path).content
+
+
+def _from_files(paths: Iterable[Path]) -> str:
+    return f"From {', '.join(str(path) for path in paths)}: "

@@ -1,0 +1,124 @@
+"""Errors of validation in the users' terms: the key's full path, its place, what was got and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from espo_luigi.config.fields import NoEffect, Section
+from espo_luigi.config.names import Names
+from espo_luigi.config.yaml_files import KeyPath
+
+_LONGEST = 80
+
+
+def explain(error: ValidationError, model: type[Section], names: Names, places: Mapping[KeyPath, str]) -> str:
+    """Return one line for each problem that `error` holds."""
+    lines = dict.fromkeys(_line(dict(one), model, names, places) for one in error.errors(include_url=False))
+    count = f"{len(lines)} problems" if len(lines) > 1 else "a problem"
+    return f"The configuration has {count}:\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the allowed name that is nearest to `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _line(one: dict[str, Any], model: type[Section], names: Names, places: Mapping[KeyPath, str]) -> str:
+    path, holder, field = _locate(model, one["loc"])
+    written = names.as_written(path)
+    problem = _problem(one, path, holder, field)
+    place = _place(written, places)
+    return f"`{'.'.join(written)}`{f' ({place})' if place else ''}: {problem}"
+
+
+def _problem(one: dict[str, Any], path: KeyPath, holder: type[BaseModel], field: FieldInfo | None) -> str:
+    purpose = f" It is {field.description}." if field and field.description else ""
+    if one["type"] == "missing":
+        return f"this key is missing.{purpose}"
+    if one["type"] == "extra_forbidden":
+        allowed = _keys(holder)
+        return f"unknown key{nearest(path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
+    got = f"got {_shown(one['input'])}"
+    if one["type"] == "literal_error":
+        allowed = [choice.strip("'") for choice in one["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        return f"{got}, expected {one['ctx']['expected']}{nearest(str(one['input']), allowed)}.{purpose}"
+    reason = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{got}: {reason}.{purpose}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"{short} ({_KINDS.get(type(value), type(value).__name__)})"
+
+
+_KINDS: dict[type, str] = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a mapping",
+    type(None): "nothing",
+}  # fmt: skip
+
+
+def _place(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
+    """The place of the key, or of the nearest section above it."""
+    return next((places[path[:length]] for length in range(len(path), 0, -1) if path[:length] in places), "")
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """The keys of a section that have an effect, as written in YAML."""
+    return [field.alias or name for name, field in model.model_fields.items() if not no_effect(field)]
+
+
+def no_effect(field: FieldInfo) -> NoEffect | None:
+    """Return the field's mark when its key has no effect."""
+    return next((mark for mark in field.metadata if isinstance(mark, NoEffect)), None)
+
+
+def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[KeyPath, type[BaseModel], FieldInfo | None]:
+    """Follow pydantic's location through the models: the key's path, the section that holds it, and its field.
+
+    Locations also hold names of the branches of a union and of validators, which are not keys.
+    """
+    path: list[str] = []
+    holder, field, inner = model, None, None
+    inside: type[BaseModel] | None = model
+    for step in loc:
+        key = str(step)
+        if inside is not None:
+            holder, field = inside, _field(inside, key)
+            inside, inner = None, _section_in(field.annotation) if field else None
+            path.append(key)
+            if field is not None and _is_section(field.annotation):
+                inside = inner
+        elif inner is not None and not _is_internal(key):
+            path.append(key)
+            inside, inner = inner, None
+        elif not _is_internal(key):
+            path.append(key)
+    return tuple(path), holder, field
+
+
+def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
+    return next((field for name, field in model.model_fields.items() if key == (field.alias or name)), None)
+
+
+def _is_internal(key: str) -> bool:
+    """Whether a step of a location names a branch or a validator, such as ``dict[str,any]`` or ``[key]``."""
+    return key == "[key]" or key.endswith("]") or "(" in key or key in {"str", "int", "bool", "nullable"}
+
+
+def _is_section(annotation: Any) -> bool:
+    options = [one for one in get_args(annotation) if one is not type(None)] or [annotation]
+    return len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], BaseModel)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section somewhere in an annotation such as ``dict[str, Region]`` or ``OffDiag | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _section_in(one))), None)

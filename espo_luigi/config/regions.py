@@ -1,0 +1,99 @@
+"""Where: the regions, the whole domain, chunks and periods (section `custom`), and folders (section `paths`)."""
+
+from __future__ import annotations
+
+import os
+from itertools import takewhile
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from espo_luigi.config.fields import (
+    Chunks,
+    Frozen,
+    Ignored,
+    Latitudes,
+    Longitudes,
+    OutputPath,
+    Period,
+    Section,
+)
+
+Calendar = Literal[
+    "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "julian", "all_leap", "366_day"
+]
+
+
+class Region(Section):
+    """A box in degrees east and degrees north, both ends included."""
+
+    name: str = Field(description="the region's name")
+    method: Literal["bbox"] = Field(default="bbox", description="how the region is cut; only boxes are known")
+    lon_bnds: Longitudes = Field(description="the western and the eastern bound, degrees east")
+    lat_bnds: Latitudes = Field(description="the southern and the northern bound, degrees north")
+    tile_buffer: float = Field(default=0, ge=0, description="widens each bound by so many of the data's largest steps")
+
+
+class Paths(Section):
+    """The folders of a run; further keys are allowed, and have no effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tmpdir: OutputPath = Field(description="the folder of intermediate files (ESPO-G's older files: exec_workdir)")
+    final: OutputPath = Field(description="the folder of products that are kept")
+    project_catalog: OutputPath | None = Field(default=None, description="the project's own catalogue")
+    home: OutputPath | None = Field(default=None, description="the folder of the project's code")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        older = {"tmpdir": value.get("exec_workdir"), "final": _folder_of(value.get("output"))}
+        return {key: path for key, path in older.items() if path} | {k: v for k, v in value.items() if v is not None}
+
+
+def _folder_of(template: Any) -> str | None:
+    """The folder of products in a file-name template such as ``FOLDER/NAM_SPLIT/{region_name}/day_{sim_id}.zarr``."""
+    if not isinstance(template, str) or not template:
+        return None
+    fixed = list(takewhile(lambda part: "{" not in part, PurePath(template).parent.parts))
+    kept = fixed[:-1] if fixed[-1:] == ["NAM_SPLIT"] else fixed
+    return os.path.join(*kept) if kept else None
+
+
+def _checked_names(regions: dict[str, Region]) -> dict[str, Region]:
+    for name in regions:
+        if "+" in name or "/" in name:
+            raise ValueError(
+                f"the name {name!r} holds + or /, which separate the parts of file names; expected neither"
+            )
+    return regions
+
+
+def _without_time(value: Any) -> Any:
+    # ESPO-G's older files give `time: 4year` here; products always have chunks of four years.
+    return {dim: size for dim, size in value.items() if dim != "time"} if isinstance(value, dict) else value
+
+
+class Custom(Section):
+    """Section `custom`."""
+
+    regions: Annotated[dict[str, Region], Field(min_length=1), AfterValidator(_checked_names), Frozen] = Field(
+        description="the regions that are computed one by one and concatenated, from south to north"
+    )
+    amno_region: Region = Field(description="the whole domain: what is extracted, and the name of the final product")
+    stack_drop_nans: bool = Field(default=True, description="compute on land cells only, stacked along `loc`")
+    working_chunks: Chunks = Field(
+        default={"lat": 20, "lon": 20, "loc": 600, "time": -1}, description="chunks while adjusting"
+    )
+    final_chunks: Annotated[Chunks, BeforeValidator(_without_time)] = Field(
+        default={"lat": 50, "lon": 50}, description="chunks of the products along lat and lon"
+    )
+    ref_period: Period = Field(description="first and last year of the calibration period")
+    sim_period: Period = Field(description="first and last year of the scenarios")
+    maximal_calendar: Calendar = Field(default="noleap", description="the fullest calendar that products may have")
+    delete_in_final_zarr: Ignored
+    delete_in_diag: Ignored
+    rechunk: Ignored

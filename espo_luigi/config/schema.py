@@ -1,0 +1,109 @@
+"""The whole configuration of a run, as one frozen value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
+from espo_luigi.config.diagnosis import Diagnostics, OffDiag
+from espo_luigi.config.fields import Free, FrozenDict, Ignored, Section
+from espo_luigi.config.regions import Custom, Paths
+from espo_luigi.config.searching import Extraction, ExtractionSection, Regrid
+
+HASH_LENGTH = 12
+
+
+def _of_the_products(value: Any) -> Any:
+    """The checks of the final products, where a file gives `extract` and `final` apart."""
+    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value or {}
+
+
+def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _dotted(inner, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", inner
+
+
+class RunConfig(Section):
+    """The configuration of a run: made by `load`, never changed."""
+
+    paths: Paths = Field(description="the folders of the run")
+    custom: Custom = Field(description="regions, chunks and periods")
+    extraction: ExtractionSection = Field(description="what is read: the reference and the simulations")
+    regrid: Regrid = Field(default=Regrid(), description="how simulations come to the reference's points")
+    biasadjust: BiasAdjust = Field(description="how variables are adjusted")
+    clean_up: CleanUp = Field(default=CleanUp(), description="what is done to the adjusted variables")
+    checks: Annotated[HealthChecks, BeforeValidator(_of_the_products)] = Field(
+        default=HealthChecks(), alias="health_checks", description="the checks of the final products"
+    )
+    off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
+    diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
+    # How a run is computed and reported never changes a number: neither belongs in the hash.
+    dask: Annotated[Free, AfterValidator(FrozenDict)] = Field(default={}, exclude=True, description="dask's settings")
+    logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
+    demo: Free | None = Field(default=None, description="the built-in example data")
+    project: Ignored
+    tasks: Ignored
+    indicators: Ignored
+    indicator: Ignored
+    aggregate: Ignored
+    ensemble: Ignored
+    scripting: Ignored
+    io: Ignored
+    utils: Ignored
+    tdd: Ignored
+
+    @property
+    def reference_source(self) -> str:
+        """The one source that the reference's search wants; it names the reference's files."""
+        wanted = _wanted_source(self.extraction.reference)
+        return wanted or str(self.extraction.ref_source)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the simulations that vary in time, in the order of the file."""
+        wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
+        return tuple(name for name, freq in wanted.items() if freq != "fx")
+
+    @property
+    def health_checks(self) -> dict[str, Any]:
+        """Keyword arguments of the health checks, those that are given."""
+        return self.checks.arguments
+
+    @property
+    def dask_client(self) -> dict[str, Any]:
+        """Keyword arguments of the Dask client, without `local_directory`, which is the job's."""
+        client = self.dask.get("client") or {}
+        return {key: value for key, value in client.items() if key != "local_directory"}
+
+    @property
+    def dask_settings(self) -> dict[str, Any]:
+        """Settings for dask.config.set, under dotted names."""
+        return dict(_dotted({key: value for key, value in self.dask.items() if key != "client"}))
+
+    @cached_property
+    def hash(self) -> str:
+        """The first 12 hexadecimal digits of the SHA-256 of what can change a product, or the place of one.
+
+        The order of keys does not count, except that of the regions, in which products are concatenated,
+        and of the grids of the cascade. `dask`, `logging` and keys without effect do not count.
+        """
+        values = self.model_dump(mode="json", by_alias=True)
+        orders = [list(self.custom.regions), list(self.regrid.intermediate_grids)]
+        text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _wanted_source(reference: Extraction) -> str | None:
+    source = reference.search_data_catalogs.other_search_criteria.get("source")
+    if isinstance(source, list | tuple) and len(source) == 1:
+        source = source[0]
+    return source if isinstance(source, str) else None

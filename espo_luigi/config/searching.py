@@ -1,0 +1,133 @@
+"""What to read: sections `extraction` and `regrid`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from espo_luigi.config.fields import (
+    Chunks,
+    Free,
+    Frozen,
+    Ignored,
+    InputPaths,
+    Periods,
+    Section,
+    Unsupported,
+)
+
+
+class SearchDataCatalogs(Section):
+    """What is searched in the catalogues."""
+
+    data_catalogs: InputPaths = Field(description="the catalogues (JSON files) that are searched")
+    variables_and_freqs: Annotated[dict[str, str], Field(min_length=1), Frozen] = Field(
+        description="the variables that are wanted, each with its frequency"
+    )
+    allow_resampling: bool = Field(default=False, description="make a frequency from a higher one")
+    allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
+    match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
+    restrict_members: Free | None = Field(default=None, description="which members are kept, such as `ordered: 1`")
+    periods: Periods | None = Field(default=None, description="years that must be covered")
+    other_search_criteria: Free = Field(default={}, description="wanted values of catalogue columns")
+    exclusions: Free | None = Field(default=None, description="unwanted values of catalogue columns")
+    coverage_kwargs: Unsupported
+    id_columns: Unsupported
+    conversion_yaml: Unsupported
+    restrict_resolution: Unsupported
+    restrict_warming_level: Unsupported
+
+
+class ExtractDataset(Section):
+    """How datasets are opened."""
+
+    periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
+    xr_open_kwargs: Free = Field(default={}, description="keyword arguments of xarray.open_dataset")
+    xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
+    ensure_correct_time: Ignored
+    to_level: Ignored
+    mask: Unsupported
+    preprocess: Unsupported
+    resample_methods: Unsupported
+
+
+class Extraction(Section):
+    """One of the two inputs, the reference or the simulations."""
+
+    search_data_catalogs: SearchDataCatalogs = Field(description="what is searched, and in which catalogues")
+    extract_dataset: Annotated[ExtractDataset, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default=ExtractDataset(), description="how datasets are opened"
+    )
+    chunks: Chunks = Field(default={}, description="chunks of what is extracted")
+    properties_and_measures: Ignored
+    clean_up: Ignored
+    create_mask: Unsupported
+
+
+class ExtractionSection(Section):
+    """Section `extraction`."""
+
+    reference: Extraction = Field(description="the reference dataset")
+    simulation: Extraction = Field(description="the simulations")
+    ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
+    clean_up: Ignored
+
+
+class CfGrid2d(Section):
+    """A regular grid by the outer bounds of its cells and their widths, degrees."""
+
+    lon0_b: float = Field(description="the western bound")
+    lon1_b: float = Field(description="the eastern bound")
+    d_lon: float = Field(gt=0, description="the cells' width in longitude")
+    lat0_b: float = Field(description="the southern bound")
+    lat1_b: float = Field(description="the northern bound")
+    d_lat: float = Field(gt=0, description="the cells' width in latitude")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CfGrid2d:
+        for low, high, width in (("lon0_b", "lon1_b", "d_lon"), ("lat0_b", "lat1_b", "d_lat")):
+            if getattr(self, high) - getattr(self, low) < getattr(self, width):
+                raise ValueError(f"expected {high} above {low} by one cell ({width}) at least")
+        return self
+
+
+class IntermediateGrid(Section):
+    """A grid that the cascade passes through."""
+
+    grid: CfGrid2d = Field(alias="cf_grid_2d", description="the grid")
+    regridder_kwargs: Free = Field(default={}, description="keyword arguments of this stage's regridder")
+
+    @property
+    def cf_grid_2d(self) -> dict[str, float]:
+        """lon0_b, lon1_b, d_lon, lat0_b, lat1_b and d_lat, degrees."""
+        return dict(self.grid)
+
+
+class RegridDataset(Section):
+    """How data are brought to the reference's points."""
+
+    regridder_kwargs: Free = Field(default={}, description="keyword arguments of the last stage's regridder")
+    intermediate_grids: Annotated[dict[str, IntermediateGrid], Frozen] = Field(
+        default={}, description="the grids of the cascade, in order"
+    )
+    weights_location: Ignored
+    to_level: Ignored
+
+
+class Regrid(Section):
+    """Section `regrid`."""
+
+    regrid_dataset: RegridDataset = Field(default=RegridDataset(), description="how data are regridded")
+    target: Ignored
+    weights_location: Ignored
+
+    @property
+    def regridder_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of the last stage, onto the reference's points."""
+        return self.regrid_dataset.regridder_kwargs
+
+    @property
+    def intermediate_grids(self) -> dict[str, IntermediateGrid]:
+        """The grids of the cascade by name, in order."""
+        return self.regrid_dataset.intermediate_grids

@@ -1,0 +1,146 @@
+"""Reading YAML files: mappings with string keys, the place of every key, and a deep merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from espo_luigi.errors import ConfigurationError
+
+KeyPath = tuple[str, ...]
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """What one YAML file holds, and where: `places` maps each key's path to "file, line n"."""
+
+    path: Path
+    content: dict[str, Any]
+    places: Mapping[KeyPath, str]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader whose keys are always the text that was written, and whose dates stay text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        # Keys as text: YAML 1.1 would make a boolean of a key named `no`, and a number of `2020`.
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
+
+
+def _text_of(_: _Loader, node: yaml.ScalarNode) -> str:
+    return str(node.value)
+
+
+# `cat:date_start: 1950-01-01` is an attribute of a product, so text, and 360-day dates are not dates for Python.
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _text_of)
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read one YAML file whose top level is a mapping.
+
+    Anchors, aliases and merge keys (``<<``) are resolved; dates stay text.
+
+    Raises
+    ------
+    ConfigurationError
+        The file is missing, unreadable or not UTF-8, has a syntax error or a duplicate key, or holds no mapping.
+    """
+    loader = _Loader(_text(path))
+    loader.name = str(path)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return YamlFile(path, {}, {})
+        places = _places(node, path)
+        content = loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(_syntax_message(error, path)) from error
+    finally:
+        loader.dispose()
+    return YamlFile(path, content, places)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"The file {path} does not exist (looked for it from {Path.cwd()}). Give an existing YAML file."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"The file {path} cannot be read: {error}.") from error
+
+
+def _syntax_message(error: yaml.YAMLError, path: Path) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"{where}: not valid YAML: {problem}."
+
+
+def _places(node: yaml.Node, path: Path) -> dict[KeyPath, str]:
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigurationError(
+            f"{path}, line {node.start_mark.line + 1}: got {_kind(node)}, expected sections (`name:` and its keys)."
+        )
+    return dict(_walk(node, (), path, ()))
+
+
+def _walk(node: yaml.Node, at: KeyPath, path: Path, inside: tuple[yaml.Node, ...]) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the place of each key below `node`; keys that come by a merge first, so that own keys win."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    if node in inside:
+        raise ConfigurationError(f"{_where(node, path)}: the anchor of `{'.'.join(at)}` contains itself.")
+    inside = (*inside, node)
+    _check_keys(node, at, path)
+    for key, value in node.value:
+        if key.tag == _MERGE_TAG:
+            merged = reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]
+            for one in merged:
+                yield from _walk(one, at, path, inside)
+    for key, value in node.value:
+        if key.tag != _MERGE_TAG:
+            here = (*at, str(key.value))
+            yield here, _where(key, path)
+            yield from _walk(value, here, path, inside)
+
+
+def _check_keys(node: yaml.MappingNode, at: KeyPath, path: Path) -> None:
+    seen: dict[str, yaml.Node] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigurationError(f"{_where(key, path)}: got {_kind(key)} as a key, expected text.")
+        if key.tag == _MERGE_TAG:
+            continue
+        if key.value in seen:
+            full, first = ".".join((*at, key.value)), seen[key.value].start_mark.line + 1
+            raise ConfigurationError(
+                f"{_where(key, path)}: duplicate key `{full}`, already given on line {first}. Keep one of them."
+            )
+        seen[key.value] = key
+
+
+def _where(node: yaml.Node, path: Path) -> str:
+    return f"{path}, line {node.start_mark.line + 1}"
+
+
+def _kind(node: yaml.Node) -> str:
+    return {"scalar": f"the value {node.value!r}", "sequence": "a list"}.get(node.id, "a mapping")
+
+
+def merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two mappings deeply: where both hold a mapping, key by key; anything else of `then` replaces `first`."""
+    merged = dict(first)
+    for key, value in then.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged

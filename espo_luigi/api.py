@@ -1,0 +1,85 @@
+"""Running tasks from Python: ``espo_luigi.build([...], config=…, engine=…, workers=…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import luigi
+from luigi.configuration import get_config
+from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
+from luigi.task_register import Register
+
+from espo_luigi.engine.worker import WorkerSchedulerFactory
+from espo_luigi.tasks.context import forget
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended."""
+
+    succeeded: bool
+    status: LuigiStatusCode
+    text: str
+
+
+def build(
+    tasks: Sequence[luigi.Task],
+    *,
+    config: str | Path | Sequence[str | Path] | None = None,
+    engine: str | None = None,
+    workers: int = 500,
+    workdir: str | Path | None = None,
+    local_scheduler: bool = True,
+    **options: Any,
+) -> Summary:
+    """Run `tasks` and all that they need, and return how it went.
+
+    Parameters
+    ----------
+    tasks
+        Instances of rules (``Train(sim_id=…, region=…, var=…)``) or of any Luigi task.
+    config
+        The YAML file or files of the run; by default those of luigi.cfg.
+    engine
+        ``"local"`` or ``"slurm"``; by default luigi.cfg's.
+    workers
+        How many jobs may be in flight at once. A waiting job costs a thread; the local engine starts only as many as
+        fit on this machine.
+    workdir
+        Folder of job files, logs and records.
+    local_scheduler
+        Use Luigi's scheduler inside this process rather than luigid.
+    options
+        Further keywords for `luigi.build`.
+    """
+    files = [config] if isinstance(config, (str, Path)) else config
+    _configure(config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir)
+    forget()
+    Register.clear_instance_cache()
+    fresh = [type(task)(**task.param_kwargs) for task in tasks]
+    result: LuigiRunResult = luigi.build(
+        fresh,
+        worker_scheduler_factory=WorkerSchedulerFactory(),
+        detailed_summary=True,
+        workers=workers,
+        local_scheduler=local_scheduler,
+        log_level=options.pop("log_level", "WARNING"),
+        **options,
+    )
+    return Summary(result.scheduling_succeeded and result.status in _GOOD, result.status, result.summary_text)
+
+
+_GOOD = (LuigiStatusCode.SUCCESS, LuigiStatusCode.SUCCESS_WITH_RETRY)
+
+
+def _quoted(file: str | Path) -> str:
+    return "'" + str(Path(file).absolute()) + "'"
+
+
+def _configure(**values: Any) -> None:
+    for name, value in values.items():
+        if value is not None:
+            get_config().set("espo", name, str(value).replace("%", "%%"))

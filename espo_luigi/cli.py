@@ -1,0 +1,85 @@
+"""The ``espo`` command: what Luigi's own command does not do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from espo_luigi.errors import EspoError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; return the process's exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except EspoError as error:
+        print(f"espo: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="espo", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    catalog = commands.add_parser("catalog", help="make a catalogue from a folder of CMIP6-style files")
+    catalog.add_argument("folder", type=Path)
+    catalog.add_argument("--out", type=Path, required=True, metavar="cat.json", help="the catalogue to write, with its CSV beside it")
+    catalog.set_defaults(run=_catalog)
+
+    make = commands.add_parser("make", help="run the task that makes a path")
+    make.add_argument("path", type=Path)
+    make.add_argument("--workers", type=int, default=500, help="jobs in flight at once")
+    make.set_defaults(run=_make)
+
+    rules = commands.add_parser("rules", help="list the rules, their parameters and their outputs")
+    rules.set_defaults(run=_rules)
+
+    tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
+    tasks.set_defaults(run=_tasks)
+    return parser
+
+
+def _catalog(options: argparse.Namespace) -> int:
+    from espo_luigi.catalog import make_catalog
+
+    report = make_catalog(options.folder, options.out)
+    print(f"{options.out}: {report.found} file(s)")
+    for path, reason in report.unreadable:
+        print(f"  not read: {path}: {reason}")
+    return 0
+
+
+def _make(options: argparse.Namespace) -> int:
+    from espo_luigi.api import build
+    from espo_luigi.tasks.make import task_for
+
+    task = task_for(options.path)
+    print(task.label(), file=sys.stderr)
+    summary = build([task], workers=options.workers)
+    print(summary.text, file=sys.stderr)
+    return 0 if summary.succeeded else 1
+
+
+def _rules(_options: argparse.Namespace) -> int:
+    from espo_luigi.tasks.make import rules, template_of
+
+    for rule in rules():
+        print(f"{rule.__name__}: {(rule.__doc__ or '').splitlines()[0]}")
+        for name, template in template_of(rule).items():
+            print(f"    {name}  {template}")
+    return 0
+
+
+def _tasks(_options: argparse.Namespace) -> int:
+    from espo_luigi.engine.settings import settings
+    from espo_luigi.report.jobs import job_table
+
+    print(job_table(Path(settings().workdir)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

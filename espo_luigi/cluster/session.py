@@ -1,0 +1,94 @@
+"""The Dask cluster inside one job: as many workers and as much memory as the allocation has, and nothing shared with neighbours."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from espo_luigi.cluster.resources import Resources
+
+logger = logging.getLogger(__name__)
+
+# One computing thread per Dask thread: the BLAS, OpenMP and numba pools of a worker must not multiply its share.
+_THREAD_POOLS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLOSC_NTHREADS",
+)
+
+_SETTINGS: dict[str, Any] = {
+    "array.slicing.split_large_chunks": False,
+    "distributed.worker.daemon": True,
+    "distributed.scheduler.allowed-failures": 2,
+    # A worker that holds the GIL in a long block is at work, not dead.
+    "distributed.scheduler.worker-ttl": "30 minutes",
+    "distributed.admin.tick.limit": "10 minutes",
+    "distributed.comm.timeouts.connect": "120s",
+    "logging.distributed": "warning",
+}
+
+
+def limit_thread_pools(environment: dict[str, str]) -> None:
+    """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
+    for name in _THREAD_POOLS:
+        environment.setdefault(name, "1")
+
+
+def scratch_folder() -> str:
+    """Return the fast folder that this job may fill: ``$SLURM_TMPDIR`` on a compute node, else the usual one."""
+    return os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
+
+
+@contextmanager
+def dask_session(resources: Resources, settings: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None) -> Iterator[Client]:
+    """Start a `LocalCluster` sized to `resources`, and close it at the end.
+
+    One worker lives in this process and starts in no time; several are processes, each with its own memory limit.
+    Traffic stays on the node's loopback, by TCP (never UCX, which aborts where InfiniBand is set up badly), and the
+    dashboard, where asked for, takes any free port: jobs on one node cannot meet.
+
+    Parameters
+    ----------
+    resources
+        Workers, CPUs and memory of this job.
+    settings
+        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
+    client
+        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
+    """
+    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    several = resources.n_workers > 1
+    keywords: dict[str, Any] = {
+        "n_workers": resources.n_workers,
+        "threads_per_worker": resources.threads_per_worker,
+        "processes": several,
+        "memory_limit": resources.worker_memory_bytes,
+        "dashboard_address": None,
+    }
+    if several:
+        keywords |= {"host": "127.0.0.1", "protocol": "tcp"}
+    keywords |= client or {}
+    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
+        keywords.setdefault("local_directory", str(Path(scratch)))
+        with (
+            dask.config.set({**_SETTINGS, **(settings or {})}),
+            LocalCluster(**keywords) as cluster,
+            Client(cluster) as session,
+        ):
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
+            yield session
+
+
+def _layout(resources: Resources) -> tuple[int, int, float]:
+    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / 2**30

@@ -1,0 +1,84 @@
+"""What travels from the driver to a job and back, as small JSON files: no pickles, a task is its family and its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from luigi.configuration import get_config
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.engine.settings import settings
+from espo_luigi.engine.task import SlurmTask
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in `path`, or None if there is no (readable) file."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files of one task's job: its order, its result, its sign of life and its log."""
+
+    order: Path
+    result: Path
+    heartbeat: Path
+    log: Path
+
+
+def job_name(task: SlurmTask) -> str:
+    """Return the deterministic name of a task's job: its wildcards, readable, and the hash of its parameters."""
+    text = json.dumps([task.get_task_family(), task.wildcards], sort_keys=True)
+    readable = re.sub(r"[^A-Za-z0-9_.+=,-]", "_", ",".join(f"{k}={v}" for k, v in task.wildcards.items()))[:120]
+    return "-".join(part for part in (readable, hashlib.sha256(text.encode()).hexdigest()[:10]) if part)
+
+
+def job_files(task: SlurmTask) -> JobFiles:
+    """Return where the files of a task's job lie, below the run's work folder."""
+    work, rule, name = Path(settings().workdir).absolute(), task.get_task_family(), job_name(task)
+    jobs = work / "jobs" / rule
+    return JobFiles(
+        jobs / f"{name}.json", jobs / f"{name}.result.json", jobs / f"{name}.heartbeat.json", work / "logs" / rule / f"{rule}-{name}.out"
+    )
+
+
+def write_order(task: SlurmTask, resources: Resources, **extra: Any) -> JobFiles:
+    """Write the order from which ``python -m espo_luigi.job`` rebuilds `task`, and remove an old result."""
+    files = job_files(task)
+    configuration = get_config()
+    order = {
+        "module": task.task_module,
+        "family": task.get_task_family(),
+        "parameters": task.to_str_params() | {name: str(value) for name, value in asdict(resources).items()},
+        "espo": settings().to_str_params(),
+        "luigi": {section: dict(configuration.items(section, raw=True)) for section in configuration.sections()},
+        "resources": asdict(resources),
+        "result": str(files.result),
+        "heartbeat": str(files.heartbeat),
+    }
+    for stale in (files.result, files.heartbeat):
+        stale.unlink(missing_ok=True)
+    files.log.parent.mkdir(parents=True, exist_ok=True)
+    write_json(files.order, order | extra)
+    return files

@@ -1,0 +1,85 @@
+"""`SlurmTask`: a Luigi task whose work runs as one job, on this machine or on a Slurm cluster. It knows no climate data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import luigi
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.engine.settings import settings
+
+RESOURCE_NAMES = ("n_workers", "cpus_per_task", "memory", "time")
+_DESCRIPTIONS = {
+    "n_workers": "Dask workers of the job",
+    "cpus_per_task": "CPUs of the job, a multiple of n_workers",
+    "memory": "memory of the job, in Slurm's notation (60GB)",
+    "time": "time limit, in Slurm's notation (2:00:00)",
+}
+
+
+class SlurmTask(luigi.Task):
+    """A Luigi task whose `work` runs in a job of its own, inside a Dask session sized to the job.
+
+    Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
+    Luigi parameter, so that luigi.cfg (``[MyTask] memory = 120GB``) and the command line change it.
+    """
+
+    resources_default = Resources()
+    uses_dask = True
+
+    n_workers: int
+    cpus_per_task: int
+    memory: str
+    time: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in RESOURCE_NAMES:
+            if not isinstance(cls.__dict__.get(name), luigi.Parameter):
+                default = getattr(cls.resources_default, name)
+                kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
+                parameter = kind(default=default, significant=False, description=_DESCRIPTIONS[name])
+                parameter.__set_name__(cls, name)
+                setattr(cls, name, parameter)
+
+    @property
+    def allocation(self) -> Resources:
+        """What this task asks for."""
+        return Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})
+
+    @property
+    def wildcards(self) -> dict[str, str]:
+        """The parameters that identify this task, as text."""
+        return self.to_str_params(only_significant=True)
+
+    def label(self) -> str:
+        """Return the task's name for people: its family and its wildcards."""
+        return " ".join([self.get_task_family(), *(f"{name}={value}" for name, value in self.wildcards.items())])
+
+    def check(self) -> None:
+        """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
+        self.allocation.check(self.get_task_family())
+
+    def dask_settings(self) -> dict[str, Any]:
+        """Return Dask settings for this task's session, on top of the package's own."""
+        return {}
+
+    def release(self) -> None:
+        """Give up what only other tasks of the run needed; called once the last of them is complete."""
+
+    def work(self) -> None:
+        """Do the work; runs on the compute node, with a Dask client active."""
+        raise NotImplementedError(f"{type(self).__name__} has no work()")
+
+    def run(self) -> None:
+        """Have the current engine run `work` as a job, and wait for it."""
+        from espo_luigi.engine.engines import engine  # engines import the job file's writer, which imports tasks
+
+        engine(settings().engine).run(self)
+
+    def on_kill(self) -> None:
+        """Stop this task's job; called when the run is stopped."""
+        from espo_luigi.engine.engines import engine
+
+        engine(settings().engine).stop(self)

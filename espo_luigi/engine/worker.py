@@ -1,0 +1,194 @@
+"""A Luigi worker for tasks that wait: a thread a task instead of a forked process, and no memory that grows while waiting.
+
+Importing `espo_luigi.engine` has Luigi's command line use this worker (`install`): that is the one place where Luigi lets
+a module of tasks choose its worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import luigi.interface
+import luigi.worker
+from luigi.scheduler import UNKNOWN
+from luigi.task import Task
+
+from espo_luigi.engine.task import SlurmTask
+from espo_luigi.errors import EspoError
+
+logger = logging.getLogger(__name__)
+
+_STACK_BYTES = 512 * 1024
+
+
+class ThreadTaskProcess(luigi.worker.TaskProcess):
+    """Stands where Luigi expects a process, and is a thread: thousands may wait at once."""
+
+    exitcode = 0  # type: ignore[assignment]
+    pid = None  # type: ignore[assignment]
+
+    def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of = run
+        self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.stack_size(_STACK_BYTES)
+        self._thread.start()
+        threading.stack_size(0)
+
+    def is_alive(self) -> bool:
+        """Return True while the task runs."""
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """Have the task stop its job."""
+        self.task.on_kill() if isinstance(self.task, SlurmTask) else None
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        results: deque[Any] = deque(maxlen=1)
+        queue, self.result_queue = self.result_queue, _Remember(results)
+        self.run()
+        task_id, status, *_ = results[0]
+        self._run_of.ended(self.task, status == luigi.worker.DONE, time.monotonic() - started)
+        queue.put(results[0])
+
+    def _handle_run_exception(self, ex: BaseException) -> Any:
+        if not isinstance(ex, EspoError):
+            return super()._handle_run_exception(ex)
+        logger.error("%s", ex)
+        self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
+        return str(ex)
+
+
+class _Remember:
+    """The one method of a queue that a task process calls."""
+
+    def __init__(self, results: deque[Any]) -> None:
+        self.put = results.append
+
+
+class Run:
+    """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._consumers: dict[str, set[str]] = defaultdict(set)
+        self._roots: set[str] = set()
+        self._total = 0
+        self._done = 0
+
+    def planned(self, root: Task, pending: Iterable[Task]) -> None:
+        """Take note of a root and of all tasks that are now pending, and release what none of them needs any more."""
+        waiting = {task.task_id: task for task in pending}
+        for task in waiting.values():
+            for needed in task.deps():
+                self._consumers[needed.task_id].add(task.task_id)
+        self._roots.add(root.task_id)
+        self._total = len(waiting)
+        for task in walk([root]):
+            if task.task_id not in waiting:
+                self._release(task)
+
+    def ended(self, task: Task, succeeded: bool, seconds: float) -> None:
+        """Take note that `task` ended, and release the outputs that it was the last to need."""
+        with self._lock:
+            self._done += succeeded
+            label = task.label() if isinstance(task, SlurmTask) else str(task)
+            logger.info("[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds)
+            if not succeeded:
+                return
+            for needed in task.deps():
+                self._consumers[needed.task_id].discard(task.task_id)
+                self._release(needed)
+
+    def _release(self, task: Task) -> None:
+        if isinstance(task, SlurmTask) and task.task_id not in self._roots and not self._consumers[task.task_id]:
+            task.release()
+
+
+def walk(roots: Iterable[Task]) -> Iterator[Task]:
+    """Yield every task of the graph below `roots`, complete or not, each once."""
+    seen: set[str] = set()
+    stack = list(roots)
+    while stack:
+        task = stack.pop()
+        if task.task_id not in seen:
+            seen.add(task.task_id)
+            yield task
+            stack.extend(task.deps())
+
+
+class EspoWorker(luigi.worker.Worker):
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released in time."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of_tasks = Run()
+        # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
+        self._get_work_response_history: deque[Any] = deque(maxlen=1)  # type: ignore[assignment]
+
+    def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
+        """Check every task of the graph below `task`; schedule it only if all can run."""
+        try:
+            for one in walk([task]):
+                if isinstance(one, SlurmTask):
+                    one.check()
+        except EspoError as error:
+            logger.error("Nothing was started: %s", error)
+            self._scheduled_tasks[task.task_id] = task
+            self._add_task_history.append((task, UNKNOWN, False))
+            self.add_succeeded = False
+            return False
+        succeeded = super().add(task, multiprocess, processes)
+        pending = {one.task_id: one for one, status, _ in self._add_task_history if status == luigi.scheduler.PENDING}
+        self._run_of_tasks.planned(task, pending.values())
+        return bool(succeeded)
+
+    def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
+        messages = multiprocessing.Queue() if task.accepts_messages else None
+        return ThreadTaskProcess(
+            self._run_of_tasks,
+            task,
+            self._id,
+            self._task_result_queue,
+            luigi.worker.TaskStatusReporter(self._scheduler, task.task_id, self._id, messages),
+            use_multiprocessing=True,
+            worker_timeout=self._config.timeout,
+            check_unfulfilled_deps=self._config.check_unfulfilled_deps,
+            check_complete_on_run=self._config.check_complete_on_run,
+        )
+
+
+class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
+    """What Luigi's command line and `luigi.build` ask for a worker."""
+
+    def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
+        """Return an `EspoWorker`."""
+        show_progress_on_stderr()
+        return EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+
+
+def show_progress_on_stderr() -> None:
+    """Print this package's log from INFO up on standard error, unless the user has set up logging for it."""
+    package = logging.getLogger("espo_luigi")
+    if not package.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
+        package.propagate = False
+
+
+def install() -> None:
+    """Have Luigi's command line use `EspoWorker`."""
+    luigi.interface._WorkerSchedulerFactory = WorkerSchedulerFactory

@@ -1,0 +1,176 @@
+"""One task's work on a compute node: ``python -m espo_luigi.job FILE``.
+
+Rebuilds the task from the order in FILE, starts the Dask session, calls `work`, and writes the result atomically. While
+it runs, a heartbeat file says that it is alive and how far Dask is.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from luigi.configuration import get_config
+from luigi.task_register import Register
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.cluster.session import dask_session, limit_thread_pools
+from espo_luigi.engine.jobfile import read_json, write_json
+from espo_luigi.engine.settings import settings
+from espo_luigi.engine.task import SlurmTask
+from espo_luigi.errors import EspoError
+
+logger = logging.getLogger("espo_luigi.job")
+
+_HEARTBEAT_SECONDS = 2.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the job whose order is the one argument; return its exit code."""
+    path = Path((arguments if arguments is not None else sys.argv[1:])[0])
+    order = read_json(path)
+    if order is None:
+        raise SystemExit(f"{path}: not a readable job order")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    signal.signal(signal.SIGTERM, _stop)
+    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    result = _run(order)
+    write_json(Path(order["result"]), result)
+    return 0 if result["outcome"] == "success" else 1
+
+
+def _stop(signum: int, _frame: object) -> None:
+    raise SystemExit(f"stopped by signal {signum}")
+
+
+def _run(order: dict[str, Any]) -> dict[str, Any]:
+    started = time.time()
+    result: dict[str, Any] = {"outcome": "success", "exception": None, "traceback": None, "job_id": os.environ.get("SLURM_JOB_ID")}
+    try:
+        _work(order)
+    except EspoError as error:
+        logger.error("%s", error)
+        result |= {"outcome": "error", "exception": f"{type(error).__name__}: {error}"}
+    except BaseException as error:
+        logger.exception("The task failed")
+        result |= {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    return result | {
+        "family": order["family"],
+        "parameters": order["parameters"],
+        "node": socket.gethostname(),
+        "started": started,
+        "ended": time.time(),
+        "peak_memory_bytes": _peak_memory(),
+    }
+
+
+def _outcome(error: BaseException) -> str:
+    from distributed.scheduler import KilledWorker
+
+    if isinstance(error, (MemoryError, KilledWorker)):
+        return "memory"
+    return "stopped" if isinstance(error, SystemExit) else "error"
+
+
+def _work(order: dict[str, Any]) -> None:
+    task = rebuild_task(order)
+    resources = Resources(**order["resources"])
+    chosen = settings()
+    client = {"dashboard_address": "127.0.0.1:0"} if chosen.dashboard else {}
+    session = dask_session(resources, task.dask_settings(), client) if task.uses_dask else nullcontext()
+    with _alive(order), session as active, _heartbeat(Path(order["heartbeat"]), active):
+        logger.info("%s starts", task.label())
+        task.work()
+        logger.info("%s is done", task.label())
+
+
+def rebuild_task(order: dict[str, Any]) -> SlurmTask:
+    """Return the task that `order` describes, under the luigi configuration that it had in the driver."""
+    configuration = get_config()
+    for section, options in {**order["luigi"], "espo": order["espo"]}.items():
+        for option, value in options.items():
+            configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
+    importlib.import_module(order["module"])
+    return Register.get_task_cls(order["family"]).from_str_params(order["parameters"])
+
+
+@contextmanager
+def _alive(order: dict[str, Any]) -> Iterator[None]:
+    """End this job when its driver has died, if the order names one (local engine): nobody would take its result."""
+    parent = order.get("parent")
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            if os.getppid() != parent:
+                logger.error("The driver (pid %s) is gone: stopping", parent)
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.wait(10)
+                os._exit(1)
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextmanager
+def _heartbeat(path: Path, client: Any) -> Iterator[None]:
+    done = threading.Event()
+    most = [1]
+
+    def beat() -> None:
+        while True:
+            write_json(path, _sign_of_life(client, most))
+            if done.wait(_HEARTBEAT_SECONDS):
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _sign_of_life(client: Any, most: list[int]) -> dict[str, Any]:
+    left = 0
+    scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
+    if scheduler is not None:
+        left = sum(prefix.states["waiting"] + prefix.states["processing"] + prefix.states["queued"] for prefix in list(scheduler.task_prefixes.values()))
+        most[0] = max(most[0], left)
+    percent = round(100 * (1 - left / most[0])) if left else 0
+    return {
+        "time": time.time(),
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+        "pid": os.getpid(),
+        "node": socket.gethostname(),
+        "percent": percent,
+        "message": f"Dask: {left} tasks to go" if left else "working",
+    }
+
+
+def _peak_memory() -> int:
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return 1024 * max(own, children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Every file name of a run: templates with wildcards, filled in one direction and read in the other.
+
+A template is a path such as ``{tmpdir}/{sim_id}+{region}+regridded.zarr``. Because ``+`` never occurs inside a part, a
+path always says which task makes it.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from pathlib import Path
+
+from espo_luigi.errors import ParameterError
+
+_FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
+
+
+def check_wildcard(name: str, value: str) -> None:
+    """Raise `ParameterError` if `value` cannot be a part of a file name (``+``, ``/``, control characters, dots only)."""
+    if not value or _FORBIDDEN.search(value) or value.strip(".") == "":
+        raise ParameterError(
+            f"{name} = {value!r} cannot be part of a file name; expected text without '+', '/', '\\' or control characters"
+        )
+
+
+def render_path(template: str, fields: Mapping[str, str]) -> Path:
+    """Return the path that `template` names once its wildcards are `fields`."""
+    return Path(template.format_map(fields))
+
+
+def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:
+    """Return the wildcards with which `template` gives `path`, or None; `constants` are fields that are already known."""
+    pattern = ""
+    seen: set[str] = set()
+    for literal, name, _, _ in string.Formatter().parse(template):
+        pattern += re.escape(literal)
+        if name is None:
+            continue
+        if name in constants:
+            pattern += re.escape(constants[name])
+        elif name in seen:
+            pattern += f"(?P={name})"
+        else:
+            pattern += f"(?P<{name}>[^+/]+)"
+            seen.add(name)
+    found = re.fullmatch(pattern, str(path))
+    return None if found is None else found.groupdict()

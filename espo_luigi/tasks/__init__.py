@@ -1,0 +1,64 @@
+"""The rules of ESPO-G, one Luigi task each: ``luigi --module espo_luigi.tasks All``.
+
+| module | rules |
+|---|---|
+| `reference` | RefDefault, ReferenceCalendar |
+| `simulation` | Extract, Regrid, Rechunk |
+| `adjustment` | Train, Adjust, CleanUp |
+| `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
+| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
+| `stage2024` | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `all` | All |
+"""
+
+from espo_luigi.engine.worker import install
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
+from espo_luigi.tasks.all import All
+from espo_luigi.tasks.diagnostics import (
+    DiagMeasuresImprovement,
+    MoveDiag,
+    MoveRef,
+    OffDiagRefProp,
+    OffDiagScenPropMeas,
+    OffDiagSimPropMeas,
+)
+from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks, Move
+from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
+from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
+from espo_luigi.tasks.stage2024 import (
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
+    Diagnostics,
+    DiagnosticsReference,
+)
+
+# Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
+install()
+
+__all__ = [
+    "Adjust",
+    "All",
+    "CleanUp",
+    "ConcatDiagRefProp",
+    "ConcatenationDiag",
+    "ConcatenationFinal",
+    "DiagImprovedEtHeatmap",
+    "DiagMeasuresImprovement",
+    "Diagnostics",
+    "DiagnosticsReference",
+    "Extract",
+    "FinalZarr",
+    "HealthChecks",
+    "Move",
+    "MoveDiag",
+    "MoveRef",
+    "OffDiagRefProp",
+    "OffDiagScenPropMeas",
+    "OffDiagSimPropMeas",
+    "Rechunk",
+    "RefDefault",
+    "ReferenceCalendar",
+    "Regrid",
+    "Train",
+]

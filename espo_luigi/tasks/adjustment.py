@@ -1,0 +1,103 @@
+"""The rules that train and apply the bias adjustment, one variable at a time, and clean the result up."""
+
+from __future__ import annotations
+
+import xarray as xr
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.ports import temporary, upstream
+from espo_luigi.science import biasadjust, calendar, finalize
+from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
+from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
+from espo_luigi.tasks.simulation import Rechunk
+
+
+class Train(EspoTask):
+    """Rule `train`: the quantiles of the reference and of the simulation over the reference period, for one variable."""
+
+    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
+    in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
+    in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
+    in_regchunked = upstream(Rechunk, "out_regchunked")
+    out_training = temporary("{sim_id}+{region}+{var}+training.zarr")
+
+    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Train on the reference whose calendar is the simulation's, or the nearest below."""
+        config = self.context.config
+        common = calendar.minimum_calendar(calendar.calendar_of(regchunked), config.custom.maximal_calendar)
+        reference = day360 if common == "360_day" else noleap
+        variable = config.biasadjust.variables[self.var]
+        return biasadjust.train(
+            reference[self.var],
+            regchunked[self.var],
+            **variable.training_args,
+            maximal_calendar=config.custom.maximal_calendar,
+            seed=self.seed,
+            engine=variable.engine,
+        ).assign_attrs(_origin(regchunked) | {"cat:processing_level": f"training_{self.var}"})
+
+    @property
+    def seed(self) -> str:
+        """What the random draws are seeded from, with each cell's place."""
+        return f"{self.sim_id}+{self.region}+{self.var}"
+
+
+class Adjust(EspoTask):
+    """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
+
+    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    in_training = upstream(Train, "out_training")
+    in_regchunked = upstream(Rechunk, "out_regchunked")
+    out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
+
+    def compute(self, training: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
+        config = self.context.config
+        variable = config.biasadjust.variables[self.var]
+        scenario = biasadjust.adjust(
+            regchunked[self.var],
+            training,
+            **variable.adjusting_args,
+            jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
+            maximal_calendar=config.custom.maximal_calendar,
+            seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
+            engine=variable.engine,
+        )
+        args = variable.adjusting_args
+        return scenario.to_dataset(name=self.var).assign_attrs(
+            regchunked.attrs
+            | {
+                "cat:processing_level": "biasadjusted",
+                "cat:variable": self.var,
+                "cat:bias_adjust_institution": args.get("bias_adjust_institution") or "",
+                "cat:bias_adjust_project": args.get("bias_adjust_project") or "",
+            }
+        )
+
+
+class CleanUp(EspoTask):
+    """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the region's whole grid."""
+
+    sim_id, region = SimulationParameter(), RegionParameter()
+    resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
+    in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
+    in_grid = upstream(RefDefault, "out_grid")
+    out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
+
+    def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Merge, unstack, round, and set the attributes of the product."""
+        config = self.context.config
+        return finalize.clean_up(
+            adjusted,
+            grid=grid if config.custom.stack_drop_nans else None,
+            problem=self.sim_id in config.clean_up.problems,
+            round_var=config.clean_up.round_var,
+            to_level=config.clean_up.to_level,
+            add_attrs=config.clean_up.add_attrs,
+        )
+
+
+def _origin(dataset: xr.Dataset) -> dict[str, object]:
+    return {name: dataset.attrs[name] for name in ("cat:xrfreq", "cat:domain", "cat:id") if name in dataset.attrs}

@@ -1,0 +1,39 @@
+"""The default target: everything that a production publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import luigi
+
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.diagnostics import MoveDiag, MoveRef
+from espo_luigi.tasks.product import HealthChecks, Move
+from espo_luigi.tasks.stage2024 import LEVELS, ConcatDiagRefProp, ConcatenationDiag, DiagImprovedEtHeatmap
+
+
+class All(luigi.WrapperTask):
+    """Rule `all`: health checks, diagnostics and archives of every simulation that the catalogue holds."""
+
+    def requires(self) -> Iterator[luigi.Task]:
+        """Yield the last task of every chain."""
+        config = context().config
+        domains = list(config.off_diag.domains) if config.off_diag else []
+        for domain in domains:
+            yield MoveRef(diag_domain=domain)
+        for sim_id in context().simulations:
+            yield HealthChecks(sim_id=sim_id)
+            for domain in domains:
+                yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+            for region in config.custom.regions:
+                yield Move(sim_id=sim_id, region=region)
+        if config.diagnostics is not None:
+            yield from self._stage_2024()
+
+    def _stage_2024(self) -> Iterator[luigi.Task]:
+        yield ConcatDiagRefProp()
+        for sim_id in context().simulations:
+            for level in LEVELS:
+                yield ConcatenationDiag(sim_id=sim_id, level=level)
+            for region in context().config.custom.regions:
+                yield DiagImprovedEtHeatmap(sim_id=sim_id, region=region)

@@ -1,0 +1,195 @@
+"""`EspoTask`, the base of all rules: it opens the inputs, calls `compute`, and publishes the outputs with their markers."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import luigi
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.engine.settings import settings
+from espo_luigi.engine.task import SlurmTask
+from espo_luigi.errors import ParameterError
+from espo_luigi.paths import check_wildcard
+from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.tasks.context import RunContext, context
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
+
+
+class WildcardParameter(luigi.Parameter):
+    """A parameter that only takes what the configuration or the catalogue holds; `choices` says what that is."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return all valid values."""
+        raise NotImplementedError
+
+    def check(self, name: str, value: str, task: str) -> None:
+        """Raise `ParameterError`, with the choices, if `value` is not one of them."""
+        check_wildcard(name, value)
+        choices = self.choices(context())
+        if value not in choices:
+            near = difflib.get_close_matches(value, choices, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ParameterError(f"{task}: --{name.replace('_', '-')} {value!r} is not one of: {', '.join(choices) or '(none)'}{hint}")
+
+
+class SimulationParameter(WildcardParameter):
+    """A simulation's id, as in the catalogue."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return the ids that the configuration's search finds."""
+        return list(run.simulations)
+
+
+class RegionParameter(WildcardParameter):
+    """A region, from ``custom.regions``."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return the configuration's regions."""
+        return list(run.config.custom.regions)
+
+
+class VariableParameter(WildcardParameter):
+    """A variable to adjust, from ``biasadjust.variables``."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return the variables that the configuration adjusts."""
+        return list(run.config.biasadjust.variables)
+
+
+class CalendarParameter(WildcardParameter):
+    """The calendar of a copy of the reference."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return the two calendars in which training is done."""
+        return ["noleap", "360_day"]
+
+
+class DiagDomainParameter(WildcardParameter):
+    """A domain of the official diagnostics, from ``off-diag.domains``."""
+
+    def choices(self, run: RunContext) -> list[str]:
+        """Return the configuration's domains."""
+        return list(run.config.off_diag.domains) if run.config.off_diag else []
+
+
+class EspoTask(DependencyHelpers, SlurmTask):  # type: ignore[misc]
+    """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
+
+    def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
+        """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
+        raise NotImplementedError
+
+    @property
+    def context(self) -> RunContext:
+        """The configuration and the catalogue of this run."""
+        return context()
+
+    def path_fields(self) -> dict[str, str]:
+        """Return the fields of this task's path templates."""
+        return self.context.fields | self.wildcards
+
+    def dask_settings(self) -> dict[str, Any]:
+        """Return the configuration's Dask settings."""
+        return dict(self.context.config.dask_settings)
+
+    def check(self) -> None:
+        """Raise an error if a wildcard or a resource is not possible."""
+        super().check()
+        for name, parameter in self.get_params():
+            if isinstance(parameter, WildcardParameter):
+                parameter.check(name, getattr(self, name), self.get_task_family())
+
+    def requires(self) -> list[luigi.Task]:
+        """Return the tasks that make this one's inputs, as its ports say."""
+        for name, _ in ports_of(type(self), InputPort):
+            getattr(self, name)
+        return sorted(self._upstream_tasks(), key=lambda task: task.task_id)
+
+    def output(self) -> list[luigi.Target]:
+        """Return the targets of all output ports."""
+        return [info.target for info in self._infos().values()]
+
+    def complete(self) -> bool:
+        """Return True if every kept output exists (or, where all are temporary, every output)."""
+        infos = self._infos()
+        kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
+        return bool(infos) and all(info.target.exists() for info in kept or infos.values())
+
+    def release(self) -> None:
+        """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
+        for name, port in ports_of(type(self), OutputPort):
+            if port.is_temporary and not settings().keep_temporary:
+                path = getattr(self, name)().path
+                if store.is_complete(path):
+                    logger.info("Deleting %s: no task of this run needs it any more", path)
+                    store.remove(path)
+
+    def work(self) -> None:
+        """Open the inputs, compute, and publish each output."""
+        inputs = {name.removeprefix("in_"): _opened(getattr(self, name)) for name, _ in ports_of(type(self), InputPort)}
+        outputs = self.compute(**inputs)
+        self.publish(outputs if isinstance(outputs, Mapping) and not isinstance(outputs, xr.Dataset) else {"": outputs})
+
+    def publish(self, outputs: Mapping[str, xr.Dataset]) -> None:
+        """Write each output beside its final name and rename it; then pack what is to be packed."""
+        marker = self.marker()
+        for name, port in ports_of(type(self), OutputPort):
+            path = getattr(self, name)().path
+            if port.packed_from is not None:
+                self._pack(getattr(self, port.packed_from)().path, path, marker)
+            else:
+                dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
+                store.write_store(self._with_provenance(dataset), path, marker)
+
+    def marker(self) -> store.Marker:
+        """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
+        return store.Marker(
+            task=self.get_task_family(),
+            parameters=self.wildcards,
+            versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+            inputs={str(path): getattr(store.read_marker(path), "id", "") for path in self._input_paths()},
+            config_hash=self.context.config.hash,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _with_provenance(self, dataset: xr.Dataset) -> xr.Dataset:
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+        provenance = {"espo_luigi_task": self.label(), "espo_luigi_config": self.context.config.hash, "espo_luigi_versions": versions}
+        return dataset.assign_attrs(provenance)
+
+    def _pack(self, source: Path, path: Path, marker: store.Marker) -> None:
+        if settings().final_format == "sharded":
+            store.write_sharded(source, path, marker)
+        else:
+            store.pack(source, path)
+
+    def _infos(self) -> dict[str, ZarrInfo]:
+        return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}
+
+    def _input_paths(self) -> list[Path]:
+        infos: list[Any] = []
+        for name, _ in ports_of(type(self), InputPort):
+            value = getattr(self, name)
+            infos.extend(value if isinstance(value, list) else [value])
+        return [_info(one).path for one in infos]
+
+
+def _info(value: Any) -> ZarrInfo:
+    return value() if callable(value) else value
+
+
+def _opened(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_opened(one) for one in value]
+    return store.open_store(_info(value).path)

@@ -1,0 +1,87 @@
+"""The configuration and the catalogue of the current run, read once a process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from espo_luigi import demo
+from espo_luigi.catalog import Catalog, Match, open_match
+from espo_luigi.config import Extraction, RunConfig, load
+from espo_luigi.engine.settings import settings
+from espo_luigi.errors import CatalogError, ConfigurationError
+
+
+class RunContext:
+    """What every task of a run may ask: the configuration, the simulations, and the fields of file names."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    @functools.cached_property
+    def simulations(self) -> Mapping[str, Match]:
+        """The simulations that the search of the configuration finds, by id."""
+        return self._search(self.config.extraction.simulation, None)
+
+    def simulation(self, sim_id: str) -> Match:
+        """Return one simulation; raises `CatalogError` if the catalogue does not answer for it."""
+        if "simulations" in self.__dict__ and sim_id in self.simulations:
+            return self.simulations[sim_id]
+        return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
+
+    def reference(self) -> Match:
+        """Return the reference dataset: the single hit of its search."""
+        return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
+
+    def open(self, match: Match, extraction: Extraction) -> Any:
+        """Open a found dataset lazily, with the options that the configuration has for it."""
+        options = extraction.extract_dataset
+        return open_match(match, xr_open_kwargs=options.xr_open_kwargs, xr_combine_kwargs=options.xr_combine_kwargs)
+
+    @functools.cached_property
+    def fields(self) -> dict[str, str]:
+        """The fields of file names that are the same for all tasks of the run."""
+        config = self.config
+        return {
+            "tmpdir": str(config.paths.tmpdir),
+            "final": str(config.paths.final),
+            "ref_source": config.reference_source,
+            "domain": config.custom.amno_region.name,
+            "period": "-".join(config.custom.sim_period),
+        }
+
+    def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
+        if self.config.demo is not None:
+            demo.ensure_demo(self.config.demo)
+        search = extraction.search_data_catalogs
+        criteria = search.model_dump(exclude={"data_catalogs"})
+        if instead is not None:
+            criteria |= {"other_search_criteria": instead, "restrict_members": None}
+        return Catalog.from_files(list(search.data_catalogs)).search(**criteria)
+
+    def _only(self, found: Mapping[str, Match], what: str) -> Match:
+        if len(found) != 1:
+            raise CatalogError(f"{what}: {len(found)} datasets found ({', '.join(found) or 'none'}); expected exactly one: make the search criteria more precise")
+        return next(iter(found.values()))
+
+
+@functools.cache
+def _context(files: tuple[Path, ...]) -> RunContext:
+    if not files:
+        raise ConfigurationError(
+            "no configuration: expected YAML files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml'; "
+            "run from the folder that has your luigi.cfg"
+        )
+    return RunContext(load(list(files)))
+
+
+def context() -> RunContext:
+    """Return the context of the configuration files that ``[espo] config`` names now."""
+    return _context(settings().config_files)
+
+
+def forget() -> None:
+    """Forget what was read, so that changed files are read again."""
+    _context.cache_clear()

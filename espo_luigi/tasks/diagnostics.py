@@ -1,0 +1,129 @@
+"""The official diagnostics: properties of reference, simulation and scenario over small domains, and what improved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.config import DiagStep
+from espo_luigi.ports import packed, temporary, upstream
+from espo_luigi.science import diagnostics, stack
+from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
+from espo_luigi.tasks.product import ConcatenationFinal, Move, PackTask
+from espo_luigi.tasks.reference import RefDefault, chunk
+
+_RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
+
+
+def hosting_region(step: str) -> Any:
+    """Return a function that gives the region in whose files a task's domain lies, for one step."""
+    return lambda task: task.step(step).domain[task.diag_domain]
+
+
+class DomainTask(EspoTask):
+    """A rule about one domain of the official diagnostics."""
+
+    diag_domain = DiagDomainParameter()
+
+    def step(self, name: str) -> DiagStep:
+        """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
+        off_diag = self.context.config.off_diag
+        assert off_diag is not None  # `check` has refused every domain where the section is absent
+        return off_diag.steps[name]
+
+    def properties(self, dataset: xr.Dataset, step: str, grid: xr.Dataset | None) -> xr.Dataset:
+        """Return the step's properties of `dataset` over the domain; `grid` unstacks it first."""
+        settings = self.step(step)
+        off_diag = self.context.config.off_diag
+        assert off_diag is not None
+        whole = stack.unstack_fill_nan(dataset, grid) if settings.unstack and grid is not None else dataset
+        local = diagnostics.cut_domain(whole, off_diag.domains[self.diag_domain].model_dump())
+        found = diagnostics.properties(local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop)
+        return chunk(found, self.context.config.custom.final_chunks)
+
+
+class OffDiagRefProp(DomainTask):
+    """Rule `off_diag_ref_prop`: the properties of the reference, in its own calendar."""
+
+    resources_default = _RESOURCES
+    in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
+    in_grid = upstream(RefDefault, "out_grid", region=hosting_region("ref"))
+    out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Compute the properties."""
+        return self.properties(reference, "ref", grid)
+
+
+class MoveRef(PackTask, DomainTask):
+    """Rule `move_ref`: the archive of the reference's properties."""
+
+    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    in_prop = upstream(OffDiagRefProp, "out_prop")
+    out_prop = packed("diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", "in_prop")
+
+
+class OffDiagSimPropMeas(DomainTask):
+    """Rule `off_diag_sim_prop_meas`: the simulation's properties, and their distance from the reference's."""
+
+    sim_id = SimulationParameter()
+    resources_default = _RESOURCES
+    in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
+    in_grid = upstream(RefDefault, "out_grid", region=hosting_region("sim"))
+    in_ref_prop = upstream(MoveRef, "out_prop")
+    out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
+    out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
+
+    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+        """Compute properties, then measures."""
+        properties = self.properties(regchunked, "sim", grid).compute()
+        return {"prop": properties, "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("sim").to_level_meas)}
+
+
+class OffDiagScenPropMeas(DomainTask):
+    """Rule `off_diag_scen_prop_meas`: the scenario's properties, and their distance from the reference's."""
+
+    sim_id = SimulationParameter()
+    resources_default = _RESOURCES
+    in_final = upstream(ConcatenationFinal, "out_final")
+    in_ref_prop = upstream(MoveRef, "out_prop")
+    out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
+    out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
+
+    def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+        """Compute properties, then measures."""
+        properties = self.properties(final, "scen", None).compute()
+        return {"prop": properties, "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("scen").to_level_meas)}
+
+
+class DiagMeasuresImprovement(DomainTask):
+    """Rule `diag_measures_improvement`: the share of cells in which the scenario is at least as close as the simulation."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="6GB", time="1000")
+    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
+    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
+    out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
+
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Compare the measures, simulation first."""
+        return diagnostics.improvement(sim_meas, scen_meas)
+
+
+class MoveDiag(PackTask, DomainTask):
+    """Rule `move_diag`: the archives of one simulation's properties, measures and improvement."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    in_sim_prop = upstream(OffDiagSimPropMeas, "out_prop")
+    in_sim_meas = upstream(OffDiagSimPropMeas, "out_meas")
+    in_scen_prop = upstream(OffDiagScenPropMeas, "out_prop")
+    in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
+    in_improvement = upstream(DiagMeasuresImprovement, "out_improvement")
+    out_sim_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_prop.zarr.zip", "in_sim_prop")
+    out_sim_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_sim_meas.zarr.zip", "in_sim_meas")
+    out_scen_prop = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_prop.zarr.zip", "in_scen_prop")
+    out_scen_meas = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+diag_scen_meas.zarr.zip", "in_scen_meas")
+    out_improvement = packed("diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", "in_improvement")

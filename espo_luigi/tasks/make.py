@@ -1,0 +1,74 @@
+"""From a path to the task that makes it, as Snakemake does with a file name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from espo_luigi import tasks
+from espo_luigi.errors import ParameterError, UnknownPathError
+from espo_luigi.paths import match_path, render_path
+from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.tasks.all import All
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
+
+
+def rules() -> list[type[EspoTask]]:
+    """Return the class of every rule."""
+    classes = [getattr(tasks, name) for name in tasks.__all__]
+    return [cls for cls in classes if issubclass(cls, EspoTask)]
+
+
+def task_for(path: Path) -> EspoTask:
+    """Return the task that makes `path`.
+
+    Raises
+    ------
+    UnknownPathError
+        If no task does; the message names the nearest path that one makes.
+    """
+    wanted = path.absolute()
+    refusals = []
+    for cls, wildcards in _candidates(wanted):
+        task = cls(**wildcards)
+        try:
+            task.check()
+        except ParameterError as error:
+            refusals.append(str(error))
+        else:
+            return task
+    raise UnknownPathError(_explanation(path, wanted, refusals))
+
+
+def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
+    constants = {name: str(Path(value).absolute()) if name in ("tmpdir", "final") else value for name, value in context().fields.items()}
+    for cls in rules():
+        names = {name for name, parameter in cls.get_params() if parameter.significant}
+        for _, port in ports_of(cls, OutputPort):
+            wildcards = match_path(port.template, constants, path)
+            if wildcards is not None and set(wildcards) == names:
+                yield cls, wildcards
+
+
+def _explanation(path: Path, wanted: Path, refusals: list[str]) -> str:
+    known = {str(info.path.absolute()) for info in _all_outputs()}
+    near = difflib.get_close_matches(str(wanted), known, n=1, cutoff=0)
+    reason = "".join(f"\n  {refusal}" for refusal in refusals)
+    return f"no task makes {path}{reason}\n  the nearest path that one makes: {near[0] if near else '(none)'}"
+
+
+def _all_outputs() -> Iterator[OutputPort]:
+    from espo_luigi.engine.worker import walk
+
+    for task in walk([All()]):
+        if isinstance(task, EspoTask):
+            for name, _ in ports_of(type(task), OutputPort):
+                yield getattr(task, name)()
+
+
+def template_of(cls: type[EspoTask]) -> dict[str, Path]:
+    """Return the path templates of a rule's outputs, with their wildcards, by port name."""
+    names = {name: f"{{{name}}}" for name, parameter in cls.get_params() if parameter.significant}
+    return {name: render_path(port.template, context().fields | names) for name, port in ports_of(cls, OutputPort)}

@@ -1,0 +1,136 @@
+"""The diagnostics of the 2024 branch, over whole regions; part of `All` when the configuration has `diagnostics`."""
+
+from __future__ import annotations
+
+import luigi
+import xarray as xr
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.config import Diagnostics as DiagnosticsSection
+from espo_luigi.errors import ParameterError
+from espo_luigi.ports import kept, temporary, upstream
+from espo_luigi.science import diagnostics, finalize, stack
+from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
+from espo_luigi.tasks.product import FinalZarr
+from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.simulation import Rechunk
+
+LEVELS = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas")
+
+
+def every_region(task: EspoTask) -> list[str]:
+    """Return the configuration's regions, from south to north."""
+    return list(task.context.config.custom.regions)
+
+
+class StageTask(EspoTask):
+    """A rule of the 2024 branch; needs the configuration's `diagnostics` section."""
+
+    @property
+    def section(self) -> DiagnosticsSection:
+        """The configuration's `diagnostics` section."""
+        section = self.context.config.diagnostics
+        if section is None:
+            raise ParameterError(f"{self.get_task_family()} needs the section 'diagnostics' in the configuration; it has none: add it, or leave this task out")
+        return section
+
+    def check(self) -> None:
+        """Raise an error where the configuration has no such diagnostics."""
+        super().check()
+        _ = self.section
+
+
+class DiagnosticsReference(StageTask):
+    """Rule `diagnostics`: the properties of the reference over one region."""
+
+    region = RegionParameter()
+    resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    in_reference = upstream(RefDefault, "out_reference")
+    in_grid = upstream(RefDefault, "out_grid")
+    out_prop = kept("diagnostics/{region}/{ref_source}+{region}+diag_ref_prop.zarr")
+
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+        """Compute the properties, without the diurnal range, on the whole grid."""
+        whole = stack.unstack_fill_nan(reference, grid) if self.context.config.custom.stack_drop_nans else reference
+        return diagnostics.properties(
+            whole.drop_vars("dtr", errors="ignore"),
+            definitions=self.section.reference_properties,
+            period=self.context.config.custom.ref_period,
+            to_level="diag-ref-prop",
+        )
+
+
+class ConcatDiagRefProp(StageTask):
+    """Rule `concat_diag_ref_prop`: the reference's properties over the whole domain."""
+
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
+    in_regions = upstream(DiagnosticsReference, "out_prop", region=every_region)
+    out_prop = kept("diagnostics/{domain}/{ref_source}+{domain}+diag_ref_prop.zarr")
+
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+        """Put the regions together from south to north."""
+        return finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name, processing_level="diag-ref-prop")
+
+
+class Diagnostics(StageTask):
+    """Rule `DIAGNOSTICS`: properties and measures of the simulation and of the scenario over one region."""
+
+    sim_id, region = SimulationParameter(), RegionParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
+    in_regchunked = upstream(Rechunk, "out_regchunked")
+    in_grid = upstream(RefDefault, "out_grid")
+    in_scenario = upstream(FinalZarr, "out_scenario")
+    in_ref_prop = upstream(DiagnosticsReference, "out_prop")
+    out_diag_sim_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_prop.zarr")
+    out_diag_sim_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_meas.zarr")
+    out_diag_scen_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_prop.zarr")
+    out_diag_scen_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_meas.zarr")
+
+    def compute(  # type: ignore[override]
+        self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
+    ) -> dict[str, xr.Dataset]:
+        """Compute both pairs."""
+        stacked = self.context.config.custom.stack_drop_nans
+        simulation = stack.unstack_fill_nan(regchunked, grid) if stacked else regchunked
+        outputs: dict[str, xr.Dataset] = {}
+        for step, dataset in {"sim": simulation, "scen": scenario}.items():
+            settings = self.section.steps[step]
+            properties = diagnostics.properties(
+                dataset, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
+            ).compute()
+            outputs[f"diag_{step}_prop"] = properties
+            outputs[f"diag_{step}_meas"] = diagnostics.measures(properties, ref_prop, to_level=settings.to_level_meas)
+        return outputs
+
+
+class ConcatenationDiag(StageTask):
+    """Rule `concatenation_diag`: one level of `Diagnostics` over the whole domain."""
+
+    sim_id = SimulationParameter()
+    level = luigi.ChoiceParameter(choices=LEVELS, description="which of the outputs of Diagnostics")
+    resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
+    in_regions = upstream(Diagnostics, lambda task: f"out_{task.level}", region=every_region)
+    out_whole = kept("diagnostics/{domain}/{sim_id}/{level}+{sim_id}+{domain}.zarr")
+
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+        """Put the regions together from south to north."""
+        level = regions[0].attrs.get("cat:processing_level", self.level)
+        return finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name, processing_level=level)
+
+
+class DiagImprovedEtHeatmap(StageTask):
+    """Rule `diag_improved_et_heatmap`: improvement and heatmap of one region."""
+
+    sim_id, region = SimulationParameter(), RegionParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="60GB", time="1000")
+    in_sim_meas = upstream(Diagnostics, "out_diag_sim_meas")
+    in_scen_meas = upstream(Diagnostics, "out_diag_scen_meas")
+    out_improved = kept("diagnostics/{region}/{sim_id}+{region}+diag_improved.zarr")
+    out_heatmap = kept("diagnostics/{region}/{sim_id}+{region}+diag_heatmap.zarr")
+
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+        """Compare the measures, simulation first."""
+        return {
+            "improved": diagnostics.improvement(sim_meas, scen_meas),
+            "heatmap": diagnostics.heatmap({"sim": sim_meas, "scen": scen_meas}),
+        }

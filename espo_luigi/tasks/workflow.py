@@ -1,0 +1,72 @@
+"""The same graph, wired by hand as a sciluigi workflow: for people who want another wiring than the rules' own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import luigi
+
+from espo_luigi.engine.settings import settings
+from espo_luigi.ports import WorkflowTask
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
+from espo_luigi.tasks.base import RegionParameter, SimulationParameter
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.product import FinalZarr, Move
+from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
+from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
+
+
+class RegionWorkflow(WorkflowTask):  # type: ignore[misc]
+    """One simulation over one region, from the raw files to the archives, every port wired explicitly.
+
+    sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Like every sciluigi workflow it runs
+    its own last step each time, because those files carry the time; the rules below it do not.
+    """
+
+    sim_id, region = SimulationParameter(), RegionParameter()
+
+    def workflow(self) -> list[luigi.Task]:
+        """Create the tasks and wire their ports."""
+        reference = RefDefault(region=self.region)
+        calendars = {name: ReferenceCalendar(region=self.region, calendar=name) for name in ("noleap", "360_day")}
+        for converted in calendars.values():
+            converted.in_default = reference.out_reference
+        regridded = Regrid(sim_id=self.sim_id, region=self.region)
+        regridded.in_reference = calendars["noleap"].out_reference
+        regridded.in_extracted = Extract(sim_id=self.sim_id).out_extracted
+        rechunked = Rechunk(sim_id=self.sim_id, region=self.region)
+        rechunked.in_regridded = regridded.out_regridded
+        cleaned = CleanUp(sim_id=self.sim_id, region=self.region)
+        cleaned.in_adjusted = [self._adjusted(name, calendars, rechunked) for name in context().config.biasadjust.variables]
+        cleaned.in_grid = reference.out_grid
+        final = FinalZarr(sim_id=self.sim_id, region=self.region)
+        final.in_cleaned_up = cleaned.out_cleaned_up
+        archives = Move(sim_id=self.sim_id, region=self.region)
+        archives.in_scenario, archives.in_regchunked = final.out_scenario, rechunked.out_regchunked
+        return [archives]
+
+    def _adjusted(self, var: str, calendars: dict[str, ReferenceCalendar], rechunked: Rechunk) -> Any:
+        trained = Train(sim_id=self.sim_id, region=self.region, var=var)
+        trained.in_noleap, trained.in_day360 = calendars["noleap"].out_reference, calendars["360_day"].out_reference
+        trained.in_regchunked = rechunked.out_regchunked
+        adjusted = Adjust(sim_id=self.sim_id, region=self.region, var=var)
+        adjusted.in_training, adjusted.in_regchunked = trained.out_training, rechunked.out_regchunked
+        return adjusted.out_adjusted
+
+    def get_wflogpath(self) -> str:
+        """Return where the workflow's log goes."""
+        return self._below_workdir(super().get_wflogpath())
+
+    def get_auditlogpath(self) -> str:
+        """Return where the workflow's audit file goes."""
+        return self._below_workdir(super().get_auditlogpath())
+
+    def get_auditdirpath(self) -> str:
+        """Return where the tasks' audit files go."""
+        return self._below_workdir(super().get_auditdirpath())
+
+    def _below_workdir(self, path: str) -> str:
+        inside = Path(path) if Path(path).is_absolute() else Path(settings().workdir).absolute() / path
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        return str(inside)

@@ -1,0 +1,320 @@
+"""Regridding in cascade: every stage is linear, so that the whole cascade is one sparse matrix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+from scipy import sparse
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
+
+log = logging.getLogger(__name__)
+
+# Time steps taken at once: bounds the float64 copies, and such a slab of a source map stays in the processor's cache.
+_SLAB = 32
+_CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
+# xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
+_KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
+    "method": ("bilinear",),
+    "extrap_method": (None, "inverse_dist", "nearest_s2d"),
+    "extrap_dist_exponent": None,
+    "extrap_num_src_pnts": None,
+    "periodic": (False,),
+    "reuse_weights": (False,),
+    "skipna": (False,),
+    "unmapped_to_nan": (None, True),
+    "locstream_out": None,
+    "output_chunks": None,
+    "keep_attrs": None,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the cascade: onto which grid, and how to extrapolate to what lies outside (None: NaN)."""
+
+    grid: Grid
+    extrapolation: Extrapolation | None
+
+
+@dataclass(frozen=True)
+class _Horizontal:
+    """Where a dataset's grid is: the values, and the names of its dimensions and coordinates."""
+
+    grid: Grid
+    dims: tuple[Hashable, ...]
+    lat: Hashable
+    lon: Hashable
+
+    def is_same_as(self, other: _Horizontal) -> bool:
+        return (
+            self.dims == other.dims
+            and np.array_equal(self.grid.lat, other.grid.lat)
+            and np.array_equal(self.grid.lon, other.grid.lon)
+        )
+
+
+def regrid(
+    ds: xr.Dataset,
+    target: xr.Dataset,
+    *,
+    regridder_kwargs: Mapping[str, object] | None = None,
+    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+) -> xr.Dataset:
+    """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
+
+    Parameters
+    ----------
+    ds : xr.Dataset
+        Any units and calendar, lat/lon 1-D and monotonic (any direction, any longitude convention) or 2-D.
+    target : xr.Dataset
+        Only its coordinates are used: lat/lon of one common dimension (points), 1-D each (grid) or 2-D.
+    regridder_kwargs : mapping, optional
+        xESMF's names: ``method`` (bilinear), ``extrap_method`` (None, inverse_dist, nearest_s2d),
+        ``extrap_dist_exponent`` (2), ``extrap_num_src_pnts`` (8).
+    intermediate_grids : mapping of mappings, optional
+        In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
+
+    Returns
+    -------
+    xr.Dataset
+        Dimensions (time, ..., dimensions of the target); dtype, units and time chunks as in ``ds``; coordinates of the
+        horizontal dimensions as in ``target``. Lazy if ``ds`` is; the weights are then one task, shared by all blocks.
+        A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing.
+
+    Raises
+    ------
+    ConfigurationError
+        A keyword or a value that is not supported, or an incomplete intermediate grid.
+    DataError
+        No usable lat/lon, fewer than two points along an axis of ``ds``, or an empty target.
+
+    Notes
+    -----
+    Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.sphere`).
+    """
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
+    stages = [*(_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()), last]
+    attrs = _global_attrs(ds, target)
+    if source.is_same_as(destination):
+        log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
+        return ds.assign_coords(_target_coordinates(target, destination)).assign_attrs(attrs)
+    _check_source(source)
+    variables = _variables_on(source, ds)
+    lazy = any(dask.is_dask_collection(variable.data) for variable in variables.values())
+    build = dask.delayed(cascade, pure=True, traverse=False) if lazy else cascade
+    weights = build(source.grid, stages)
+    regridded = {name: _regrid_variable(v, source, destination, weights) for name, v in variables.items()}
+    coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
+    return xr.Dataset(regridded, coords=coords, attrs=attrs)
+
+
+def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
+    """Matrix (points of the last stage, points of the source) that does all stages at once.
+
+    Weights are never negative and zeros are kept as tiny numbers, so that the product has an entry wherever a path
+    leads through the stages: a NaN spreads exactly as if the stages were applied one after another.
+    """
+    grids = [source, *(stage.grid for stage in stages)]
+    matrices = [weight_matrix(a, s.grid, s.extrapolation) for a, s in zip(grids, stages, strict=False)]
+    return reduce(lambda earlier, later: later @ earlier, matrices)
+
+
+def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:
+    """Regrid a block (..., source dims) to (..., *shape); sums in float64, result of the block's dtype."""
+    flat = block.reshape(-1, weights.shape[1])
+    out = np.empty((len(flat), weights.shape[0]), dtype=_result_dtype(block.dtype))
+    for start in range(0, len(flat), _SLAB):
+        slab = np.ascontiguousarray(flat[start : start + _SLAB].T, dtype=np.float64)
+        out[start : start + _SLAB] = (weights @ slab).T
+    extra = block.shape[: block.ndim - 2]
+    return out.reshape(*extra, *shape)
+
+
+def _regrid_variable(
+    variable: xr.DataArray, source: _Horizontal, destination: _Horizontal, weights: Any
+) -> xr.Variable:
+    extra = sorted((dim for dim in variable.dims if dim not in source.dims), key=lambda dim: dim != "time")
+    data = variable.transpose(*extra, *source.dims).data
+    shape = destination.grid.shape
+    if dask.is_dask_collection(weights):
+        data = _apply_blockwise(da.asarray(data), weights, shape)
+    else:
+        data = apply_weights(data, weights, shape)
+    attrs = {key: value for key, value in variable.attrs.items() if key != "grid_mapping"}
+    return xr.Variable((*extra, *destination.dims), data, attrs)
+
+
+def _apply_blockwise(data: da.Array, weights: Any, shape: tuple[int, ...]) -> da.Array:
+    dtype = _result_dtype(data.dtype)
+    old = tuple(range(data.ndim))
+    new = tuple(range(data.ndim, data.ndim + len(shape)))
+    return da.blockwise(
+        apply_weights,
+        old[:-2] + new,
+        data.rechunk({data.ndim - 2: -1, data.ndim - 1: -1}),
+        old,
+        new_axes=dict(zip(new, shape, strict=True)),
+        concatenate=True,
+        weights=weights,
+        shape=shape,
+        dtype=dtype,
+        meta=np.empty((0,) * (data.ndim - 2 + len(shape)), dtype=dtype),
+    )
+
+
+def _result_dtype(dtype: np.dtype) -> np.dtype:
+    return dtype if dtype.kind == "f" else np.dtype("float64")
+
+
+# Options
+
+
+def _extrapolation(kwargs: Mapping[str, object], where: str) -> Extrapolation | None:
+    for key, value in kwargs.items():
+        if key not in _KEYWORDS:
+            raise ConfigurationError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYWORDS)}")
+        supported = _KEYWORDS[key]
+        if supported is not None and value not in supported:
+            choices = ", ".join(map(repr, supported))
+            raise ConfigurationError(f"{where}: {key} = {value!r} is not supported; supported: {choices}")
+    method = kwargs.get("extrap_method")
+    if method is None:
+        return None
+    if method == "nearest_s2d":
+        return Extrapolation(num_points=1)
+    return Extrapolation(
+        exponent=_positive(kwargs, "extrap_dist_exponent", 2.0, where),
+        num_points=int(_positive(kwargs, "extrap_num_src_pnts", 8, where)),
+    )
+
+
+def _positive(kwargs: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    value = default if kwargs.get(key) is None else kwargs[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigurationError(f"{where}: {key} must be a positive number, got {value!r}")
+    return value
+
+
+def _intermediate(name: str, spec: Mapping[str, Any]) -> Stage:
+    where = f"intermediate_grids.{name}"
+    bounds = spec.get("cf_grid_2d")
+    if not isinstance(bounds, Mapping) or set(bounds) != set(_CF_GRID_2D):
+        raise ConfigurationError(f"{where}.cf_grid_2d must have exactly {', '.join(_CF_GRID_2D)}; got {bounds!r}")
+    kwargs = spec.get("regridder_kwargs") or {}
+    axes = [_centres(bounds, axis, f"{where}.cf_grid_2d") for axis in ("lat", "lon")]
+    return Stage(Grid(axes[0], axes[1], "rectilinear"), _extrapolation(kwargs, f"{where}.regridder_kwargs"))
+
+
+def _centres(bounds: Mapping[str, Any], axis: str, where: str) -> np.ndarray:
+    """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
+    values = [bounds[key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")]
+    if not all(isinstance(value, int | float) for value in values):
+        raise ConfigurationError(f"{where}: the bounds and the step of {axis} must be numbers, got {values}")
+    first, last, step = values
+    edges = np.arange(first, last + step / 2, step) if step > 0 else np.empty(0)
+    if edges.size < 3:
+        made = f"{axis} from {first} to {last} by {step} makes {max(edges.size - 1, 0)} cells"
+        raise ConfigurationError(f"{where}: {made}; at least 2 are needed")
+    return (edges[:-1] + edges[1:]) / 2
+
+
+# Coordinates
+
+
+def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
+    lat, lon = (_coordinate(ds, name, role) for name in ("latitude", "longitude"))
+    if lat.size == 0 or lon.size == 0:
+        raise DataError(f"the {role} of the regridding has no points: {lat.name} {lat.shape}, {lon.name} {lon.shape}")
+    if lat.ndim == lon.ndim == 1 and lat.dims != lon.dims:
+        layout, dims = "rectilinear", (*lat.dims, *lon.dims)
+    elif set(lat.dims) == set(lon.dims) and lat.ndim in (1, 2):
+        layout, dims = ("points" if lat.ndim == 1 else "curvilinear"), lat.dims
+        lon = lon.transpose(*dims)
+    else:
+        raise DataError(
+            f"the {role} of the regridding has {lat.name} on {lat.dims} and {lon.name} on {lon.dims}; expected both on "
+            "one dimension (points), each on its own (grid), or both on the same two (curvilinear grid)"
+        )
+    values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
+    if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
+        raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
+    return _Horizontal(Grid(values[0], values[1], layout), dims, lat.name, lon.name)
+
+
+def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
+    for name in (standard_name[:3], standard_name):
+        if name in ds.variables:
+            return ds[name]
+    found = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
+    if len(found) == 1:
+        return ds[found[0]]
+    raise DataError(
+        f"the {role} of the regridding has no {standard_name}: expected a coordinate {standard_name[:3]!r}, "
+        f"{standard_name!r} or of that standard_name among {', '.join(map(str, ds.variables)) or 'nothing'}"
+    )
+
+
+def _check_source(source: _Horizontal) -> None:
+    grid = source.grid
+    if grid.layout == "points":
+        raise DataError(f"the source of the regridding is a list of points on {source.dims[0]!r}; expected a grid")
+    if min(grid.shape) < 2:
+        raise DataError(
+            f"the source of the regridding is {grid.shape} on {source.dims}; expected 2 or more points each"
+        )
+    if grid.layout == "rectilinear":
+        for name, values in ((source.lat, grid.lat), (source.lon, np.unwrap(grid.lon, period=360))):
+            steps = np.diff(values)
+            if not ((steps > 0).all() or (steps < 0).all()):
+                raise DataError(f"the source's {name} is not monotonic: {values[:5]}...; sort it before regridding")
+
+
+def _variables_on(source: _Horizontal, ds: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    names = {source.lat, source.lon}
+    on_grid = {n: v for n, v in ds.data_vars.items() if set(source.dims) <= set(v.dims) and v.dtype.kind in "fiub"}
+    on_grid = {name: variable for name, variable in on_grid.items() if name not in names}
+    if not on_grid:
+        raise DataError(
+            f"none of {list(map(str, ds.data_vars))} is a numeric variable on {source.dims}: nothing to regrid"
+        )
+    dropped = set(ds.data_vars) - set(on_grid) - names
+    if dropped:
+        log.debug("not on the grid, dropped by regridding: %s", ", ".join(map(str, dropped)))
+    return on_grid
+
+
+def _kept_coordinates(ds: xr.Dataset, source: _Horizontal) -> dict[Hashable, xr.DataArray]:
+    """Coordinates that do not describe the grid that is left behind."""
+    mappings = {v.attrs.get("grid_mapping", v.encoding.get("grid_mapping")) for v in ds.data_vars.values()}
+    return {
+        name: coordinate.reset_coords(drop=True)
+        for name, coordinate in ds.coords.items()
+        if not set(coordinate.dims) & set(source.dims)
+        and name not in mappings | {source.lat, source.lon}
+        and "grid_mapping_name" not in coordinate.attrs
+    }
+
+
+def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Hashable, xr.DataArray]:
+    described = target.set_coords([destination.lat, destination.lon])
+    return {
+        name: coordinate.reset_coords(drop=True)
+        for name, coordinate in described.coords.items()
+        if coordinate.dims and set(coordinate.dims) <= set(destination.dims)
+    }
+
+
+def _global_attrs(ds: xr.Dataset, target: xr.Dataset) -> dict[Hashable, Any]:
+    domain = {key: target.attrs[key] for key in ("cat:domain",) if key in target.attrs}
+    return {**ds.attrs, **domain, "cat:processing_level": "regridded"}

@@ -14,15 +14,17 @@ from espo_luigi.config.fields import (
     Names,
     Period,
     Periods,
+    Refused,
     Section,
-    Unsupported,
+    Unused,
 )
 
 
 def _given(section: Section) -> dict[str, Any]:
-    """The keys of a section that were given, periods as lists as in YAML."""
-    given = {key: getattr(section, key) for key in type(section).model_fields if getattr(section, key) is not None}
-    return FrozenDict({key: _listed(value) for key, value in given.items()})
+    """The keys of a section that have a value and an effect, periods as lists as in YAML."""
+    fields = type(section).model_fields.items()
+    values = {key: getattr(section, key) for key, field in fields if not field.exclude}
+    return FrozenDict({key: _listed(value) for key, value in values.items() if value is not None})
 
 
 def _listed(value: Any) -> Any:
@@ -36,12 +38,11 @@ class TrainingArgs(Section):
     method: str = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
     group: str | Free = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
     jitter_under: Free | None = Field(default=None, description="{thresh}: noise replaces values under it")
-    jitter_over: Free | None = Field(default=None, description="{thresh, upper_bnd}: noise replaces values over it")
     adapt_freq: Free | None = Field(default=None, description="{thresh}: dry days of the calibration data are adapted")
-    additive_space: Free | None = Field(default=None, description="variables that are adjusted in an additive space")
-    maximal_calendar: str | None = Field(default=None, description="custom.maximal_calendar by default")
     align_on: str | None = Field(default=None, description="how days are matched between calendars")
     xclim_train_args: Free = Field(default={}, description="further arguments of the method's train")
+    jitter_over: Refused = None
+    additive_space: Refused = None
 
 
 class AdjustingArgs(Section):
@@ -51,10 +52,10 @@ class AdjustingArgs(Section):
     xclim_adjust_args: Free = Field(default={}, description="further arguments of the method's adjust")
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
-    bias_adjust_reference: str | None = Field(default=None, description="attribute of the scenarios")
     align_on: str | None = Field(default=None, description="how days are matched between calendars")
-    to_level: Ignored
-    moving_yearly_window: Unsupported
+    bias_adjust_reference: Unused = None
+    to_level: Ignored = None
+    moving_yearly_window: Refused = None
 
 
 class VariableAdjustment(Section):
@@ -74,8 +75,7 @@ class VariableAdjustment(Section):
     @property
     def adjusting_args(self) -> dict[str, Any]:
         """Keyword arguments of the adjustment, those that are given."""
-        args = _given(self.adjusting)
-        return FrozenDict({key: value for key, value in args.items() if key != "moving_yearly_window"})
+        return _given(self.adjusting)
 
 
 class BiasAdjust(Section):
@@ -95,15 +95,15 @@ class XscenCleanUp(Section):
     round_var: Annotated[dict[str, int], Frozen] = Field(default={}, description="decimals that are kept, by variable")
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
     add_attrs: Attributes = Field(default={}, description="attributes by variable; `global` for the dataset")
-    maybe_unstack_dict: Ignored
-    variables_and_units: Unsupported
-    convert_calendar_kwargs: Unsupported
-    missing_by_var: Unsupported
-    clip_var: Unsupported
-    change_attr_prefix: Unsupported
-    remove_all_attrs_except: Unsupported
-    attrs_to_remove: Unsupported
-    common_attrs_only: Unsupported
+    maybe_unstack_dict: Ignored = None
+    variables_and_units: Refused = None
+    convert_calendar_kwargs: Refused = None
+    missing_by_var: Refused = None
+    clip_var: Refused = None
+    change_attr_prefix: Unused = None
+    remove_all_attrs_except: Unused = None
+    attrs_to_remove: Unused = None
+    common_attrs_only: Unused = None
 
 
 class CleanUp(Section):
@@ -111,8 +111,8 @@ class CleanUp(Section):
 
     problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
     xscen_clean_up: XscenCleanUp = Field(default=XscenCleanUp(), description="what is done to the adjusted variables")
-    search_data_catalogs: Ignored
-    save: Unsupported
+    search_data_catalogs: Ignored = None
+    save: Refused = None
 
     @property
     def round_var(self) -> dict[str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import FrozenDict, Section
+from espo_luigi.config.fields import FrozenDict, NoEffect, Section
 from espo_luigi.config.messages import nearest, no_effect
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig, _wanted_source
@@ -32,8 +33,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_regions(config.custom.regions)
     _check_source(config)
     _check_variables(config)
-    for path in _unsupported(config, ""):
-        logger.warning("`%s` has no effect in espo_luigi.", path)
+    _check_unused(config)
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})
@@ -45,7 +45,7 @@ def _check_regions(regions: Mapping[str, Region]) -> None:
         columns[region.lon_bnds].append((key, region))
     for column in columns.values():
         ordered = sorted(column, key=lambda one: one[1].lat_bnds)
-        for (south, below), (north, above) in zip(ordered, ordered[1:], strict=False):
+        for (south, below), (north, above) in pairwise(ordered):
             _check_pair(south, below, north, above)
 
 
@@ -136,16 +136,26 @@ def _shown(box: Region) -> str:
     return f"{south:g}..{north:g} degrees north, {west:g}..{east:g} degrees east"
 
 
-def _unsupported(value: Any, path: str) -> Iterator[str]:
-    """Yield the paths of keys that are given, would change products in ESPO-G, and have no effect here."""
+def _check_unused(config: RunConfig) -> None:
+    for path, mark in _unused(config, ""):
+        if mark is NoEffect.REFUSE:
+            raise ConfigurationError(
+                f"`{path}`: in ESPO-G this key changes the numbers of products, and espo_luigi does not know how to. "
+                "Remove it if products without it will do."
+            )
+        logger.warning("`%s` has no effect in espo_luigi: it changes attributes of products in ESPO-G.", path)
+
+
+def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:
+    """Yield the paths of keys that say something in ESPO-G and have no effect here."""
     if isinstance(value, Section):
         for name, field in type(value).model_fields.items():
             inner, key = getattr(value, name), f"{path}{field.alias or name}"
             mark = no_effect(field)
-            if mark and mark.warn and inner not in (None, False, {}, [], ""):
-                yield key
-            elif not mark:
-                yield from _unsupported(inner, f"{key}.")
+            if mark is None:
+                yield from _unused(inner, f"{key}.")
+            elif mark is not NoEffect.SILENT and inner:
+                yield key, mark
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _unsupported(inner, f"{path}{key}.")
+            yield from _unused(inner, f"{path}{key}.")

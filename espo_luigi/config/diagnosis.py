@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from espo_luigi.config.fields import Frozen, Ignored, Period, Section, Unsupported
+from espo_luigi.config.fields import Frozen, Ignored, Period, Refused, Section
 from espo_luigi.config.regions import Region
 
 Step = Literal["ref", "sim", "scen"]
@@ -38,9 +38,9 @@ class PropertiesAndMeasures(Section):
     period: Period = Field(description="first and last year; custom.ref_period by default")
     to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
     to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
-    dref_for_measure: Ignored
-    rechunk: Ignored
-    change_units_arg: Unsupported
+    dref_for_measure: Ignored = None
+    rechunk: Ignored = None
+    change_units_arg: Refused = None
 
 
 class DiagStep(Section):
@@ -49,8 +49,8 @@ class DiagStep(Section):
     domain: Annotated[dict[str, str], Frozen] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")
     unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
-    input: Ignored
-    dref_for_measure: Ignored
+    input: Ignored = None
+    dref_for_measure: Ignored = None
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -87,6 +87,7 @@ class OffDiag(Section):
     steps: Annotated[dict[Step, DiagStep], AfterValidator(_complete), Frozen] = Field(
         description="what is diagnosed: ref, sim and scen"
     )
+    correlogram_regions: Ignored = None
 
 
 class Diagnostics(Section):
@@ -95,7 +96,7 @@ class Diagnostics(Section):
     reference: DiagStep = Field(alias="ref", description="the reference, from extraction.reference")
     sim: DiagStep = Field(description="the simulations")
     scen: DiagStep = Field(description="the scenarios")
-    input: Ignored
+    input: Ignored = None
 
     @property
     def steps(self) -> dict[str, DiagStep]:

@@ -6,6 +6,7 @@ import copy
 import os
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 class Section(BaseModel):
     """A section of the configuration: frozen, and closed to keys that it does not declare."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True)
 
 
-class FrozenDict(dict[str, Any]):
+class FrozenDict(dict[Any, Any]):
     """A dictionary that refuses changes; `copy()`, `copy.deepcopy`, `|` and pickling give an ordinary one."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -46,17 +47,17 @@ def _nothing_is_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-class NoEffect:
-    """Mark of a key that is read and has no effect; `warn` when ignoring it could surprise."""
+class NoEffect(Enum):
+    """Mark of a key of ESPO-G's that has no effect here, by what is done about it."""
 
-    def __init__(self, warn: bool = False) -> None:
-        self.warn = warn
+    SILENT = "nothing"
+    WARN = "a warning: in ESPO-G the key changes attributes"
+    REFUSE = "an error: in ESPO-G the key changes numbers"
 
 
-# Known to ESPO-G and not used here: accepted in silence.
-Ignored = Annotated[Any, Field(default=None, exclude=True), NoEffect()]
-# Would change numbers or attributes in ESPO-G, and does not here: accepted with a warning.
-Unsupported = Annotated[Any, Field(default=None, exclude=True), NoEffect(warn=True)]
+Ignored = Annotated[Any, Field(exclude=True), NoEffect.SILENT]
+Unused = Annotated[Any, Field(exclude=True), NoEffect.WARN]
+Refused = Annotated[Any, Field(exclude=True), NoEffect.REFUSE]
 
 Frozen = AfterValidator(freeze)
 Free = Annotated[dict[str, Any], BeforeValidator(_nothing_is_empty), Frozen]

@@ -94,6 +94,6 @@ class Custom(Section):
     ref_period: Period = Field(description="first and last year of the calibration period")
     sim_period: Period = Field(description="first and last year of the scenarios")
     maximal_calendar: Calendar = Field(default="noleap", description="the fullest calendar that products may have")
-    delete_in_final_zarr: Ignored
-    delete_in_diag: Ignored
-    rechunk: Ignored
+    delete_in_final_zarr: Ignored = None
+    delete_in_diag: Ignored = None
+    rechunk: Ignored = None

@@ -50,16 +50,16 @@ class RunConfig(Section):
     dask: Annotated[Free, AfterValidator(FrozenDict)] = Field(default={}, exclude=True, description="dask's settings")
     logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
     demo: Free | None = Field(default=None, description="the built-in example data")
-    project: Ignored
-    tasks: Ignored
-    indicators: Ignored
-    indicator: Ignored
-    aggregate: Ignored
-    ensemble: Ignored
-    scripting: Ignored
-    io: Ignored
-    utils: Ignored
-    tdd: Ignored
+    project: Ignored = None
+    tasks: Ignored = None
+    indicators: Ignored = None
+    indicator: Ignored = None
+    aggregate: Ignored = None
+    ensemble: Ignored = None
+    scripting: Ignored = None
+    io: Ignored = None
+    utils: Ignored = None
+    tdd: Ignored = None
 
     @property
     def reference_source(self) -> str:

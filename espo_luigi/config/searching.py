@@ -13,8 +13,8 @@ from espo_luigi.config.fields import (
     Ignored,
     InputPaths,
     Periods,
+    Refused,
     Section,
-    Unsupported,
 )
 
 
@@ -32,11 +32,11 @@ class SearchDataCatalogs(Section):
     periods: Periods | None = Field(default=None, description="years that must be covered")
     other_search_criteria: Free = Field(default={}, description="wanted values of catalogue columns")
     exclusions: Free | None = Field(default=None, description="unwanted values of catalogue columns")
-    coverage_kwargs: Unsupported
-    id_columns: Unsupported
-    conversion_yaml: Unsupported
-    restrict_resolution: Unsupported
-    restrict_warming_level: Unsupported
+    coverage_kwargs: Refused = None
+    id_columns: Refused = None
+    conversion_yaml: Refused = None
+    restrict_resolution: Refused = None
+    restrict_warming_level: Refused = None
 
 
 class ExtractDataset(Section):
@@ -45,11 +45,11 @@ class ExtractDataset(Section):
     periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
     xr_open_kwargs: Free = Field(default={}, description="keyword arguments of xarray.open_dataset")
     xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
-    ensure_correct_time: Ignored
-    to_level: Ignored
-    mask: Unsupported
-    preprocess: Unsupported
-    resample_methods: Unsupported
+    ensure_correct_time: Ignored = None
+    to_level: Ignored = None
+    mask: Refused = None
+    preprocess: Refused = None
+    resample_methods: Refused = None
 
 
 class Extraction(Section):
@@ -60,9 +60,9 @@ class Extraction(Section):
         default=ExtractDataset(), description="how datasets are opened"
     )
     chunks: Chunks = Field(default={}, description="chunks of what is extracted")
-    properties_and_measures: Ignored
-    clean_up: Ignored
-    create_mask: Unsupported
+    properties_and_measures: Ignored = None
+    clean_up: Ignored = None
+    create_mask: Refused = None
 
 
 class ExtractionSection(Section):
@@ -71,7 +71,7 @@ class ExtractionSection(Section):
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
-    clean_up: Ignored
+    clean_up: Ignored = None
 
 
 class CfGrid2d(Section):
@@ -111,16 +111,16 @@ class RegridDataset(Section):
     intermediate_grids: Annotated[dict[str, IntermediateGrid], Frozen] = Field(
         default={}, description="the grids of the cascade, in order"
     )
-    weights_location: Ignored
-    to_level: Ignored
+    weights_location: Ignored = None
+    to_level: Ignored = None
 
 
 class Regrid(Section):
     """Section `regrid`."""
 
     regrid_dataset: RegridDataset = Field(default=RegridDataset(), description="how data are regridded")
-    target: Ignored
-    weights_location: Ignored
+    target: Ignored = None
+    weights_location: Ignored = None
 
     @property
     def regridder_kwargs(self) -> dict[str, Any]:

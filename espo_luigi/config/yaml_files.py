@@ -133,7 +133,9 @@ def _where(node: yaml.Node, path: Path) -> str:
 
 
 def _kind(node: yaml.Node) -> str:
-    return {"scalar": f"the value {node.value!r}", "sequence": "a list"}.get(node.id, "a mapping")
+    if isinstance(node, yaml.ScalarNode):
+        return f"the value {node.value!r}"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 
 def merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:

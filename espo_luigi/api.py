@@ -56,7 +56,9 @@ def build(
         Further keywords for `luigi.build`.
     """
     files = [config] if isinstance(config, (str, Path)) else config
-    _configure(config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir)
+    _configure(
+        config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir
+    )
     forget()
     Register.clear_instance_cache()
     fresh = [type(task)(**task.param_kwargs) for task in tasks]

@@ -26,7 +26,9 @@ def _parser() -> argparse.ArgumentParser:
 
     catalog = commands.add_parser("catalog", help="make a catalogue from a folder of CMIP6-style files")
     catalog.add_argument("folder", type=Path)
-    catalog.add_argument("--out", type=Path, required=True, metavar="cat.json", help="the catalogue to write, with its CSV beside it")
+    catalog.add_argument(
+        "--out", type=Path, required=True, metavar="cat.json", help="the catalogue to write, with its CSV beside it"
+    )
     catalog.set_defaults(run=_catalog)
 
     make = commands.add_parser("make", help="run the task that makes a path")

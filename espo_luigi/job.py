@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     order = read_json(path)
     if order is None:
         raise SystemExit(f"{path}: not a readable job order")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     signal.signal(signal.SIGTERM, _stop)
@@ -59,7 +61,12 @@ def _stop(signum: int, _frame: object) -> None:
 
 def _run(order: dict[str, Any]) -> dict[str, Any]:
     started = time.time()
-    result: dict[str, Any] = {"outcome": "success", "exception": None, "traceback": None, "job_id": os.environ.get("SLURM_JOB_ID")}
+    result: dict[str, Any] = {
+        "outcome": "success",
+        "exception": None,
+        "traceback": None,
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+    }
     try:
         _work(order)
     except EspoError as error:
@@ -67,7 +74,11 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         result |= {"outcome": "error", "exception": f"{type(error).__name__}: {error}"}
     except BaseException as error:
         logger.exception("The task failed")
-        result |= {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        result |= {
+            "outcome": _outcome(error),
+            "exception": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
     return result | {
         "family": order["family"],
         "parameters": order["parameters"],
@@ -154,7 +165,10 @@ def _sign_of_life(client: Any, most: list[int]) -> dict[str, Any]:
     left = 0
     scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
     if scheduler is not None:
-        left = sum(prefix.states["waiting"] + prefix.states["processing"] + prefix.states["queued"] for prefix in list(scheduler.task_prefixes.values()))
+        left = sum(
+            prefix.states["waiting"] + prefix.states["processing"] + prefix.states["queued"]
+            for prefix in list(scheduler.task_prefixes.values())
+        )
         most[0] = max(most[0], left)
     percent = round(100 * (1 - left / most[0])) if left else 0
     return {

@@ -17,10 +17,11 @@ _FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
 
 
 def check_wildcard(name: str, value: str) -> None:
-    """Raise `ParameterError` if `value` cannot be a part of a file name (``+``, ``/``, control characters, dots only)."""
+    """Raise `ParameterError` if `value` cannot be a part of a file name."""
     if not value or _FORBIDDEN.search(value) or value.strip(".") == "":
         raise ParameterError(
-            f"{name} = {value!r} cannot be part of a file name; expected text without '+', '/', '\\' or control characters"
+            f"{name} = {value!r} cannot be part of a file name; "
+            "expected text without '+', '/', '\\' or control characters"
         )
 
 
@@ -30,7 +31,7 @@ def render_path(template: str, fields: Mapping[str, str]) -> Path:
 
 
 def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:
-    """Return the wildcards with which `template` gives `path`, or None; `constants` are fields that are already known."""
+    """Return the wildcards with which `template` gives `path`, or None; `constants` are the fields already known."""
     pattern = ""
     seen: set[str] = set()
     for literal, name, _, _ in string.Formatter().parse(template):

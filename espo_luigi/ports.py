@@ -1,7 +1,8 @@
 """Named inputs and outputs of a task, as sciluigi's ports: ``in_*`` attributes hold upstream ``out_*`` ones.
 
-This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to Luigi's
-loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, in place before the import, avoids that.
+This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to
+Luigi's loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, put in place before the
+import, avoids all of it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ WorkflowTask: Any = _sciluigi.WorkflowTask
 class PortTask(Protocol):
     """What a port needs of the task that has it."""
 
-    def path_fields(self) -> dict[str, str]: ...  # noqa: D102
+    def path_fields(self) -> dict[str, str]: ...
 
 
 class ZarrInfo(TargetInfo):  # type: ignore[misc]
@@ -62,7 +63,7 @@ class ZarrInfo(TargetInfo):  # type: ignore[misc]
 
 
 class BoundOutput:
-    """One output port of one task; called, it gives its `ZarrInfo` (what sciluigi expects of an ``out_*`` attribute)."""
+    """One output port of one task; called, it gives its `ZarrInfo`, as sciluigi expects of an ``out_*`` attribute."""
 
     def __init__(self, task: Any, port: OutputPort) -> None:
         self.task = task
@@ -103,8 +104,11 @@ def kept(template: str) -> Any:
 
 
 def packed(template: str, source: str) -> Any:
-    """Declare an archive in the final folder, packed from the port `source` (``in_…`` or ``out_…``) of the same task."""
-    return OutputPort("{final}/" + template, packed_from=source)
+    """Declare an archive in the final folder, packed from the port `source` (``in_…`` or ``out_…``) of the same task.
+
+    The template ends in ``.zarr.zip``; where the run chooses another form of archive, its suffix takes that place.
+    """
+    return OutputPort("{final}/" + template.removesuffix(".zarr.zip") + ".{archive}", packed_from=source)
 
 
 Wildcard = str | Callable[[Any], str | list[str]]

@@ -24,7 +24,9 @@ def parse_memory(text: str | int) -> int:
     """Return bytes from Slurm's notation (``4000`` is MiB; ``60GB``, ``60G`` and ``60GiB`` are 60 x 2^30 bytes)."""
     match = _MEMORY.fullmatch(str(text))
     if match is None or float(match[1]) == 0:
-        raise SizingError(f"memory = {text!r} is not an amount of memory; expected for example 60GB, 3500M or 4000 (MiB)")
+        raise SizingError(
+            f"memory = {text!r} is not an amount of memory; expected for example 60GB, 3500M or 4000 (MiB)"
+        )
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

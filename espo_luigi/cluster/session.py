@@ -1,4 +1,4 @@
-"""The Dask cluster inside one job: as many workers and as much memory as the allocation has, and nothing shared with neighbours."""
+"""The Dask cluster inside one job: as large as the allocation, and nothing shared with neighbours."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def scratch_folder() -> str:
 
 
 @contextmanager
-def dask_session(resources: Resources, settings: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None) -> Iterator[Client]:
+def dask_session(
+    resources: Resources, settings: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None
+) -> Iterator[Client]:
     """Start a `LocalCluster` sized to `resources`, and close it at the end.
 
     One worker lives in this process and starts in no time; several are processes, each with its own memory limit.

@@ -12,9 +12,9 @@ from espo_luigi.engine.task import SlurmTask
 class Engine(Protocol):
     """Runs a task's job and waits for it; stops it."""
 
-    def run(self, task: SlurmTask) -> None: ...  # noqa: D102
+    def run(self, task: SlurmTask) -> None: ...
 
-    def stop(self, task: SlurmTask) -> None: ...  # noqa: D102
+    def stop(self, task: SlurmTask) -> None: ...
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What travels from the driver to a job and back, as small JSON files: no pickles, a task is its family and its parameters."""
+"""What travels from the driver to a job and back: small JSON files, no pickles."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def job_files(task: SlurmTask) -> JobFiles:
     work, rule, name = Path(settings().workdir).absolute(), task.get_task_family(), job_name(task)
     jobs = work / "jobs" / rule
     return JobFiles(
-        jobs / f"{name}.json", jobs / f"{name}.result.json", jobs / f"{name}.heartbeat.json", work / "logs" / rule / f"{rule}-{name}.out"
+        jobs / f"{name}.json",
+        jobs / f"{name}.result.json",
+        jobs / f"{name}.heartbeat.json",
+        work / "logs" / rule / f"{rule}-{name}.out",
     )
 
 

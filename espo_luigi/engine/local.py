@@ -1,4 +1,4 @@
-"""The local engine: each task's job in a child process on this machine, as many at once as its CPUs and memory allow."""
+"""The local engine: each job in a child process on this machine, as many at once as its CPUs and memory allow."""
 
 from __future__ import annotations
 

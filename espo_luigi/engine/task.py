@@ -1,4 +1,4 @@
-"""`SlurmTask`: a Luigi task whose work runs as one job, on this machine or on a Slurm cluster. It knows no climate data."""
+"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a Slurm cluster. It knows no climate data."""
 
 from __future__ import annotations
 

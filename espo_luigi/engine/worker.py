@@ -1,7 +1,6 @@
-"""A Luigi worker for tasks that wait: a thread a task instead of a forked process, and no memory that grows while waiting.
+"""A Luigi worker for tasks that wait: a thread a task instead of a forked process, and no memory that grows.
 
-Importing `espo_luigi.engine` has Luigi's command line use this worker (`install`): that is the one place where Luigi lets
-a module of tasks choose its worker.
+`install` has Luigi's command line use it.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         results: deque[Any] = deque(maxlen=1)
         queue, self.result_queue = self.result_queue, _Remember(results)
         self.run()
-        task_id, status, *_ = results[0]
+        _, status, *_ = results[0]
         self._run_of.ended(self.task, status == luigi.worker.DONE, time.monotonic() - started)
         queue.put(results[0])
 
@@ -104,7 +103,9 @@ class Run:
         with self._lock:
             self._done += succeeded
             label = task.label() if isinstance(task, SlurmTask) else str(task)
-            logger.info("[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds)
+            logger.info(
+                "[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds
+            )
             if not succeeded:
                 return
             for needed in task.deps():
@@ -129,7 +130,7 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
 
 
 class EspoWorker(luigi.worker.Worker):
-    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released in time."""
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)

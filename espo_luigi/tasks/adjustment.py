@@ -13,7 +13,7 @@ from espo_luigi.tasks.simulation import Rechunk
 
 
 class Train(EspoTask):
-    """Rule `train`: the quantiles of the reference and of the simulation over the reference period, for one variable."""
+    """Rule `train`: the quantiles of reference and simulation over the reference period, for one variable."""
 
     sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")

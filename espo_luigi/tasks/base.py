@@ -1,4 +1,4 @@
-"""`EspoTask`, the base of all rules: it opens the inputs, calls `compute`, and publishes the outputs with their markers."""
+"""`EspoTask`, the base of all rules: opens the inputs, calls `compute`, publishes the outputs with their markers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from espo_luigi.tasks.context import RunContext, context
 
 logger = logging.getLogger(__name__)
 
+# Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
+SHARD_CHUNKS = 2
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 
 
@@ -40,7 +42,9 @@ class WildcardParameter(luigi.Parameter):
         if value not in choices:
             near = difflib.get_close_matches(value, choices, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ParameterError(f"{task}: --{name.replace('_', '-')} {value!r} is not one of: {', '.join(choices) or '(none)'}{hint}")
+            raise ParameterError(
+                f"{task}: --{name.replace('_', '-')} {value!r} is not one of: {', '.join(choices) or '(none)'}{hint}"
+            )
 
 
 class SimulationParameter(WildcardParameter):
@@ -165,14 +169,21 @@ class EspoTask(DependencyHelpers, SlurmTask):  # type: ignore[misc]
 
     def _with_provenance(self, dataset: xr.Dataset) -> xr.Dataset:
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-        provenance = {"espo_luigi_task": self.label(), "espo_luigi_config": self.context.config.hash, "espo_luigi_versions": versions}
+        provenance = {
+            "espo_luigi_task": self.label(),
+            "espo_luigi_config": self.context.config.hash,
+            "espo_luigi_versions": versions,
+        }
         return dataset.assign_attrs(provenance)
 
     def _pack(self, source: Path, path: Path, marker: store.Marker) -> None:
-        if settings().final_format == "sharded":
-            store.write_sharded(source, path, marker)
-        else:
+        if settings().final_format == "zip":
             store.pack(source, path)
+            return
+        dataset = store.open_store(source)
+        store.write_store(
+            dataset, path, marker, shards={name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
+        )
 
     def _infos(self) -> dict[str, ZarrInfo]:
         return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}

@@ -40,7 +40,7 @@ class RunContext:
         options = extraction.extract_dataset
         return open_match(match, xr_open_kwargs=options.xr_open_kwargs, xr_combine_kwargs=options.xr_combine_kwargs)
 
-    @functools.cached_property
+    @property
     def fields(self) -> dict[str, str]:
         """The fields of file names that are the same for all tasks of the run."""
         config = self.config
@@ -50,6 +50,7 @@ class RunContext:
             "ref_source": config.reference_source,
             "domain": config.custom.amno_region.name,
             "period": "-".join(config.custom.sim_period),
+            "archive": {"zip": "zarr.zip", "sharded": "zarr"}[settings().final_format],
         }
 
     def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
@@ -63,7 +64,10 @@ class RunContext:
 
     def _only(self, found: Mapping[str, Match], what: str) -> Match:
         if len(found) != 1:
-            raise CatalogError(f"{what}: {len(found)} datasets found ({', '.join(found) or 'none'}); expected exactly one: make the search criteria more precise")
+            raise CatalogError(
+                f"{what}: {len(found)} datasets found ({', '.join(found) or 'none'}); expected exactly one: "
+                "make the search criteria more precise"
+            )
         return next(iter(found.values()))
 
 
@@ -71,7 +75,7 @@ class RunContext:
 def _context(files: tuple[Path, ...]) -> RunContext:
     if not files:
         raise ConfigurationError(
-            "no configuration: expected YAML files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml'; "
+            "no configuration: expected files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml': "
             "run from the folder that has your luigi.cfg"
         )
     return RunContext(load(list(files)))

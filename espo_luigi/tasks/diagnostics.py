@@ -40,7 +40,9 @@ class DomainTask(EspoTask):
         assert off_diag is not None
         whole = stack.unstack_fill_nan(dataset, grid) if settings.unstack and grid is not None else dataset
         local = diagnostics.cut_domain(whole, off_diag.domains[self.diag_domain].model_dump())
-        found = diagnostics.properties(local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop)
+        found = diagnostics.properties(
+            local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
+        )
         return chunk(found, self.context.config.custom.final_chunks)
 
 
@@ -79,7 +81,10 @@ class OffDiagSimPropMeas(DomainTask):
     def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
         """Compute properties, then measures."""
         properties = self.properties(regchunked, "sim", grid).compute()
-        return {"prop": properties, "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("sim").to_level_meas)}
+        return {
+            "prop": properties,
+            "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("sim").to_level_meas),
+        }
 
 
 class OffDiagScenPropMeas(DomainTask):
@@ -95,11 +100,14 @@ class OffDiagScenPropMeas(DomainTask):
     def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
         """Compute properties, then measures."""
         properties = self.properties(final, "scen", None).compute()
-        return {"prop": properties, "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("scen").to_level_meas)}
+        return {
+            "prop": properties,
+            "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("scen").to_level_meas),
+        }
 
 
 class DiagMeasuresImprovement(DomainTask):
-    """Rule `diag_measures_improvement`: the share of cells in which the scenario is at least as close as the simulation."""
+    """Rule `diag_measures_improvement`: the share of cells in which the scenario is not worse than the simulation."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="6GB", time="1000")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
+from espo_luigi.engine.worker import walk
 from espo_luigi.errors import ParameterError, UnknownPathError
 from espo_luigi.paths import match_path, render_path
 from espo_luigi.ports import OutputPort, ports_of
@@ -43,7 +44,10 @@ def task_for(path: Path) -> EspoTask:
 
 
 def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
-    constants = {name: str(Path(value).absolute()) if name in ("tmpdir", "final") else value for name, value in context().fields.items()}
+    constants = {
+        name: str(Path(value).absolute()) if name in ("tmpdir", "final") else value
+        for name, value in context().fields.items()
+    }
     for cls in rules():
         names = {name for name, parameter in cls.get_params() if parameter.significant}
         for _, port in ports_of(cls, OutputPort):
@@ -60,8 +64,6 @@ def _explanation(path: Path, wanted: Path, refusals: list[str]) -> str:
 
 
 def _all_outputs() -> Iterator[OutputPort]:
-    from espo_luigi.engine.worker import walk
-
     for task in walk([All()]):
         if isinstance(task, EspoTask):
             for name, _ in ports_of(type(task), OutputPort):

@@ -11,7 +11,7 @@ from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
 
 
 class RefDefault(EspoTask):
-    """Rule `ref_default`: the reference over one region, in its own calendar, land cells only; and the region's whole grid."""
+    """Rule `ref_default`: the reference over one region, land cells only, and the region's whole grid."""
 
     region = RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -42,7 +42,9 @@ class ReferenceCalendar(EspoTask):
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Convert the calendar; dropping 29 February, or days spread over the year."""
-        return chunk(calendar.convert(default, str(self.calendar), align_on="year"), self.context.config.custom.working_chunks)
+        return chunk(
+            calendar.convert(default, str(self.calendar), align_on="year"), self.context.config.custom.working_chunks
+        )
 
 
 def chunk(dataset: xr.Dataset, chunks: dict[str, int]) -> xr.Dataset:

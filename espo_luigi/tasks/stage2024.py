@@ -31,7 +31,10 @@ class StageTask(EspoTask):
         """The configuration's `diagnostics` section."""
         section = self.context.config.diagnostics
         if section is None:
-            raise ParameterError(f"{self.get_task_family()} needs the section 'diagnostics' in the configuration; it has none: add it, or leave this task out")
+            raise ParameterError(
+                f"{self.get_task_family()} needs the section 'diagnostics' in the configuration, which has none: "
+                "add it, or leave this task out"
+            )
         return section
 
     def check(self) -> None:
@@ -69,7 +72,9 @@ class ConcatDiagRefProp(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        return finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name, processing_level="diag-ref-prop")
+        return finalize.concatenate(
+            regions, domain=self.context.config.custom.amno_region.name, processing_level="diag-ref-prop"
+        )
 
 
 class Diagnostics(StageTask):

@@ -38,7 +38,9 @@ class RegionWorkflow(WorkflowTask):  # type: ignore[misc]
         rechunked = Rechunk(sim_id=self.sim_id, region=self.region)
         rechunked.in_regridded = regridded.out_regridded
         cleaned = CleanUp(sim_id=self.sim_id, region=self.region)
-        cleaned.in_adjusted = [self._adjusted(name, calendars, rechunked) for name in context().config.biasadjust.variables]
+        cleaned.in_adjusted = [
+            self._adjusted(name, calendars, rechunked) for name in context().config.biasadjust.variables
+        ]
         cleaned.in_grid = reference.out_grid
         final = FinalZarr(sim_id=self.sim_id, region=self.region)
         final.in_cleaned_up = cleaned.out_cleaned_up

@@ -1,0 +1,153 @@
+"""Calendars of daily series: naming, ordering and converting them, and time axes as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import cftime
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from espo_luigi.errors import DataError
+
+XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
+
+_SYNONYMS = {
+    "standard": "standard",
+    "gregorian": "standard",
+    "proleptic_gregorian": "standard",
+    "default": "standard",
+    "noleap": "noleap",
+    "365_day": "noleap",
+    "360_day": "360_day",
+    "all_leap": "all_leap",
+    "366_day": "all_leap",
+}
+_ORDER = ("360_day", "noleap", "standard", "all_leap")
+_EPOCH = "days since 1850-01-01"
+
+
+def canonical(name: str) -> str:
+    """Name of a calendar as this package uses it: 360_day, noleap, standard or all_leap.
+
+    Raises
+    ------
+    DataError
+        If the calendar is none of the CF calendars that the adjustment knows.
+    """
+    try:
+        return _SYNONYMS[name]
+    except KeyError:
+        raise DataError(
+            f"calendar {name!r} is not supported; expected one of {', '.join(sorted(_SYNONYMS))}. "
+            "Convert the data to one of them first."
+        ) from None
+
+
+def calendar_of(obj: xr.Dataset | xr.DataArray) -> str:
+    """Calendar of the `time` coordinate; numpy datetimes and all Gregorian kinds are "standard". Lazy.
+
+    Raises
+    ------
+    DataError
+        If there is no `time` coordinate made of dates, or its calendar is unknown.
+    """
+    if "time" not in obj.coords:
+        raise DataError(
+            f"no time coordinate; got the coordinates {sorted(map(str, obj.coords))}. Decode the times first."
+        )
+    try:
+        name = obj["time"].dt.calendar
+    except (AttributeError, TypeError):
+        raise DataError(
+            f"the time coordinate holds {obj['time'].dtype}, not dates; open the data with decode_times=True."
+        ) from None
+    return canonical(name)
+
+
+def minimum_calendar(*names: str) -> str:
+    """Return the calendar with the fewest days: 360_day < noleap < standard (any Gregorian) < all_leap.
+
+    Raises
+    ------
+    DataError
+        If a name is no known calendar.
+    """
+    return min((canonical(name) for name in names), key=_ORDER.index)
+
+
+def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date"] = "year") -> XarrayObject:
+    """Convert a daily series to another calendar, lazily; the same object if it already has it.
+
+    To noleap, only 29 February goes. To 360_day with `align_on="year"`, the position within the year is scaled, which
+    drops 5 days a year spread evenly (6 in a leap year). Values are never interpolated. The time dimension keeps
+    a single chunk if it was one.
+
+    Raises
+    ------
+    DataError
+        If either calendar is unknown.
+    """
+    wanted = canonical(calendar)
+    if calendar_of(obj) == wanted:
+        return obj
+    return obj.convert_calendar(cast("Any", wanted), align_on=align_on)
+
+
+@dataclass(frozen=True, eq=False)
+class TimeAxis:
+    """A time coordinate as numbers, which travel to Dask workers more cheaply than tens of thousands of date objects.
+
+    Attributes
+    ----------
+    calendar
+        Canonical calendar name.
+    days
+        Days since 1850-01-01 in that calendar, float64, one for each time step.
+    """
+
+    calendar: str
+    days: np.ndarray
+
+    @classmethod
+    def of(cls, obj: xr.Dataset | xr.DataArray) -> TimeAxis:
+        """Time axis of an object's `time` coordinate."""
+        calendar = calendar_of(obj)
+        index = obj.indexes["time"]
+        if isinstance(index, pd.DatetimeIndex):
+            days = (index - pd.Timestamp("1850-01-01")) / pd.Timedelta(days=1)
+        else:
+            days = cftime.date2num(index.values, _EPOCH, calendar)
+        return cls(calendar, np.asarray(days, dtype=np.float64))
+
+    @property
+    def index(self) -> pd.Index:
+        """The dates: a DatetimeIndex for the standard calendar, else a CFTimeIndex."""
+        if self.calendar == "standard":
+            return pd.DatetimeIndex(np.datetime64("1850-01-01", "us") + (self.days * 86400e6).astype("timedelta64[us]"))
+        return xr.CFTimeIndex(cftime.num2date(self.days, _EPOCH, self.calendar))
+
+    @property
+    def dayofyear(self) -> np.ndarray:
+        """Day of the year of each step, from 1."""
+        return np.asarray(self.index.dayofyear)
+
+    @property
+    def year(self) -> np.ndarray:
+        """Year of each step."""
+        return np.asarray(self.index.year)
+
+    @property
+    def days_in_longest_year(self) -> int:
+        """Number of days of year that the calendar can have."""
+        return {"360_day": 360, "noleap": 365}.get(self.calendar, 366)
+
+    def __str__(self) -> str:
+        if not len(self):
+            return f"no times ({self.calendar})"
+        return f"{len(self)} times from {self.index[0]} to {self.index[-1]} ({self.calendar})"
+
+    def __len__(self) -> int:
+        return self.days.size

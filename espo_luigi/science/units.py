@@ -1,0 +1,112 @@
+"""Units of series and thresholds: precipitation as depth or flux, and temperatures as values or differences.
+
+The registry is cf-xarray's, which is the one that xclim extends; xclim itself takes seconds to import, and a process
+that trains one block needs no more than this.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi.errors import DataError
+
+_DIFFERENCE = "temperature: difference"
+
+
+@lru_cache(maxsize=1)
+def _registry() -> Any:
+    from cf_xarray.units import units
+
+    return units
+
+
+def is_difference(data: xr.DataArray) -> bool:
+    """Whether a temperature is a difference (such as dtr), for which 1 degC is 1 K."""
+    return data.attrs.get("units_metadata") == _DIFFERENCE or data.name == "dtr"
+
+
+def _parse(text: str, what: str) -> Any:
+    registry = _registry()
+    try:
+        return registry.parse_units(text)
+    except Exception as error:  # pint raises half a dozen unrelated types
+        raise DataError(
+            f"units {text!r} of {what} are unknown ({error}); expected CF units such as K or kg m-2 s-1."
+        ) from None
+
+
+def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
+    """Factor and offset from one unit to another, through liquid water's density where depth meets mass."""
+    registry = _registry()
+    density = registry.Quantity(1000.0, "kg m-3")
+
+    def at(value: float) -> float:
+        quantity = registry.Quantity(value, source)
+        for candidate in (lambda: quantity, lambda: quantity * density, lambda: quantity / density):
+            try:
+                return float(candidate().to(target).magnitude)
+            except Exception:  # not convertible this way, or an offset unit in a product
+                continue
+        raise DataError(f"cannot convert the units of {what} from {source:~cf} to {target:~cf}.")
+
+    offset = at(0.0)
+    return at(1.0) - offset, 0.0 if difference else offset
+
+
+def units_of(data: xr.DataArray) -> str:
+    """The `units` attribute, checked.
+
+    Raises
+    ------
+    DataError
+        If it is absent or not a unit.
+    """
+    if "units" not in data.attrs:
+        raise DataError(f"variable {data.name!r} has no units attribute; set it, for example to K or kg m-2 s-1.")
+    _parse(str(data.attrs["units"]), f"variable {data.name!r}")
+    return str(data.attrs["units"])
+
+
+def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
+    """Series in other units, in its own dtype; lazy; unchanged if the units are the same.
+
+    Precipitation depths and fluxes convert through 1000 kg m-3; temperature differences without an offset.
+
+    Raises
+    ------
+    DataError
+        If a unit is unknown or the two have different dimensions.
+    """
+    if units_of(data) == units:
+        return data
+    what = f"variable {data.name!r}"
+    source, target = _parse(units_of(data), what), _parse(units, what)
+    factor, offset = _linear(source, target, is_difference(data), what)
+    converted = data if (factor, offset) == (1.0, 0.0) else (data * factor + offset).astype(data.dtype)
+    return converted.assign_attrs({**data.attrs, "units": units})
+
+
+def threshold_in(threshold: str, units: str) -> float:
+    """Magnitude of a threshold such as "0.01 mm d-1" in a series' units.
+
+    Temperatures are taken as differences: the thresholds of the adjustment bound values from zero upwards, which
+    only makes sense for a difference ("1e-4 K" against a dtr in degC must not become -273).
+
+    Raises
+    ------
+    DataError
+        If it is not a number followed by a unit that can be converted.
+    """
+    what = f"threshold {threshold!r}"
+    number, _, unit = str(threshold).strip().partition(" ")
+    try:
+        magnitude = float(number)
+    except ValueError:
+        raise DataError(
+            f'{what} is not a number followed by its unit; expected something like "0.01 mm d-1".'
+        ) from None
+    factor, _ = _linear(_parse(unit, what), _parse(units, what), True, what)
+    return magnitude * factor

@@ -1,0 +1,56 @@
+"""How the project compiles its kernels: without the GIL, and kept on disk between processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import types
+from numba.extending import intrinsic
+
+logger = logging.getLogger(__name__)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
+
+    Numba keeps the machine code beside the module, or in the user's cache folder if that is read-only (or where
+    ``NUMBA_CACHE_DIR`` says). Where neither exists, e.g. in a read-only container, each process compiles for itself.
+    Exact float semantics are kept (no fastmath): the kernels reproduce xsdba's order of additions.
+    """
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError as error:
+        logger.warning(
+            "Compiled kernels cannot be kept (%s): each process compiles anew, which takes about a minute. "
+            "Set NUMBA_CACHE_DIR to a writable folder.",
+            error,
+        )
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` for use inside kernels only: it is the calling kernel that is cached."""
+    return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@intrinsic
+def count_ones(typing_context, word):  # type: ignore[no-untyped-def]
+    """Count the bits set in a 64-bit word (LLVM ``ctpop``)."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), code
+
+
+@intrinsic
+def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
+    """Count the zero bits below the lowest set bit of a 64-bit word, which must not be 0 (LLVM ``cttz``)."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
+
+    return types.uint64(types.uint64), code

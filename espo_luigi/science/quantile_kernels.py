@@ -1,0 +1,347 @@
+"""Kernels of the training: windowed means and quantiles of each day of year.
+
+A day's window is a subset of the cell's values. The cell is sorted once; the window is a set of bits over the ranks, of
+which only the first and the last day of each year's window flip from one day of year to the next, and a quantile is a
+position in that set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .compiled import compiled, count_ones, inlined, trailing_zeros
+
+_ONE = np.uint64(1)
+_LOW_SIX = np.uint64(63)
+_DIGIT_BITS = np.uint64(11)
+_N_DIGITS = 2048
+_DIGIT_MASK = np.uint64(_N_DIGITS - 1)
+_TILE = 512
+
+
+@inlined
+def sortable_keys(values, keys, order):
+    """Fill ``keys`` with integers that sort like ``values``, ``order`` with their indices; return how many are not NaN."""
+    bits = values.view(keys.dtype)
+    sign = _ONE << np.uint64(8 * keys.itemsize - 1)
+    n_valid = 0
+    for index in range(values.size):
+        if not np.isnan(values[index]):
+            key = np.uint64(bits[index])
+            if values[index] == 0:
+                keys[n_valid] = sign
+            elif key & sign:
+                keys[n_valid] = ~key
+            else:
+                keys[n_valid] = key | sign
+            order[n_valid] = index
+            n_valid += 1
+    return n_valid
+
+
+@inlined
+def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
+    """Move keys and indices to their places by the eleven bits at ``shift``; ``starts`` says where each digit begins."""
+    for index in range(n_valid):
+        key = keys[index]
+        digit = (np.uint64(key) >> shift) & _DIGIT_MASK
+        place = starts[digit]
+        starts[digit] = place + 1
+        new_keys[place] = key
+        new_order[place] = order[index]
+
+
+@inlined
+def digit_starts(keys, n_valid, shift, starts):
+    """Count the digits at ``shift`` and turn the counts into starting places; return whether all keys share one digit."""
+    starts[:] = 0
+    for index in range(n_valid):
+        starts[(np.uint64(keys[index]) >> shift) & _DIGIT_MASK] += 1
+    alone = n_valid == 0 or starts[(np.uint64(keys[0]) >> shift) & _DIGIT_MASK] == n_valid
+    total = 0
+    for digit in range(_N_DIGITS):
+        count = starts[digit]
+        starts[digit] = total
+        total += count
+    return alone
+
+
+@inlined
+def sort_cell(values, keys, ranks, sorted_values):
+    """Sort one cell: fill ``sorted_values`` (the rest stays) and ``ranks`` (NaN: ``values.size``); return the number not NaN.
+
+    A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
+    """
+    order = np.empty((2, values.size), dtype=np.int32)
+    starts = np.empty(_N_DIGITS, dtype=np.int32)
+    n_valid = sortable_keys(values, keys[0], order[0])
+    row = 0
+    for digit in range((8 * keys.itemsize + 10) // 11):
+        shift = np.uint64(digit) * _DIGIT_BITS
+        if not digit_starts(keys[row], n_valid, shift, starts):
+            scatter_digit(keys[row], order[row], n_valid, shift, starts, keys[1 - row], order[1 - row])
+            row = 1 - row
+    ranks[:] = values.size
+    for rank in range(n_valid):
+        ranks[order[row, rank]] = rank
+        sorted_values[rank] = values[order[row, rank]]
+    return n_valid
+
+
+@inlined
+def pad_series(values, half, padded):
+    """Copy ``values`` into ``padded``, ``half`` places in, with zeros for NaN and at both ends."""
+    padded[:half] = 0
+    padded[half + values.size :] = 0
+    for index in range(values.size):
+        padded[half + index] = 0 if np.isnan(values[index]) else values[index]
+
+
+@inlined
+def tile_sums(padded, first, n_tile, window, lanes, sums):
+    """Sum the windows that begin at ``first``, ``first + 1``, ... in the order of numpy's pairwise summation (128 at most)."""
+    if window < 8:
+        for place in range(n_tile):
+            sums[first + place] = padded[first + place]
+        done = 1
+    else:
+        done = window - window % 8
+        for lane in range(8):
+            for place in range(n_tile):
+                lanes[lane, place] = padded[first + lane + place]
+        for offset in range(8, done):
+            lane = offset % 8
+            for place in range(n_tile):
+                lanes[lane, place] += padded[first + offset + place]
+        for place in range(n_tile):
+            sums[first + place] = (
+                (lanes[0, place] + lanes[1, place]) + (lanes[2, place] + lanes[3, place])
+            ) + ((lanes[4, place] + lanes[5, place]) + (lanes[6, place] + lanes[7, place]))
+    for offset in range(done, window):
+        for place in range(n_tile):
+            sums[first + place] += padded[first + offset + place]
+
+
+@inlined
+def window_sums(padded, window, lanes, sums):
+    """Sum the centred window of every time step; numpy's additions in numpy's order, many time steps at once."""
+    for first in range(0, sums.size, _TILE):
+        tile_sums(padded, first, min(_TILE, sums.size - first), window, lanes, sums)
+
+
+@inlined
+def window_counts(values, half, counts):
+    """Count the values that are not NaN in the centred window of every time step."""
+    size = values.size
+    count = 0
+    for index in range(-half, size):
+        if index + half < size and not np.isnan(values[index + half]):
+            count += 1
+        if index - half - 1 >= 0 and not np.isnan(values[index - half - 1]):
+            count -= 1
+        if index >= 0:
+            counts[index] = count
+
+
+@inlined
+def group_mean(sums, counts, centres):
+    """Average over the windows around ``centres`` as xsdba does: sums of windows added year by year, divided in float64."""
+    total = sums.dtype.type(0)
+    count = 0
+    for centre in centres:
+        total = sums.dtype.type(total + sums[centre])
+        count += counts[centre]
+    return sums.dtype.type(np.float64(total) / count) if count > 0 else sums.dtype.type(np.nan)
+
+
+@inlined
+def flip(bits, word_counts, ranks, times):
+    """Let the values at ``times`` enter or leave the window: flip the bits of their ranks."""
+    last = bits.size - 1
+    for time in times:
+        rank = ranks[time]
+        word = rank >> 6 if rank < ranks.size else last
+        bit = _ONE << (np.uint64(rank) & _LOW_SIX)
+        bits[word] ^= bit
+        word_counts[word] += 1 if bits[word] & bit else -1
+
+
+@inlined
+def cumulate(word_counts, before):
+    """Fill ``before`` with the number of bits set before each word; return how many there are in all."""
+    total = 0
+    for word in range(word_counts.size - 1):
+        before[word] = total
+        total += word_counts[word]
+    before[word_counts.size - 1] = total
+    return total
+
+
+@inlined
+def word_of(before, position, word):
+    """Find the word that holds the bit of this ``position`` in the window, walking from a ``word`` that is near."""
+    while before[word + 1] <= position:
+        word += 1
+    while before[word] > position:
+        word -= 1
+    return word
+
+
+@inlined
+def nth_bit(word, n):
+    """Return the place of the ``n``-th (from 0) bit set in ``word``."""
+    for _ in range(n):
+        word &= word - _ONE
+    return trailing_zeros(word)
+
+
+@inlined
+def next_rank(bits, word, place):
+    """Return the rank of the first bit set after ``place`` in ``word``; there must be one."""
+    rest = bits[word] & ~(((_ONE << place) << _ONE) - _ONE)
+    while rest == 0:
+        word += 1
+        rest = bits[word]
+    return (word << 6) + np.int64(trailing_zeros(rest))
+
+
+@inlined
+def anomaly(like, value, mean, multiplicative):
+    """Add -mean or multiply by 1/mean, in the precision of the array ``like``, as xsdba does."""
+    if multiplicative:
+        return like.dtype.type(value * like.dtype.type(1 / mean))
+    return like.dtype.type(value - mean)
+
+
+@inlined
+def lerp(like, left, right, gamma):
+    """Interpolate between two order statistics as numpy's and xsdba's linear quantile does."""
+    if gamma >= 0.5:
+        return like.dtype.type(right - like.dtype.type(right - left) * (1 - np.float64(gamma)))
+    return like.dtype.type(left + like.dtype.type(like.dtype.type(right - left) * gamma))
+
+
+@inlined
+def quantile_position(quantile, n_values):
+    """Return the (0-based, fractional) position of a type 7 quantile, kept within the values."""
+    position = n_values * np.float64(quantile) + (1 - np.float64(quantile)) - 1
+    return min(max(position, 0.0), n_values - 1.0)
+
+
+@inlined
+def read_quantiles(bits, before, n_values, sorted_values, mean, multiplicative, quantiles, words, out):
+    """Fill ``out`` with the quantiles of the anomalies of the values in the window, from their ranks.
+
+    A positive mean keeps the order, so that quantiles of anomalies need only the anomalies of order statistics.
+    ``words`` remembers where the previous day's quantiles were.
+    """
+    for index in range(quantiles.size):
+        position = quantile_position(quantiles[index], n_values)
+        low = np.int64(position)
+        word = word_of(before, low, words[index])
+        words[index] = word
+        place = nth_bit(bits[word], low - before[word])
+        rank = (word << 6) + np.int64(place)
+        left = anomaly(out, sorted_values[rank], mean, multiplicative)
+        right = left
+        if low < n_values - 1:
+            right = anomaly(out, sorted_values[next_rank(bits, word, place)], mean, multiplicative)
+        out[index] = lerp(out, left, right, out.dtype.type(position - low))
+
+
+@inlined
+def sorted_anomalies(bits, sorted_values, mean, multiplicative, anomalies):
+    """Gather the anomalies of the values in the window and sort them, leaving NaN out; return how many there are."""
+    count = 0
+    for rank in range(sorted_values.size):
+        if bits[rank >> 6] & (_ONE << (np.uint64(rank) & _LOW_SIX)):
+            anomalies[count] = anomaly(anomalies, sorted_values[rank], mean, multiplicative)
+            count += not np.isnan(anomalies[count])
+    anomalies[:count].sort()
+    return count
+
+
+@inlined
+def quantiles_of_sorted(values, quantiles, out):
+    """Fill ``out`` with the linear quantiles of sorted values; NaN if there are none."""
+    for index in range(quantiles.size):
+        if values.size == 0:
+            out[index] = np.nan
+            continue
+        position = quantile_position(quantiles[index], values.size)
+        low = np.int64(position)
+        high = min(low + 1, values.size - 1)
+        out[index] = lerp(out, values[low], values[high], out.dtype.type(position - low))
+        if np.isnan(out[index]):
+            out[index] = values[values.size - 1]
+
+
+@inlined
+def keeps_order(like, mean, multiplicative):
+    """Whether anomalies sort like the values: always for differences, for quotients if 1/mean is positive and finite."""
+    if not multiplicative:
+        return True
+    factor = like.dtype.type(1 / mean)
+    return factor > 0 and np.isfinite(factor)
+
+
+@inlined
+def series_means(values, plan, means):
+    """Fill ``means`` with the windowed mean of each day of year."""
+    half = plan.window // 2
+    padded = np.empty(values.size + 2 * half, dtype=values.dtype)
+    lanes = np.empty((8, _TILE), dtype=values.dtype)
+    sums = np.empty(values.size, dtype=values.dtype)
+    counts = np.empty(values.size, dtype=np.int32)
+    pad_series(values, half, padded)
+    window_sums(padded, plan.window, lanes, sums)
+    window_counts(values, half, counts)
+    for group in range(means.size):
+        means[group] = group_mean(sums, counts, plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]])
+
+
+@inlined
+def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
+    """Fill ``means`` (day of year) and ``out`` (day of year, quantile): windowed means and quantiles of the anomalies."""
+    series_means(values, plan, means)
+    ranks = np.empty(values.size, dtype=np.int32)
+    sorted_values = np.empty(values.size, dtype=values.dtype)
+    n_valid = sort_cell(values, keys, ranks, sorted_values)
+    sorted_values = sorted_values[:n_valid]
+    bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
+    word_counts = np.zeros(bits.size, dtype=np.int32)
+    before = np.zeros(bits.size, dtype=np.int32)
+    words = np.zeros(quantiles.size, dtype=np.int64)
+    for group in range(means.size):
+        flip(bits, word_counts, ranks, plan.flips[plan.flip_start[group] : plan.flip_start[group + 1]])
+        n_values = cumulate(word_counts, before)
+        if n_values > 0 and keeps_order(out, means[group], multiplicative):
+            read_quantiles(
+                bits, before, n_values, sorted_values, means[group], multiplicative, quantiles, words, out[group]
+            )
+        else:
+            anomalies = np.empty(n_values, dtype=out.dtype)
+            count = sorted_anomalies(bits, sorted_values, means[group], multiplicative, anomalies)
+            quantiles_of_sorted(anomalies[:count], quantiles, out[group])
+
+
+@compiled
+def train_cells(reference, historical, keys, plan, quantiles, multiplicative, factors, historical_quantiles, scaling):
+    """Train each cell: fill the adjustment factors, the quantiles of the historical anomalies and the scaling."""
+    n_groups = scaling.shape[1]
+    reference_quantiles = np.empty((n_groups, quantiles.size), dtype=factors.dtype)
+    means = np.empty((2, n_groups), dtype=factors.dtype)
+    for cell in range(scaling.shape[0]):
+        series_quantiles(reference[cell], keys, plan, quantiles, multiplicative, means[0], reference_quantiles)
+        series_quantiles(
+            historical[cell], keys, plan, quantiles, multiplicative, means[1], historical_quantiles[cell]
+        )
+        for group in range(n_groups):
+            if multiplicative:
+                scaling[cell, group] = means[0, group] / means[1, group]
+            else:
+                scaling[cell, group] = means[0, group] - means[1, group]
+            for index in range(quantiles.size):
+                right = historical_quantiles[cell, group, index]
+                left = reference_quantiles[group, index]
+                factors[cell, group, index] = left / right if multiplicative else left - right

@@ -53,7 +53,7 @@ class PortTask(Protocol):
     def path_fields(self) -> dict[str, str]: ...
 
 
-class ZarrInfo(TargetInfo):  # type: ignore[misc]
+class ZarrInfo(TargetInfo):
     """The store that one output port of one task makes."""
 
     def __init__(self, task: Any, path: Path) -> None:

@@ -42,7 +42,7 @@ def parse_time(text: str | int) -> int:
             raise SizingError(f"time = {text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
         numbers = [int(part) for part in parts]
         days = 0
-        hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]  # type: ignore[misc]
+        hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]
     total = days * 1440 + hours * 60 + minutes + (1 if seconds else 0)
     if total == 0:
         raise SizingError(f"time = {text!r} is no time at all; expected at least 1 (minute)")

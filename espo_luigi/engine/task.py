@@ -28,10 +28,10 @@ class SlurmTask(luigi.Task):
     resources_default = Resources()
     uses_dask = True
 
-    n_workers: int
-    cpus_per_task: int
-    memory: str
-    time: str
+    n_workers = luigi.IntParameter(default=1, significant=False)
+    cpus_per_task = luigi.IntParameter(default=1, significant=False)
+    memory = luigi.Parameter(default="4GB", significant=False)
+    time = luigi.Parameter(default="1:00:00", significant=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

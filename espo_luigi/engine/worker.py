@@ -30,8 +30,8 @@ _STACK_BYTES = 512 * 1024
 class ThreadTaskProcess(luigi.worker.TaskProcess):
     """Stands where Luigi expects a process, and is a thread: thousands may wait at once."""
 
-    exitcode = 0  # type: ignore[assignment]
-    pid = None  # type: ignore[assignment]
+    exitcode = 0
+    pid = None
 
     def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -136,7 +136,7 @@ class EspoWorker(luigi.worker.Worker):
         super().__init__(*arguments, **keywords)
         self._run_of_tasks = Run()
         # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
-        self._get_work_response_history: deque[Any] = deque(maxlen=1)  # type: ignore[assignment]
+        self._get_work_response_history: deque[Any] = deque(maxlen=1)
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run."""
@@ -156,7 +156,7 @@ class EspoWorker(luigi.worker.Worker):
         return bool(succeeded)
 
     def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
-        messages = multiprocessing.Queue() if task.accepts_messages else None
+        messages: Any = multiprocessing.Queue() if task.accepts_messages else None
         return ThreadTaskProcess(
             self._run_of_tasks,
             task,
@@ -192,4 +192,4 @@ def show_progress_on_stderr() -> None:
 
 def install() -> None:
     """Have Luigi's command line use `EspoWorker`."""
-    luigi.interface._WorkerSchedulerFactory = WorkerSchedulerFactory
+    setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)

@@ -87,7 +87,7 @@ class DiagDomainParameter(WildcardParameter):
         return list(run.config.off_diag.domains) if run.config.off_diag else []
 
 
-class EspoTask(DependencyHelpers, SlurmTask):  # type: ignore[misc]
+class EspoTask(DependencyHelpers, SlurmTask):
     """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
 
     def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:

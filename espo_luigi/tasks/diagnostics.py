@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import xarray as xr
 
@@ -17,7 +17,10 @@ from espo_luigi.tasks.reference import RefDefault, chunk
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 
 
-def hosting_region(step: str) -> Any:
+Step = Literal["ref", "sim", "scen"]
+
+
+def hosting_region(step: Step) -> Any:
     """Return a function that gives the region in whose files a task's domain lies, for one step."""
     return lambda task: task.step(step).domain[task.diag_domain]
 
@@ -27,13 +30,13 @@ class DomainTask(EspoTask):
 
     diag_domain = DiagDomainParameter()
 
-    def step(self, name: str) -> DiagStep:
+    def step(self, name: Step) -> DiagStep:
         """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
         off_diag = self.context.config.off_diag
         assert off_diag is not None  # `check` has refused every domain where the section is absent
         return off_diag.steps[name]
 
-    def properties(self, dataset: xr.Dataset, step: str, grid: xr.Dataset | None) -> xr.Dataset:
+    def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
         """Return the step's properties of `dataset` over the domain; `grid` unstacks it first."""
         settings = self.step(step)
         off_diag = self.context.config.off_diag

@@ -10,7 +10,7 @@ from espo_luigi import tasks
 from espo_luigi.engine.worker import walk
 from espo_luigi.errors import ParameterError, UnknownPathError
 from espo_luigi.paths import match_path, render_path
-from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -63,7 +63,7 @@ def _explanation(path: Path, wanted: Path, refusals: list[str]) -> str:
     return f"no task makes {path}{reason}\n  the nearest path that one makes: {near[0] if near else '(none)'}"
 
 
-def _all_outputs() -> Iterator[OutputPort]:
+def _all_outputs() -> Iterator[ZarrInfo]:
     for task in walk([All()]):
         if isinstance(task, EspoTask):
             for name, _ in ports_of(type(task), OutputPort):

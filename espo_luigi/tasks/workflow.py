@@ -17,7 +17,7 @@ from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 
-class RegionWorkflow(WorkflowTask):  # type: ignore[misc]
+class RegionWorkflow(WorkflowTask):
     """One simulation over one region, from the raw files to the archives, every port wired explicitly.
 
     sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Like every sciluigi workflow it runs

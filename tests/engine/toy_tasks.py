@@ -1,5 +1,8 @@
 """Small tasks without climate data, for the engines' tests."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import luigi
@@ -48,3 +51,33 @@ class Sum(Count):
         total = sum(int(target.open().read()) for target in self.input())
         with self.output().open("w") as file:
             file.write(str(total))
+
+
+class Die(Count):
+    """End without a word, as if the kernel had killed it."""
+
+    def work(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Sleep(Count):
+    """Say who it is, and sleep for `n` seconds."""
+
+    def work(self) -> None:
+        (Path(str(self.folder)) / "pid").write_text(str(os.getpid()))
+        time.sleep(int(self.n))
+
+
+class Needs(SlurmTask):
+    """Need one `Count`, sized well or badly."""
+
+    first = luigi.IntParameter()
+    folder = luigi.Parameter()
+    wrong = luigi.BoolParameter()
+
+    def requires(self) -> list[luigi.Task]:
+        n_workers, cpus = (3, 10) if self.wrong else (1, 1)
+        return [Count(n=self.first, folder=self.folder, n_workers=n_workers, cpus_per_task=cpus)]
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / "needs.txt"))

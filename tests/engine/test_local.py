@@ -1,0 +1,167 @@
+"""Jobs in child processes of this machine, with Luigi's own scheduler and no climate data."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.execution_summary import LuigiRunResult
+
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.engine.engines import engine
+from espo_luigi.engine.local import LocalEngine, Slots
+from espo_luigi.engine.worker import WorkerSchedulerFactory
+
+
+@pytest.fixture(autouse=True)
+def fresh_engine() -> None:
+    engine.cache_clear()
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def run(*tasks: luigi.Task) -> LuigiRunResult:
+    return luigi.build(
+        list(tasks),
+        local_scheduler=True,
+        workers=20,
+        worker_scheduler_factory=WorkerSchedulerFactory(),
+        detailed_summary=True,
+        log_level="ERROR",
+    )
+
+
+@pytest.fixture()
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr("espo_luigi.engine.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+    caplog.set_level(logging.INFO, "espo_luigi")
+    return caplog
+
+
+def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Path) -> None:
+    result = run(toy_tasks.Sum(n=100, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS
+    assert (tmp_path / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
+
+
+def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_others(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Fail(n=3, folder=str(tmp_path)), toy_tasks.Count(n=4, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert (tmp_path / "count-4.txt").exists()
+    message = next(record.getMessage() for record in log.records if record.levelno == logging.ERROR)
+    assert "Fail n=3" in message
+    assert "ValueError: no such luck" in message
+    assert "toy_tasks.py" in message
+    path = Path(message.rsplit("log: ", 1)[1])
+    assert "no such luck" in path.read_text()
+
+
+def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    assert run(toy_tasks.Die(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.FAILED
+    assert "ended without a result" in log.text
+
+
+def test_sizing_that_does_not_divide_stops_the_run_before_anything_starts(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    bad = toy_tasks.Count(n=5, folder=str(tmp_path), n_workers=3, cpus_per_task=10)
+    result = run(toy_tasks.Needs(first=bad.n, folder=str(tmp_path), wrong=True))
+    assert result.status != luigi.LuigiStatusCode.SUCCESS
+    assert "cpus_per_task = 10 cannot be shared equally by n_workers = 3" in log.text
+    assert "9 or 12" in log.text
+    assert not (tmp_path / "work").exists()
+
+
+def test_each_job_writes_its_time_node_and_peak_memory(tmp_path: Path, own_workdir: Path) -> None:
+    run(toy_tasks.Count(n=7, folder=str(tmp_path)))
+    result = json.loads(next(own_workdir.glob("jobs/Count/*.result.json")).read_text())
+    assert result["outcome"] == "success"
+    assert result["ended"] >= result["started"]
+    assert result["peak_memory_bytes"] > 20 * 2**20
+    assert result["parameters"]["n"] == "7"
+
+
+def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    task = toy_tasks.Count(n=8, folder=str(tmp_path), n_workers=3, cpus_per_task=12_000, memory="9000TB")
+    assert run(task).status == luigi.LuigiStatusCode.SUCCESS
+    assert "fitted to this machine" in log.text
+
+
+def test_slots_never_hand_out_more_than_there_is() -> None:
+    slots = Slots(3, 10 * 2**30)
+    busy, most, lock = [0], [0], threading.Lock()
+
+    def take() -> None:
+        with slots.taken(Resources(1, 1, "3GB")):
+            with lock:
+                busy[0] += 1
+                most[0] = max(most[0], busy[0])
+            time.sleep(0.02)
+            with lock:
+                busy[0] -= 1
+
+    threads = [threading.Thread(target=take) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 3
+
+
+def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
+    program = (
+        f"import toy_tasks, luigi; luigi.build([toy_tasks.Sleep(n=60, folder={str(tmp_path)!r})], local_scheduler=True)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    pid_file = tmp_path / "pid"
+    deadline = time.monotonic() + 60
+    while not pid_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job = int(pid_file.read_text())
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    while _runs(job) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(job)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
+    local = LocalEngine()
+    task = toy_tasks.Sleep(n=60, folder=str(tmp_path))
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            local.run(task)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    local.stop(task)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "stopped by signal" in str(failures[0])

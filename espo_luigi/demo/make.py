@@ -1,0 +1,194 @@
+"""Making the example's folder: files, catalogues, once."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from espo_luigi.demo.sources import (
+    INSTITUTION,
+    MEMBER,
+    REFERENCE,
+    SIMULATIONS,
+    Source,
+    activity_of,
+    dataset_of,
+    file_name,
+    folder_of,
+)
+from espo_luigi.demo.weather import Field, days_of, invent_weather, is_sea
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.store.publish import written_aside
+
+logger = logging.getLogger(__name__)
+
+# Raised whenever the same seed gives other data: older folders are then made anew.
+_EDITION = 1
+_RECORD_NAME = "demo.json"
+
+CATALOG_COLUMNS = (
+    "id", "type", "processing_level", "bias_adjust_institution", "bias_adjust_project", "mip_era", "activity",
+    "driving_model", "driving_member", "institution", "source", "experiment", "member", "xrfreq", "frequency",
+    "variable", "domain", "date_start", "date_end", "version", "format", "path",
+)  # fmt: skip
+
+
+def ensure_demo(section: Mapping[str, Any]) -> Path:
+    """Make the example's raw files and catalogues, unless they are there already.
+
+    Makes about 110 MB in a few seconds: `simulation.json` and `reconstruction.json` (intake-esm catalogues, each with
+    its CSV) and NetCDF files with the names and attributes of CMIP6. The same seed gives the same data. Safe to call
+    from several processes at once.
+
+    Parameters
+    ----------
+    section : mapping
+        The configuration's section `demo`: `folder`, relative to the working folder, and `seed` (default 1).
+
+    Returns
+    -------
+    Path
+        The folder, absolute.
+
+    Raises
+    ------
+    ConfigurationError
+        If the section lacks a folder, has an unknown key, or its seed is not a whole number of 0 or more.
+    StoreError
+        If the disk refuses.
+    """
+    folder, seed = _checked(section)
+    record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
+    if _is_made(folder, record):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder):
+        if not _is_made(folder, record):
+            _make(folder, record)
+    return folder
+
+
+def _checked(section: Mapping[str, Any]) -> tuple[Path, int]:
+    unknown = set(section) - {"folder", "seed"}
+    folder, seed = section.get("folder"), section.get("seed", 1)
+    if unknown or not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise ConfigurationError(f"`demo`: got {dict(section)}, expected a `folder` and, if you like, a `seed`")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"`demo.seed`: got {seed!r}, expected a whole number of 0 or more")
+    return Path(os.path.expandvars(folder)).expanduser().absolute(), seed
+
+
+def _is_made(folder: Path, record: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads((folder / _RECORD_NAME).read_text(encoding="utf-8")) == record)
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(folder: Path, record: Mapping[str, Any]) -> None:
+    start = time.monotonic()
+    logger.info("Making the demo's data in %s (once; about 110 MB)", folder)
+    with written_aside(folder) as partial:
+        partial.mkdir()
+        rows = {source.name: _write_source(source, partial, folder, record["seed"]) for source in _all_sources()}
+        write_catalog(partial, "reconstruction", rows[REFERENCE.name])
+        write_catalog(partial, "simulation", [row for source in SIMULATIONS for row in rows[source.name]])
+        (partial / _RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")
+    logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
+
+
+def _all_sources() -> tuple[Source, ...]:
+    return (REFERENCE, *SIMULATIONS)
+
+
+def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:
+    """Write one source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
+    years = [year for pair in source.experiments.values() for year in pair]
+    days = days_of(source.calendar, min(years), max(years))
+    logger.info("Demo: %s, %d days of %d cells", source.name, days.years.size, len(source.lats) * len(source.lons))
+    rng = np.random.default_rng([seed, zlib.crc32(source.name.encode())])
+    weather = invent_weather(source.climate, days, np.array(source.lats), np.array(source.lons), rng)
+    if not source.is_simulation:
+        weather = _without_sea(source, weather)
+    rows = []
+    for experiment, (first, last) in source.experiments.items():
+        part = days.within(first, last)
+        for name, values in weather.items():
+            path = Path(folder_of(source, experiment)) / file_name(source, experiment, name, days.last_day)
+            (partial / path).parent.mkdir(parents=True, exist_ok=True)
+            dataset_of(source, experiment, name, values[part], days, part).to_netcdf(partial / path, engine="netcdf4")
+            rows.append(_catalog_row(source, experiment, name, folder / path, days.last_day))
+    return rows
+
+
+def _without_sea(source: Source, weather: Mapping[str, Field]) -> dict[str, Field]:
+    sea = is_sea(np.array(source.lats), np.array(source.lons))
+    return {name: np.where(sea, np.float32(np.nan), values) for name, values in weather.items()}
+
+
+def _catalog_row(source: Source, experiment: str, variable: str, path: Path, last_day: str) -> dict[str, str]:
+    first, last = source.experiments[experiment]
+    row = {
+        "type": "reconstruction",
+        "processing_level": "raw",
+        "institution": INSTITUTION,
+        "source": source.name,
+        "xrfreq": "D",
+        "frequency": "day",
+        "variable": f"('{variable}',)",
+        "domain": "NAM",
+        "date_start": f"{first}-01-01",
+        "date_end": f"{last}-{last_day[:2]}-{last_day[2:]}",
+        "version": f"v{_EDITION}",
+        "format": "nc",
+        "path": str(path),
+    }
+    if source.is_simulation:
+        activity = activity_of(experiment)
+        row |= {"type": "simulation", "mip_era": "CMIP6", "activity": activity, "experiment": experiment}
+        row |= {"member": MEMBER, "domain": "global"}
+    id_columns = ("mip_era", "activity", "institution", "source", "experiment", "member", "domain")
+    return row | {"id": "_".join(row[column] for column in id_columns if column in row)}
+
+
+def write_catalog(folder: Path, name: str, rows: list[dict[str, str]]) -> None:
+    """Write `name`.json and `name`.csv, a catalogue of intake-esm with the columns that xscen writes."""
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, CATALOG_COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    content = {
+        "esmcat_version": "0.1.0",
+        "id": f"espo-demo-{name}",
+        "description": "Invented data for the demonstration of espo_luigi.",
+        "catalog_file": f"{name}.csv",
+        "assets": {"column_name": "path", "format_column_name": "format"},
+        "attributes": [],
+        "aggregation_control": {
+            "variable_column_name": "variable",
+            "groupby_attrs": ["id", "domain", "processing_level", "xrfreq"],
+            "aggregations": [
+                {"type": "join_existing", "attribute_name": "date_start", "options": {"dim": "time"}},
+                {"type": "union", "attribute_name": "variable"},
+            ],
+        },
+    }
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

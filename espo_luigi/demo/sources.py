@@ -1,0 +1,182 @@
+"""The three invented datasets, and their files as CMIP6 has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.demo.weather import Axis, Climate, Days, Field
+
+MEMBER = "r1i1p1f1"
+INSTITUTION = "ESPO-DEMO"
+
+_VARIABLE_ATTRIBUTES = {
+    "tasmax": {
+        "standard_name": "air_temperature",
+        "long_name": "Daily Maximum Near-Surface Air Temperature",
+        "units": "K",
+        "cell_methods": "area: mean time: maximum",
+    },
+    "tasmin": {
+        "standard_name": "air_temperature",
+        "long_name": "Daily Minimum Near-Surface Air Temperature",
+        "units": "K",
+        "cell_methods": "area: mean time: minimum",
+    },
+    "pr": {
+        "standard_name": "precipitation_flux",
+        "long_name": "Precipitation",
+        "units": "kg m-2 s-1",
+        "cell_methods": "area: time: mean",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One invented dataset: its name, its climate, its grid (degrees) and its calendar."""
+
+    name: str
+    climate: Climate
+    lats: tuple[float, ...]
+    lons: tuple[float, ...]
+    calendar: str
+    experiments: Mapping[str, tuple[int, int]]
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether it is a simulation; otherwise it is the reference."""
+        return "historical" in self.experiments
+
+
+def _steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    return tuple(round(first + step * index, 6) for index in range(count))
+
+
+_SCENARIO = {"historical": (1950, 2014), "ssp585": (2015, 2100)}
+REFERENCE = Source(
+    name="Demo-Land",
+    climate=Climate(highland_kelvin=-3.0, warming_kelvin=4.0),
+    lats=_steps(45.125, 0.25, 12),
+    lons=_steps(-66.875, 0.25, 10),
+    calendar="standard",
+    experiments={"reference": (1991, 2020)},
+)
+SIMULATIONS = (
+    # Too warm, seasons too weak, drizzle on nearly every day; longitudes 0-360.
+    Source(
+        name="Demo-NoLeap",
+        climate=Climate(
+            mean_kelvin=279.5,
+            seasonal_kelvin=11.5,
+            noise_kelvin=5.0,
+            range_kelvin=7.5,
+            warming_kelvin=6.0,
+            wet_fraction=0.85,
+            rain_mm_per_day=2.6,
+            rain_shape=0.65,
+        ),
+        lats=_steps(37.67, 2.79, 7),
+        lons=_steps(284.0625, 2.8125, 9),
+        calendar="noleap",
+        experiments=_SCENARIO,
+    ),
+    # Too cold, seasons too strong, too dry; longitudes -180-180, latitudes from north to south.
+    Source(
+        name="Demo-360Day",
+        climate=Climate(
+            mean_kelvin=274.0,
+            seasonal_kelvin=16.5,
+            noise_kelvin=3.2,
+            range_kelvin=13.0,
+            warming_kelvin=4.5,
+            wet_fraction=0.30,
+            rain_mm_per_day=7.5,
+            rain_shape=1.0,
+        ),
+        lats=_steps(51.875, -1.25, 9),
+        lons=_steps(-73.125, 1.875, 8),
+        calendar="360_day",
+        experiments=_SCENARIO,
+    ),
+)
+
+
+def folder_of(source: Source, experiment: str) -> str:
+    """The folder of one experiment's files, below the demo's."""
+    if not source.is_simulation:
+        return f"reconstruction/{source.name}"
+    return f"simulation/{activity_of(experiment)}/{INSTITUTION}/{source.name}/{experiment}/{MEMBER}/day"
+
+
+def activity_of(experiment: str) -> str:
+    """The project within CMIP6 that an experiment belongs to."""
+    return "CMIP" if experiment == "historical" else "ScenarioMIP"
+
+
+def file_name(source: Source, experiment: str, variable: str, last_day: str) -> str:
+    """A file's name after CMIP6's template; `last_day` is month and day, MMDD."""
+    first, last = source.experiments[experiment]
+    middle = f"{experiment}_{MEMBER}_gn" if source.is_simulation else experiment
+    return f"{variable}_day_{source.name}_{middle}_{first}0101-{last}{last_day}.nc"
+
+
+def dataset_of(source: Source, experiment: str, name: str, values: Field, days: Days, part: slice) -> xr.Dataset:
+    """One file's content, time as numbers, with bounds and the scalar height as CMIP6 files have them."""
+    numbers = days.numbers[part]
+    coords: dict[str, Any] = {
+        "time": ("time", numbers, _time_attributes(days)),
+        "lat": ("lat", np.array(source.lats), _axis_attributes("latitude", "degrees_north", "Y", "lat_bnds")),
+        "lon": ("lon", np.array(source.lons), _axis_attributes("longitude", "degrees_east", "X", "lon_bnds")),
+    }
+    if name != "pr":
+        coords["height"] = ((), 2.0, {"standard_name": "height", "units": "m", "positive": "up", "axis": "Z"})
+    bounds = {
+        "time_bnds": (("time", "bnds"), np.stack([numbers - 0.5, numbers + 0.5], axis=1)),
+        "lat_bnds": (("lat", "bnds"), _bounds(source.lats)),
+        "lon_bnds": (("lon", "bnds"), _bounds(source.lons)),
+    }
+    data = {name: (("time", "lat", "lon"), values, _VARIABLE_ATTRIBUTES[name])}
+    ds = xr.Dataset({**data, **bounds}, coords, _global_attributes(source, experiment, name))
+    for variable in ds.variables.values():
+        variable.encoding["_FillValue"] = None
+    ds[name].encoding["_FillValue"] = np.float32(1e20)
+    return ds
+
+
+def _bounds(centres: tuple[float, ...]) -> Axis:
+    half = (centres[1] - centres[0]) / 2
+    return np.array([[centre - half, centre + half] for centre in centres])
+
+
+def _time_attributes(days: Days) -> dict[str, str]:
+    return {"standard_name": "time", "axis": "T", "bounds": "time_bnds", "units": days.units, "calendar": days.calendar}
+
+
+def _axis_attributes(name: str, units: str, axis: str, bounds: str) -> dict[str, str]:
+    return {"standard_name": name, "long_name": name, "units": units, "axis": axis, "bounds": bounds}
+
+
+def _global_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
+    attributes = {
+        "Conventions": "CF-1.7",
+        "title": f"{source.name}: invented weather for the demonstration of espo_luigi, not a model's output",
+        "institution_id": INSTITUTION,
+        "source_id": source.name,
+        "frequency": "day",
+        "variable_id": variable,
+    }
+    if source.is_simulation:
+        attributes |= {
+            "mip_era": "CMIP6",
+            "activity_id": activity_of(experiment),
+            "experiment_id": experiment,
+            "variant_label": MEMBER,
+            "table_id": "day",
+            "grid_label": "gn",
+        }
+    return attributes

@@ -110,6 +110,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def check(self) -> None:
         """Raise an error if a wildcard or a resource is not possible."""
         super().check()
+        _ = self.context.folders_are_writable
         for name, parameter in self.get_params():
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from espo_luigi import demo
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.engine.settings import settings
-from espo_luigi.errors import CatalogError, ConfigurationError
+from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
 
 
 class RunContext:
@@ -52,6 +53,24 @@ class RunContext:
             "period": "-".join(config.custom.sim_period),
             "archive": {"zip": "zarr.zip", "sharded": "zarr"}[settings().final_format],
         }
+
+    @functools.cached_property
+    def folders_are_writable(self) -> bool:
+        """True; raises `StoreError` if a folder of the run cannot be written."""
+        paths = self.config.paths
+        for name, folder in {
+            "paths.tmpdir": paths.tmpdir,
+            "paths.final": paths.final,
+            "workdir": settings().workdir,
+        }.items():
+            there = next(
+                parent for parent in (Path(folder).absolute(), *Path(folder).absolute().parents) if parent.exists()
+            )
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise StoreError(
+                    f"{name} = {folder}: {there} cannot be written; choose another folder, or ask for the right to write"
+                )
+        return True
 
     def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
         if self.config.demo is not None:

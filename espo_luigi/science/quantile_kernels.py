@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .compiled import compiled, count_ones, inlined, trailing_zeros
+from espo_luigi.science.compiled import compiled, inlined, trailing_zeros
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
 _DIGIT_BITS = np.uint64(11)
 _N_DIGITS = 2048
 _DIGIT_MASK = np.uint64(_N_DIGITS - 1)
-_TILE = 512
+TILE = 512
 
 
 @inlined
@@ -125,8 +125,8 @@ def tile_sums(padded, first, n_tile, window, lanes, sums):
 @inlined
 def window_sums(padded, window, lanes, sums):
     """Sum the centred window of every time step; numpy's additions in numpy's order, many time steps at once."""
-    for first in range(0, sums.size, _TILE):
-        tile_sums(padded, first, min(_TILE, sums.size - first), window, lanes, sums)
+    for first in range(0, sums.size, TILE):
+        tile_sums(padded, first, min(TILE, sums.size - first), window, lanes, sums)
 
 
 @inlined
@@ -290,7 +290,7 @@ def series_means(values, plan, means):
     """Fill ``means`` with the windowed mean of each day of year."""
     half = plan.window // 2
     padded = np.empty(values.size + 2 * half, dtype=values.dtype)
-    lanes = np.empty((8, _TILE), dtype=values.dtype)
+    lanes = np.empty((8, TILE), dtype=values.dtype)
     sums = np.empty(values.size, dtype=values.dtype)
     counts = np.empty(values.size, dtype=np.int32)
     pad_series(values, half, padded)

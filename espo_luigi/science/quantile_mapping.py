@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import quantile_kernels
+from espo_luigi.science import adjust_kernels, quantile_kernels
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 8
@@ -131,3 +131,149 @@ def train(
 
     run_by_cells(kernel, n_cells, threads)
     return made
+
+
+class AdjustmentPlan(NamedTuple):
+    """How the kernels walk through a simulation's days.
+
+    Attributes
+    ----------
+    window, fraction
+        Days in a window; LOESS fraction f.
+    scaling_rows
+        For each time step, the row of the training's day of year nearest to its own.
+    table_rows
+        For each group (day of year that occurs), its row among the training's with one more at each end.
+    run_first, run_groups, run_kinds, run_centres, run_start
+        Runs of groups whose time steps all move by one day from group to group: the first group, the number of groups,
+        the kind of years, and the first group's time steps.
+    points, spacings, weights, firsts
+        For each kind of years (sequence of distances): LOESS points from 0 to 1, their spacing (0: unequal), each
+        year's weights and the first year that they are for.
+    """
+
+    window: int
+    fraction: float
+    scaling_rows: np.ndarray
+    table_rows: np.ndarray
+    run_first: np.ndarray
+    run_groups: np.ndarray
+    run_kinds: np.ndarray
+    run_centres: np.ndarray
+    run_start: np.ndarray
+    points: np.ndarray
+    spacings: np.ndarray
+    weights: np.ndarray
+    firsts: np.ndarray
+
+
+def plan_adjustment(
+    dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float, n_training_days: int
+) -> AdjustmentPlan:
+    """Lay out the adjustment of a series of days.
+
+    Parameters
+    ----------
+    dayofyear, days
+        Of each time step: day of year, and days since any origin in the series' calendar.
+    fraction
+        LOESS fraction f, within (0, 1).
+    n_training_days
+        Days of year in the training, 1 to this.
+
+    Raises
+    ------
+    DataError
+        If the window or the fraction is outside of what the kernels do, or a day of year has no factors.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"A LOESS fraction of {fraction}; the kernels do fractions between 0 and 1. Use xsdba.")
+    windows = plan_windows(dayofyear, window)
+    if windows.dayofyear[-1] > n_training_days + 1:
+        raise DataError(
+            f"The simulation has day of year {windows.dayofyear[-1]} and the training ends at {n_training_days}; "
+            "train in the simulation's calendar."
+        )
+    groups = np.split(windows.centres, windows.centre_start[1:-1])
+    firsts = _first_groups(groups)
+    centres = [groups[first] for first in firsts]
+    kinds, run_kinds = _kinds_of_years([np.asarray(days)[one].astype(np.int64) for one in centres])
+    points, spacings, weights, first_years = _loess(kinds, fraction)
+    return AdjustmentPlan(
+        window,
+        fraction,
+        (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
+        windows.dayofyear,
+        np.asarray(firsts, dtype=np.int64),
+        np.diff([*firsts, len(groups)]),
+        run_kinds,
+        np.concatenate(centres),
+        np.concatenate([[0], np.cumsum([one.size for one in centres])]),
+        points,
+        spacings,
+        weights,
+        first_years,
+    )
+
+
+def _first_groups(groups: list[np.ndarray]) -> list[int]:
+    """First group of each run."""
+    return [
+        index
+        for index, group in enumerate(groups)
+        if index == 0 or not np.array_equal(group, groups[index - 1] + 1)
+    ]
+
+
+def _kinds_of_years(days: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Distinct sequences of distances in days, and which one each run has."""
+    kinds: dict[bytes, int] = {}
+    distances = [one - one[0] for one in days]
+    numbers = np.asarray([kinds.setdefault(one.tobytes(), len(kinds)) for one in distances], dtype=np.int64)
+    return [np.frombuffer(key, dtype=np.int64) for key in kinds], numbers
+
+
+def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Points, spacings, weights and first neighbours of each kind of years."""
+    n_points = np.asarray([kind.size for kind in kinds])
+    longest = int(n_points.max())
+    points = np.zeros((len(kinds), longest))
+    spacings = np.zeros(len(kinds))
+    for index, kind in enumerate(kinds):
+        points[index, : kind.size] = kind / max(kind[-1], 1)
+        if kind.size > 1 and np.ptp(np.diff(kind)) == 0:
+            spacings[index] = points[index, 1]
+    weights = np.zeros((len(kinds), longest, longest))
+    first_years = np.zeros((len(kinds), longest), dtype=np.int32)
+    adjust_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
+    widest = int(np.flatnonzero(weights.any(axis=(0, 1)))[-1]) + 1
+    width = -(-widest // 4) * 4
+    trimmed = np.zeros((len(kinds), longest, width))
+    trimmed[..., :widest] = weights[..., :widest]
+    return points, spacings, trimmed, first_years
+
+
+def adjust(
+    simulation: np.ndarray, training: Training, plan: AdjustmentPlan, *, kind: str, threads: int = 1
+) -> np.ndarray:
+    """Adjust a simulation (cell, time) with its training; the result has the simulation's type.
+
+    Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
+    extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0).
+    """
+    simulation = np.ascontiguousarray(simulation)
+    adjusted = np.empty_like(simulation)
+
+    def kernel(cells: slice) -> None:
+        adjust_kernels.adjust_cells(
+            simulation[cells],
+            training.factors[cells],
+            training.historical_quantiles[cells],
+            training.scaling[cells],
+            plan,
+            kind == "*",
+            adjusted[cells],
+        )
+
+    run_by_cells(kernel, simulation.shape[0], threads)
+    return adjusted

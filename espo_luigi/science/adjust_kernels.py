@@ -1,0 +1,334 @@
+"""Kernels of the adjustment: LOESS trends of the windowed means of each day of year, and the nearest factors.
+
+Days of year whose time steps move by one day from one to the next (in a calendar without leap days, all of them) form a
+run: in each year they are neighbours in memory, and the LOESS weights over the years are theirs in common.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from espo_luigi.science.compiled import compiled, inlined
+from espo_luigi.science.quantile_kernels import TILE, pad_series, window_counts, window_sums
+
+# Days of year that are treated together: their rows of factors fit in the first-level cache.
+BLOCK = 32
+
+
+@inlined
+def tricube(distance, half_width):
+    """Weigh a point at a distance, as xsdba does."""
+    relative = distance / half_width
+    return 0.0 if relative >= 1 else (1 - relative**3) ** 3
+
+
+@inlined
+def equal_half_width(index, n_points, span, spacing):
+    """Return the distance at which weights become 0, for equally spaced points, as xsdba's fast branch has it."""
+    half = (span - 1) // 2
+    if index < half:
+        return (span - index) * spacing
+    if index >= n_points - half:
+        return (index - (n_points - span) + 1) * spacing
+    return (half + 1) * spacing
+
+
+@inlined
+def subset(index, n_points, reach, size):
+    """Return the first and the last point (excluded) that may weigh on a point."""
+    if index < reach:
+        return 0, size
+    if index >= n_points - reach - 1:
+        return n_points - size, n_points
+    return index - reach, index + reach + 1
+
+
+@inlined
+def normalise(weights):
+    """Divide weights by their sum."""
+    weights /= weights.sum()
+
+
+@inlined
+def equal_weights(x, fraction, spacing, weights, firsts):
+    """Weights of xsdba's LOESS for equally spaced points; away from the ends, those of the last point computed, shifted."""
+    n_points = x.size
+    span = int(2 * (fraction * n_points // 2) + 1)
+    size = min(span + 4, n_points)
+    reach = (span - 1) // 2 + 2
+    for index in range(n_points):
+        first, last = subset(index, n_points, reach, size)
+        firsts[index] = first
+        if index <= reach or index >= n_points - reach:
+            half_width = equal_half_width(index, n_points, span, spacing)
+            for place in range(first, last):
+                weights[index, place - first] = tricube(abs(x[place] - x[index]), half_width)
+            normalise(weights[index])
+        else:
+            weights[index] = weights[index - 1]
+
+
+@inlined
+def unequal_weights(x, fraction, weights, firsts):
+    """Weights of xsdba's LOESS for any points: they become 0 at the distance of the r-th nearest."""
+    n_points = x.size
+    span = int(np.round(fraction * n_points))
+    reach = min(span + 2, n_points)
+    size = min(2 * reach, n_points)
+    for index in range(n_points):
+        first, last = subset(index, n_points, reach, size)
+        firsts[index] = first
+        distances = np.abs(x[first:last] - x[index])
+        half_width = np.sort(distances)[span]
+        for place in range(last - first):
+            weights[index, place] = tricube(distances[place], half_width)
+        normalise(weights[index])
+
+
+@inlined
+def loess_weights(x, fraction, spacing, weights, firsts):
+    """Fill ``weights`` (point, neighbour) and ``firsts``, each point's first neighbour, for a LOESS of degree 0.
+
+    ``spacing`` is that of the points, or 0 if unequal. Weights sum to 1.
+    """
+    weights[:] = 0
+    if x.size == 1:
+        weights[0, 0] = 1
+        firsts[0] = 0
+    elif spacing > 0:
+        equal_weights(x, fraction, spacing, weights, firsts)
+    else:
+        unequal_weights(x, fraction, weights, firsts)
+
+
+@compiled
+def weigh_classes(points, n_points, fraction, spacings, weights, firsts):
+    """Compute the weights of each class of years (see ``AdjustmentPlan``)."""
+    for index in range(n_points.size):
+        n = n_points[index]
+        loess_weights(points[index, :n], fraction, spacings[index], weights[index, :n], firsts[index, :n])
+
+
+@inlined
+def smooth_block(means, weights, firsts, trends):
+    """Weigh the means (year, day) of a block into trends; the places after the last year are zeros.
+
+    Days are vectorised; four neighbours at a time, since each touches all of the day's sums.
+    """
+    for year in range(firsts.size):
+        first = firsts[year]
+        trends[year, :] = 0
+        for place in range(0, weights.shape[1], 4):
+            one, two = weights[year, place], weights[year, place + 1]
+            three, four = weights[year, place + 2], weights[year, place + 3]
+            row = first + place
+            for day in range(BLOCK):
+                trends[year, day] += (one * means[row, day] + two * means[row + 1, day]) + (
+                    three * means[row + 2, day] + four * means[row + 3, day]
+                )
+
+
+@inlined
+def smooth_incomplete(x, means, fraction, spacing, trends):
+    """LOESS of one day of year some of whose means are NaN, which are left out and stay NaN."""
+    known = np.flatnonzero(~np.isnan(means))
+    trends[:] = np.nan
+    if known.size == 0:
+        return
+    points, values = x[known], means[known]
+    weights = np.empty((known.size, known.size))
+    firsts = np.empty(known.size, dtype=np.int32)
+    loess_weights(points, fraction, spacing, weights, firsts)
+    for index in range(known.size):
+        total = 0.0
+        for place in range(known.size - firsts[index]):
+            total += weights[index, place] * values[firsts[index] + place]
+        trends[known[index]] = total
+
+
+@inlined
+def fill_table(factors, historical_quantiles, known_x, known_factors, middles, edges, edge_factors):
+    """Lay out one day of year for the search: its points without NaN, the middles between them, and its ends.
+
+    Returns the number of points. The ends are the first and last quantile and factor that are not NaN, as xsdba has it.
+    """
+    count = 0
+    edges[:] = np.nan
+    edge_factors[:] = np.nan
+    middles[:] = np.inf
+    for index in range(factors.size):
+        x, factor = historical_quantiles[index], factors[index]
+        if not np.isnan(x):
+            edges[0] = x if np.isnan(edges[0]) else edges[0]
+            edges[1] = x
+        if not np.isnan(factor):
+            edge_factors[0] = factor if np.isnan(edge_factors[0]) else edge_factors[0]
+            edge_factors[1] = factor
+        if not (np.isnan(x) or np.isnan(factor)):
+            known_x[count] = x
+            known_factors[count] = factor
+            if count > 0:
+                middles[count - 1] = 0.5 * (known_x[count - 1] + known_x[count])
+            count += 1
+    return count
+
+
+@inlined
+def nearest_in_row(x, middles):
+    """Return the position of the point nearest to ``x``: the number of middles below it (their size is a power of 2)."""
+    position = 0
+    step = middles.size >> 1
+    while step > 0:
+        position += step * (middles[position + step - 1] < x)
+        step >>= 1
+    return position
+
+
+@inlined
+def nearest_factor(x, row, counts, known_x, known_factors, middles):
+    """Return the factor of the point nearest to (x, row) among all rows: a row can win only if it is nearer than x is."""
+    best, factor = np.inf, np.nan
+    if counts[row] > 0:
+        place = nearest_in_row(x, middles[row])
+        best = (x - known_x[row, place]) ** 2
+        factor = known_factors[row, place]
+    away = 1
+    while away * away < best and (row - away >= 0 or row + away < counts.size):
+        for other in (row - away, row + away):
+            if 0 <= other < counts.size and counts[other] > 0:
+                place = nearest_in_row(x, middles[other])
+                distance = (x - known_x[other, place]) ** 2 + away * away
+                if distance < best:
+                    best = distance
+                    factor = known_factors[other, place]
+        away += 1
+    return factor
+
+
+@inlined
+def scale_series(simulation, scaling, rows, multiplicative, scaled):
+    """Move each day by the scaling of its day of year, in the data's precision."""
+    for time in range(simulation.size):
+        factor = scaling[rows[time]]
+        scaled[time] = simulation[time] * factor if multiplicative else simulation[time] + factor
+
+
+@inlined
+def window_means(scaled, half, window, padded, means):
+    """Fill ``means`` with the windowed mean of every time step, NaN where the window holds nothing."""
+    counts = np.empty(scaled.size, dtype=np.int32)
+    lanes = np.empty((8, TILE), dtype=scaled.dtype)
+    pad_series(scaled, half, padded)
+    window_sums(padded, window, lanes, means)
+    window_counts(scaled, half, counts)
+    complete = True
+    for time in range(means.size):
+        complete &= counts[time] > 0
+        means[time] = np.float64(means[time]) / counts[time]
+    return complete
+
+
+@inlined
+def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
+    """Fill ``trends`` (year, day) of the block of days whose first ones are at ``centres``; ``block`` is scratch."""
+    n_years = centres.size
+    for year in range(n_years):
+        for day in range(BLOCK):
+            block[year, day] = means[min(centres[year] + day, means.size - 1)]
+    block[n_years:, :] = 0
+    smooth_block(block, plan.weights[kind_of_years], plan.firsts[kind_of_years, :n_years], trends)
+    if not complete:
+        for day in range(BLOCK):
+            if np.isnan(block[:n_years, day]).any():
+                points = plan.points[kind_of_years, :n_years]
+                spacing = plan.spacings[kind_of_years]
+                smooth_incomplete(points, block[:n_years, day], plan.fraction, spacing, trends[:n_years, day])
+
+
+@inlined
+def fill_tables(factors, historical_quantiles, counts, known_x, known_factors, middles, edges, edge_factors):
+    """Lay out all days of year, with the last one before the first and the first one after the last."""
+    n_days = factors.shape[0]
+    for row in range(n_days + 2):
+        day = (row - 1) % n_days
+        counts[row] = fill_table(
+            factors[day],
+            historical_quantiles[day],
+            known_x[row],
+            known_factors[row],
+            middles[row],
+            edges[row],
+            edge_factors[row],
+        )
+
+
+@inlined
+def adjusted_value(value, trend, row, tables, multiplicative):
+    """Take the trend from the value, apply the nearest factor and put the trend back."""
+    counts, known_x, known_factors, middles, edges, edge_factors = tables
+    x = value * (1 / trend) if multiplicative else value - trend
+    if np.isnan(x):
+        return np.nan
+    if x < edges[row, 0]:
+        factor = edge_factors[row, 0]
+    elif x > edges[row, 1]:
+        factor = edge_factors[row, 1]
+    else:
+        factor = nearest_factor(x, row, counts, known_x, known_factors, middles)
+    return x * factor * trend if multiplicative else x + factor + trend
+
+
+@inlined
+def adjust_run(scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out):
+    """Adjust the days of one run, a block of days of year at a time."""
+    block = np.empty((centres.size + plan.weights.shape[2] + 4, BLOCK))
+    trends = np.empty((centres.size, BLOCK))
+    for start in range(0, n_groups, BLOCK):
+        here = centres + start
+        block_trends(means, here, plan, kind_of_years, complete, block, trends)
+        for year in range(centres.size):
+            for day in range(min(BLOCK, n_groups - start)):
+                time = here[year] + day
+                row = plan.table_rows[first_group + start + day]
+                out[time] = adjusted_value(np.float64(scaled[time]), trends[year, day], row, tables, multiplicative)
+
+
+@compiled
+def adjust_cells(simulation, factors, historical_quantiles, scaling, plan, multiplicative, out):
+    """Adjust each cell; scratch is per call and stays in the second-level cache."""
+    n_times, half = simulation.shape[1], plan.window // 2
+    n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
+    size = 1
+    while size < n_quantiles:
+        size *= 2
+    counts = np.empty(n_rows, dtype=np.int64)
+    known_x = np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype)
+    known_factors = np.empty((n_rows, n_quantiles), dtype=factors.dtype)
+    middles = np.empty((n_rows, size))
+    edges = np.empty((n_rows, 2))
+    edge_factors = np.empty((n_rows, 2))
+    tables = (counts, known_x, known_factors, middles, edges, edge_factors)
+    scaled = np.empty(n_times, dtype=simulation.dtype)
+    means = np.empty(n_times, dtype=simulation.dtype)
+    padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
+    for cell in range(simulation.shape[0]):
+        fill_tables(
+            factors[cell], historical_quantiles[cell], counts, known_x, known_factors, middles, edges, edge_factors
+        )
+        scale_series(simulation[cell], scaling[cell], plan.scaling_rows, multiplicative, scaled)
+        complete = window_means(scaled, half, plan.window, padded, means)
+        for run in range(plan.run_groups.size):
+            centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
+            adjust_run(
+                scaled,
+                means,
+                centres,
+                plan.run_first[run],
+                plan.run_groups[run],
+                plan.run_kinds[run],
+                complete,
+                plan,
+                tables,
+                multiplicative,
+                out[cell],
+            )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
-from xclim.core.units import convert_units_to
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.stack import horizontal_dims, unstack_fill_nan
+from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def clean_up(
 
 def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
     """Return the dataset with all variables NaN unless tasmin is above 100 K; lazy, dtypes and attributes kept."""
-    credible = convert_units_to(ds["tasmin"], "K") > LOWEST_CREDIBLE_TASMIN_K
+    credible = convert_to(ds["tasmin"], "K") > LOWEST_CREDIBLE_TASMIN_K
     return ds.map(lambda da: da.where(credible) if set(credible.dims) <= set(da.dims) else da, keep_attrs=True)
 
 
@@ -116,10 +116,8 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     if missing:
         raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
     tasmax, dtr = ds["tasmax"], ds["dtr"]
-    with xr.set_options(keep_attrs=True):
-        difference = convert_units_to(tasmax, dtr.attrs["units"]) - dtr
-    back = convert_units_to(difference.assign_attrs(units=dtr.attrs["units"]), tasmax.attrs["units"])
-    tasmin = back.astype(tasmax.dtype)
+    difference = convert_to(tasmax, units_of(dtr)) - dtr
+    tasmin = convert_to(difference.assign_attrs(units=units_of(dtr)), units_of(tasmax)).astype(tasmax.dtype)
     tasmin.attrs = dict(tasmax.attrs)
     return ds.assign(tasmin=tasmin).drop_vars("dtr")
 

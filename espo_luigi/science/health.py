@@ -57,8 +57,8 @@ def health_checks(
 ) -> xr.Dataset:
     """Check a dataset; arguments are the section `health_checks` of the configuration.
 
-    Returns one boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: those of
-    the input, and `warnings`, the failed checks that do not raise. Metadata are checked first, and raise before any
+    Returns one boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: the
+    input's, and `warnings`, the failed checks that do not raise. Metadata are checked first, and raise before any
     data are read; the data are then read block by block, and flags and missing days are computed when this returns.
 
     Parameters

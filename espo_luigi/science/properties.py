@@ -1,0 +1,226 @@
+"""Properties of a climate, one number per cell and property, by the definitions of a properties file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import dask.array
+import numpy as np
+import xarray as xr
+import xclim
+import xsdba.properties  # noqa: F401  # registers the bases
+from pint.errors import PintError
+from xclim.core import VARIABLES
+from xclim.core.indicator import Indicator
+from xclim.core.units import convert_units_to as convert_hydro_units
+from xsdba.units import convert_units_to as convert_plain_units
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.units import convert_to, units_of
+
+logger = logging.getLogger(__name__)
+
+REGISTRY_MODULE = "espo_properties"
+MEASURE_ATTR = "measure"
+
+_building = Lock()
+
+
+def properties(
+    ds: xr.Dataset, *, definitions: Mapping[str, Any], period: Sequence[str | int], to_level: str
+) -> xr.Dataset:
+    """Compute the properties that a properties file defines, over whole years, by xsdba.
+
+    Dimensions (time, ...) in, (...) out: one variable per property, named as in the file. Thresholds are converted to
+    the units of the data (precipitation as flux or depth). The calendar may be any; `dtr` is derived when it is needed
+    and missing. Lazy on dask: one block of cells is one task, which reads its series once for all properties.
+
+    Parameters
+    ----------
+    ds
+        Daily series; units as attributes.
+    definitions
+        The parsed properties file: realm, variables, indicators {name: {base, cf_attrs, input, parameters}}. Bases of
+        old files (`xclim.sdba.properties.*`) are understood.
+    period
+        First and last year, both included.
+    to_level
+        The `cat:processing_level` of the result.
+
+    Raises
+    ------
+    DataError
+        When the data have nothing in the period, or a variable that a property needs is missing or has unusable units.
+
+    References
+    ----------
+    Definitions of the properties: `xsdba.properties`.
+    """
+    selected = _needed_variables(_select_period(ds, period), definitions)
+    resolved = json.dumps(_resolve(definitions, selected))
+    found = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
+    for da in found.data_vars.values():
+        da.attrs["period"] = f"{period[0]}-{period[1]}"
+    return as_fixed(found, ds.attrs, to_level)
+
+
+def as_fixed(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
+    """Give the global attributes of a dataset without time, from those of the series; the input is not changed."""
+    return with_level(ds, {**attrs, "cat:xrfreq": "fx", "cat:frequency": "fx"}, to_level)
+
+
+def with_level(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
+    """Replace the global attributes, without `cat:variable` and with the processing level; the input is not changed."""
+    out = ds.copy(deep=False)
+    out.attrs = {key: value for key, value in attrs.items() if key != "cat:variable"}
+    out.attrs["cat:processing_level"] = to_level
+    return out
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what is expected: cells without data, and CF remarks that the health checks make."""
+    with xclim.set_options(cf_compliance="log"), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def _select_period(ds: xr.Dataset, period: Sequence[str | int]) -> xr.Dataset:
+    first, last = (str(year) for year in period)
+    selected = ds.sel(time=slice(first, last))
+    if not selected.sizes["time"]:
+        raise DataError(f"No day in {first}-{last}: the data span {ds.indexes['time'][0]} to {ds.indexes['time'][-1]}.")
+    years = selected["time"].dt.year
+    if (int(years[0]), int(years[-1])) != (int(first[:4]), int(last[:4])):
+        logger.warning("Properties of %s-%s from %s-%s only.", first, last, int(years[0]), int(years[-1]))
+    return selected
+
+
+def _inputs(definition: Mapping[str, Any]) -> Mapping[str, str]:
+    return definition.get("input", {})
+
+
+def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
+    names = sorted({name for one in definitions["indicators"].values() for name in _inputs(one).values()})
+    complete = (
+        ds.assign(dtr=_derive_dtr(ds)) if "dtr" in names and "dtr" not in ds and {"tasmax", "tasmin"} <= set(ds) else ds
+    )
+    missing = [name for name in names if name not in complete]
+    if missing:
+        raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
+    needed = complete[names]
+    return needed.chunk(time=-1).unify_chunks() if needed.chunks else needed
+
+
+def _derive_dtr(ds: xr.Dataset) -> xr.DataArray:
+    tasmax = ds["tasmax"]
+    dtr = (tasmax - convert_to(ds["tasmin"], units_of(tasmax))).rename("dtr")
+    dtr.attrs = {
+        "standard_name": "air_temperature_range",
+        "units": units_of(tasmax),
+        "units_metadata": "temperature: difference",
+    }
+    return convert_to(dtr, "K")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
+    """Return the definitions as plain values for these data: today's bases, thresholds in the data's units."""
+    realm = definitions.get("realm", "generic")
+    resolved = {name: _resolve_one(_plain(one), realm, ds) for name, one in definitions["indicators"].items()}
+    return {"variables": _plain(definitions.get("variables", {})), "indicators": resolved}
+
+
+def _resolve_one(definition: dict[str, Any], realm: str, ds: xr.Dataset) -> dict[str, Any]:
+    base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
+    resolved = {"realm": realm, **definition, "base": base}
+    threshold = definition.get("parameters", {}).get("thresh")
+    if isinstance(threshold, str) and len(_inputs(definition)) == 1:
+        (variable,) = _inputs(definition).values()
+        resolved["parameters"] = {**definition["parameters"], "thresh": _threshold_for(threshold, ds[variable])}
+    return resolved
+
+
+def _threshold_for(threshold: str, da: xr.DataArray) -> str:
+    """Convert a threshold that xsdba cannot: it knows no hydrological context, so mm d-1 is not kg m-2 s-1 to it."""
+    try:
+        convert_plain_units(threshold, da)
+    except PintError:
+        units = units_of(da)
+        try:
+            return f"{float(convert_hydro_units(threshold, units, context='hydro'))!r} {units}"
+        except PintError as err:
+            raise DataError(
+                f"The threshold {threshold!r} cannot be compared with {da.name!r} in {units!r}: {err}"
+            ) from err
+    return threshold
+
+
+@lru_cache(maxsize=8)
+def _indicators(resolved: str) -> dict[str, Indicator]:
+    """Build the indicators, once per process: xclim registers each of them by name."""
+    parsed = json.loads(resolved)
+    with _building, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Class .* already exists and will be overwritten")
+        for name, metadata in parsed["variables"].items():
+            VARIABLES.setdefault(name, metadata)
+        return {
+            name: Indicator.from_dict(one, identifier=name, module=REGISTRY_MODULE)
+            for name, one in parsed["indicators"].items()
+        }
+
+
+def _compute(ds: xr.Dataset, resolved: str) -> xr.Dataset:
+    """Compute all properties of data in memory."""
+    with quiet():
+        found = {name: _compute_one(ds, name, one) for name, one in _indicators(resolved).items()}
+    return xr.Dataset(found)
+
+
+def _compute_one(ds: xr.Dataset, name: str, indicator: Indicator) -> xr.DataArray:
+    logger.debug("Computing the property %s.", name)
+    found = indicator(ds=ds).rename(name)
+    cells = [dim for dim in ds.dims if dim in found.dims]
+    return found.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
+
+
+def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:
+    """Compute block by block, in memory: xsdba's own way on dask makes dozens of small tasks per property and block."""
+    spatial = any(one.aspect == "spatial" for one in _indicators(resolved).values())
+    whole = ds.chunk({dim: -1 for dim in ds.dims}) if spatial else ds
+    return xr.map_blocks(_compute, whole, kwargs={"resolved": resolved}, template=_template(whole, resolved))
+
+
+def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
+    """Return what the properties will be, from those of one made-up cell with the same attributes."""
+    cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"})
+    found = _compute(cell.map(_made_up, keep_attrs=True), resolved)
+    coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
+    return found.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)
+
+
+def _made_up(da: xr.DataArray) -> xr.DataArray:
+    values = np.random.default_rng(0).random(da.shape).astype(da.dtype)
+    return xr.DataArray(values, {"time": da["time"]}, da.dims, name=da.name, attrs=da.attrs)
+
+
+def _expanded(da: xr.DataArray, ds: xr.Dataset) -> xr.DataArray:
+    shape = [ds.sizes.get(dim, da.sizes[dim]) for dim in da.dims]
+    chunks = [ds.chunksizes.get(dim, (da.sizes[dim],)) for dim in da.dims]
+    data = dask.array.empty(shape, chunks=chunks, dtype=da.dtype)
+    return xr.DataArray(
+        data, {n: c for n, c in da.coords.items() if n not in ds.dims}, da.dims, name=da.name, attrs=da.attrs
+    )

@@ -1,0 +1,195 @@
+"""Health checks with the very section of the reference workflow's configuration, on data with planted faults."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from xclim.core.dataflags import data_flags
+
+from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.health import health_checks
+
+SECTION = {
+    "structure": {"coords": ["lat", "lon", "time"], "dims": ["lat", "lon", "time"]},
+    "start_date": "1950-01-01",
+    "end_date": "1951-12-30",
+    "variables_and_units": {"tasmax": "K", "tasmin": "K", "pr": "kg m-2 s-1"},
+    "cfchecks": {name: {"cfcheck_from_name": {}} for name in ("tasmax", "tasmin", "pr")},
+    "freq": "D",
+    "flags": {
+        "tasmax": {"temperature_extremely_high": {"thresh": "60 degC"}, "tasmax_below_tasmin": None},
+        "tasmin": {"temperature_extremely_low": {"thresh": "-70 degC"}},
+        "pr": {"negative_accumulation_values": None, "very_large_precipitation_events": {"thresh": "1650 mm/d"}},
+    },
+    "return_flags": True,
+    "raise_on": ["structure", "start_date", "end_date", "variables_and_units", "cfchecks", "freq"],
+}
+FLAGS = {
+    "tasmax_temperature_extremely_high",
+    "tasmax_tasmax_below_tasmin",
+    "tasmin_temperature_extremely_low",
+    "pr_negative_accumulation_values",
+    "pr_very_large_precipitation_events",
+}
+ATTRS = {
+    "tasmax": {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: maximum within days"},
+    "tasmin": {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: minimum within days"},
+    "pr": {"units": "kg m-2 s-1", "standard_name": "precipitation_flux", "cell_methods": "time: mean within days"},
+}
+DAY = 86400
+
+
+def make_product(calendar: str = "noleap", end: str = "1952-01-01") -> xr.Dataset:
+    time = xr.date_range("1950-01-01", end, calendar=calendar, use_cftime=True, inclusive="left")
+    coords = {"time": time, "lat": [45.0, 46.0], "lon": [-72.0, -71.0]}
+    values = {"tasmax": 290.0, "tasmin": 280.0, "pr": 1e-5}
+    data = {
+        name: (("time", "lat", "lon"), np.full((len(time), 2, 2), value, "float32"), dict(ATTRS[name]))
+        for name, value in values.items()
+    }
+    return xr.Dataset(data, coords, {"cat:id": "sim"})
+
+
+def plant(name: str, value: float) -> xr.Dataset:
+    ds = make_product()
+    ds[name][100, 1, 0] = value
+    return ds
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_a_good_product_passes_and_all_flags_are_false(calendar):
+    out = health_checks(make_product(calendar), **SECTION)
+    assert set(out.data_vars) == FLAGS
+    assert all(da.dtype == bool and da.ndim == 0 and not bool(da) for da in out.data_vars.values())
+    assert out.attrs == {"cat:id": "sim"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("tasmax", 333.2, "tasmax_temperature_extremely_high"),
+        ("tasmax", 279.0, "tasmax_tasmax_below_tasmin"),
+        ("tasmin", 203.1, "tasmin_temperature_extremely_low"),
+        ("pr", -1e-9, "pr_negative_accumulation_values"),
+        ("pr", 1651 / DAY, "pr_very_large_precipitation_events"),
+    ],
+)
+@pytest.mark.parametrize("chunks", [None, {"time": 365, "lat": 1}])
+def test_one_suspicious_value_raises_its_flag_and_a_warning_but_no_error(name, value, flag, chunks):
+    ds = plant(name, value)
+    out = health_checks(ds.chunk(chunks) if chunks else ds, **SECTION)
+    assert not dask.is_dask_collection(out)
+    assert [str(found) for found, da in out.data_vars.items() if bool(da)] == [flag]
+    assert out.attrs["warnings"].count(flag.removeprefix(f"{name}_")) == 1
+
+
+def test_values_just_inside_the_limits_raise_no_flag():
+    for name, value in (("tasmax", 333.1), ("tasmin", 203.2), ("pr", 0.0), ("pr", 1649 / DAY)):
+        assert "warnings" not in health_checks(plant(name, value), **SECTION).attrs
+
+
+def test_the_flags_are_those_of_xclim():
+    ds = plant("pr", 1.0)
+    theirs = data_flags(ds.pr, ds, flags=SECTION["flags"]["pr"])
+    out = health_checks(ds, **SECTION)
+    for flag, da in theirs.data_vars.items():
+        assert bool(out[f"pr_{flag}"]) == bool(da)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.assign_coords(height=2.0), r"Extra coordinates \['height'\].*\[structure\]"),
+        (lambda ds: ds.expand_dims(realization=1), r"Extra dimensions \['realization'\].*\[structure\]"),
+        (lambda ds: ds.drop_vars("lat"), r"coordinate 'lat' is missing: found \['time', 'lon'\]\. \[structure\]"),
+        (lambda ds: ds.isel(time=slice(1, None)), r"start on 1950-01-02, expected 1950-01-01 or before"),
+        (lambda ds: ds.sel(time=slice(None, "1951-12-29")), r"end on 1951-12-29, expected 1951-12-30 or after"),
+        (lambda ds: ds.drop_vars("pr"), r"variable 'pr' is missing: found \['tasmax', 'tasmin'\]"),
+        (lambda ds: ds.assign(pr=ds.pr.assign_attrs(units="mm d-1")), r"'pr' is in 'mm d-1', expected 'kg m-2 s-1'"),
+        (lambda ds: ds.assign(tasmax=ds.tasmax.assign_attrs(units="degC")), r"'tasmax' is in 'degC', expected 'K'"),
+        (lambda ds: ds.assign(pr=ds.pr.assign_attrs(units="bananas")), r"'pr' is in 'bananas'"),
+        (
+            lambda ds: ds.assign(tasmin=ds.tasmin.assign_attrs(cell_methods="time: mean")),
+            r"'tasmin' does not follow CF",
+        ),
+        (lambda ds: ds.assign(pr=ds.pr.assign_attrs(standard_name="rain")), r"'pr' does not follow CF: .*rain"),
+        (lambda ds: ds.isel(time=[*range(50), *range(51, ds.sizes["time"])]), r"frequency is None, expected 'D'"),
+    ],
+)
+def test_a_product_that_is_not_as_it_must_be_is_an_error_that_says_how(change, message):
+    with pytest.raises(HealthCheckError, match=message):
+        health_checks(change(make_product()), **SECTION)
+
+
+def test_all_failed_checks_are_in_one_error_and_data_are_not_read_for_it():
+    unreadable = dask.array.map_blocks(
+        lambda block: 1 / 0, dask.array.zeros((730, 2, 2)), dtype="float32", meta=np.empty(0)
+    )
+    ds = make_product().isel(time=slice(1, None)).drop_vars("tasmin")
+    ds["pr"] = ds.pr.copy(data=unreadable[1:])
+    with pytest.raises(HealthCheckError) as caught:
+        health_checks(ds, **SECTION)
+    assert [
+        word for word in ("[start_date]", "[variables_and_units]", "[cfchecks]") if word not in str(caught.value)
+    ] == []
+
+
+def test_equivalent_units_are_accepted():
+    ds = make_product()
+    ds.pr.attrs["units"] = "kg/m2/s"
+    health_checks(ds, **SECTION)
+
+
+def test_a_check_that_is_not_in_raise_on_only_warns():
+    out = health_checks(make_product(), **{**SECTION, "end_date": "2100-12-30", "raise_on": []})
+    assert out.attrs["warnings"] == "The data end on 1951-12-31, expected 2100-12-30 or after."
+
+
+def test_flags_raise_when_they_are_asked_to():
+    with pytest.raises(HealthCheckError, match=r"'pr' has suspicious values .*negative_accumulation_values"):
+        health_checks(plant("pr", -1.0), **{**SECTION, "raise_on": ["all"]})
+
+
+def test_an_end_date_that_a_360_day_year_has_and_another_has_not_can_be_compared():
+    assert not health_checks(make_product("360_day"), end_date="1951-02-30", raise_on=["end_date"]).data_vars
+
+
+@pytest.mark.parametrize(("calendar", "fails"), [("365_day", False), ("noleap", False), ("standard", True)])
+def test_the_calendar_is_compared_by_meaning(calendar, fails):
+    out = health_checks(make_product(), calendar=calendar)
+    assert ("warnings" in out.attrs) is fails
+
+
+@pytest.mark.parametrize("methods", ["any", ["missing_any"], {"any": {"freq": "YS"}}, {"pct": {"tolerance": 0.001}}])
+def test_missing_values_are_found_by_xclims_methods(methods):
+    assert "warnings" not in health_checks(make_product(), missing=methods).attrs
+    found = health_checks(plant("pr", np.nan), missing=methods).attrs["warnings"]
+    assert "'pr' has missing values" in found and "tasmax" not in found
+
+
+def test_names_of_checks_that_do_not_exist_are_errors_that_list_those_that_do():
+    with pytest.raises(DataError, match=r"\['structre'\]: expected some of \['structure'"):
+        health_checks(make_product(), raise_on=["structre"])
+    with pytest.raises(DataError, match="'some': expected any, at_least_n_valid, pct or wmo"):
+        health_checks(make_product(), missing="some")
+    with pytest.raises(DataError, match="'cf': expected cfcheck_from_name or check_valid"):
+        health_checks(make_product(), cfchecks={"pr": {"cf": {}}})
+
+
+def test_a_single_attribute_can_be_checked():
+    section = {
+        "cfchecks": {"pr": {"check_valid": {"key": "standard_name", "expected": "rain"}}},
+        "raise_on": ["cfchecks"],
+    }
+    with pytest.raises(HealthCheckError, match="rain"):
+        health_checks(make_product(), **section)
+
+
+def test_neither_the_data_nor_the_section_are_changed():
+    ds, text = make_product(), str(SECTION)
+    before = ds.copy(deep=True)
+    health_checks(ds, **SECTION)
+    xr.testing.assert_identical(ds, before)
+    assert str(SECTION) == text

@@ -101,7 +101,7 @@ def _work(order: dict[str, Any]) -> None:
     task = rebuild_task(order)
     resources = Resources(**order["resources"])
     chosen = settings()
-    client = {"dashboard_address": "127.0.0.1:0"} if chosen.dashboard else {}
+    client = task.dask_client() | ({"dashboard_address": "127.0.0.1:0"} if chosen.dashboard else {})
     session = dask_session(resources, task.dask_settings(), client) if task.uses_dask else nullcontext()
     with _alive(order), session as active, _heartbeat(Path(order["heartbeat"]), active):
         logger.info("%s starts", task.label())

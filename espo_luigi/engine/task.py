@@ -65,6 +65,10 @@ class SlurmTask(luigi.Task):
         """Return Dask settings for this task's session, on top of the package's own."""
         return {}
 
+    def dask_client(self) -> dict[str, Any]:
+        """Return further keywords for this task's `LocalCluster`."""
+        return {}
+
     def release(self) -> None:
         """Give up what only other tasks of the run needed; called once the last of them is complete."""
 

@@ -107,6 +107,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the configuration's Dask settings."""
         return dict(self.context.config.dask_settings)
 
+    def dask_client(self) -> dict[str, Any]:
+        """Return the configuration's ``dask.client``, but no dashboard port, which jobs on one node would share."""
+        return {name: value for name, value in self.context.config.dask_client.items() if name != "dashboard_address"}
+
     def check(self) -> None:
         """Raise an error if a wildcard or a resource is not possible."""
         super().check()

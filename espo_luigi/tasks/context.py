@@ -68,7 +68,7 @@ class RunContext:
             )
             if not os.access(there, os.W_OK | os.X_OK):
                 raise StoreError(
-                    f"{name} = {folder}: {there} cannot be written; choose another folder, or ask for the right to write"
+                    f"{name} = {folder}: {there} cannot be written; choose another folder, or get the right to write"
                 )
         return True
 

@@ -1,0 +1,62 @@
+"""A run of the demo in a folder of its own, once for all tests of the rules."""
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from luigi.configuration import get_config
+from luigi.task_register import Register
+
+from espo_luigi.engine.engines import engine
+from espo_luigi.tasks.context import forget
+
+CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
+
+
+def write_config(folder: Path, **changes: object) -> list[Path]:
+    """Write the demo's configuration for `folder`, with dotted keys replaced; return its files."""
+    config = yaml.safe_load((CONFIG / "config.yml").read_text())
+    paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
+    text = yaml.safe_dump(paths | {"demo": config["demo"]}).replace("espo-demo", str(folder))
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)[last] = value
+    files = [folder / "config.yml", folder / "paths.yml"]
+    files[0].write_text(yaml.safe_dump(config).replace("config/demo/", f"{CONFIG}/"))
+    files[1].write_text(text.replace("config/demo/", f"{CONFIG}/"))
+    return files
+
+
+def use(files: list[Path], folder: Path) -> None:
+    """Make `files` the configuration of this process."""
+    configuration = get_config()
+    configuration.set("espo", "config", " ".join(map(str, files)))
+    configuration.set("espo", "workdir", str(folder / "run"))
+    configuration.set("espo", "engine", "local")
+    configuration.set("espo", "keep_temporary", "false")
+    forget()
+    engine.cache_clear()
+    Register.clear_instance_cache()
+
+
+@pytest.fixture(scope="session")
+def demo_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's raw data."""
+    from espo_luigi.demo import ensure_demo
+
+    return ensure_demo({"folder": str(tmp_path_factory.mktemp("demo") / "raw"), "seed": 1})
+
+
+@pytest.fixture()
+def configured(tmp_path: Path, demo_raw: Path) -> Iterator[Callable[..., list[Path]]]:
+    """A function that configures this process for the demo, with changes, in the test's own folder."""
+    (tmp_path / "raw").symlink_to(demo_raw)
+
+    def configure(**changes: object) -> list[Path]:
+        files = write_config(tmp_path, **changes)
+        use(files, tmp_path)
+        return files
+
+    yield configure

@@ -1,0 +1,180 @@
+"""Every rule has the reference workflow's files, parameters and resources, and refuses what it cannot be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import luigi
+import pytest
+import yaml
+
+from espo_luigi import tasks
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.engine.worker import walk
+from espo_luigi.errors import ParameterError, UnknownPathError
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.make import rules, task_for
+
+# rule: (its outputs, workers, cpus, memory), from the table of the reference workflow's rules.
+REFERENCE = {
+    "RefDefault": ("FIN/reference/{ref_source}+{region}+default.zarr", 2, 10, "50GB"),
+    "ReferenceCalendar": ("FIN/reference/{ref_source}+{region}+{calendar}.zarr", 2, 10, "50GB"),
+    "Extract": ("TMP/{sim_id}+NAM+extracted.zarr", 2, 10, "50GB"),
+    "Regrid": ("TMP/{sim_id}+{region}+regridded.zarr", 3, 9, "48GB"),
+    "Rechunk": ("TMP/{sim_id}+{region}+regchunked.zarr", 2, 10, "50GB"),
+    "Train": ("TMP/{sim_id}+{region}+{var}+training.zarr", 3, 12, "100GB"),
+    "Adjust": ("TMP/{sim_id}+{region}+{var}+adjusted.zarr", 3, 15, "100GB"),
+    "CleanUp": ("TMP/{sim_id}+{region}+cleaned_up.zarr", 2, 6, "50GB"),
+    "FinalZarr": ("TMP/day+{sim_id}+{region}+1950-2100.zarr", 2, 10, "50GB"),
+    "Move": (
+        "FIN/NAM_SPLIT/{region}/day+{sim_id}+{region}+1950-2100.zarr.zip "
+        "FIN/regridded/day+{sim_id}+{region}+regchunked.zarr.zip",
+        2,
+        10,
+        "50GB",
+    ),
+    "ConcatenationFinal": (
+        "TMP/day+{sim_id}+NAM+1950-2100.zarr FIN/final/NAM/day+{sim_id}+NAM_1950-2100.zarr.zip",
+        12,
+        12,
+        "60GB",
+    ),
+    "HealthChecks": ("FIN/checks/NAM/{sim_id}+NAM_checks.zarr", 8, 40, "40GB"),
+    "OffDiagRefProp": ("TMP/{ref_source}+{diag_domain}+diag_ref_prop.zarr", 3, 15, "60GB"),
+    "OffDiagSimPropMeas": (
+        "TMP/{sim_id}+{diag_domain}+diag_sim_prop.zarr TMP/{sim_id}+{diag_domain}+diag_sim_meas.zarr",
+        3,
+        15,
+        "60GB",
+    ),
+    "OffDiagScenPropMeas": (
+        "TMP/{sim_id}+{diag_domain}+diag_scen_prop.zarr TMP/{sim_id}+{diag_domain}+diag_scen_meas.zarr",
+        3,
+        15,
+        "60GB",
+    ),
+    "DiagMeasuresImprovement": ("TMP/{sim_id}+{diag_domain}+improvement.zarr", 3, 15, "6GB"),
+    "MoveRef": ("FIN/diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", 2, 10, "50GB"),
+    "MoveDiag": ("FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", 2, 10, "50GB"),
+}
+WILDCARDS = {
+    "sim_id": "SIM",
+    "region": "south",
+    "var": "pr",
+    "calendar": "noleap",
+    "diag_domain": "Highland",
+    "level": "diag_sim_prop",
+}
+
+
+@pytest.fixture()
+def folder(configured: Callable[..., list[Path]], tmp_path: Path) -> Path:
+    configured()
+    return tmp_path
+
+
+def example(rule: type[EspoTask]) -> EspoTask:
+    names = [name for name, parameter in rule.get_params() if parameter.significant]
+    return rule(**{name: WILDCARDS[name] for name in names})
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folder: Path) -> None:
+    templates, n_workers, cpus, memory = REFERENCE[name]
+    task = example(getattr(tasks, name))
+    fields = WILDCARDS | {"ref_source": context().config.reference_source}
+    wanted = {
+        template.format(**fields).replace("TMP/", f"{folder}/work/").replace("FIN/", f"{folder}/final/")
+        for template in templates.split()
+    }
+    assert wanted <= {str(target) for target in task.output()}
+    assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
+
+
+def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:
+    run = context()
+    families = [(task.get_task_family(), task) for task in luigi.task.flatten(tasks.All().requires())]
+    count = {name: sum(family == name for family, _ in families) for name, _ in families}
+    n_sims, n_regions, n_domains = (
+        len(run.simulations),
+        len(run.config.custom.regions),
+        len(run.config.off_diag.domains),
+    )
+    assert (n_sims, n_regions, n_domains) == (2, 3, 2)
+    assert count == {
+        "HealthChecks": n_sims,
+        "MoveDiag": n_sims * n_domains,
+        "MoveRef": n_domains,
+        "Move": n_sims * n_regions,
+        "ConcatDiagRefProp": 1,
+        "ConcatenationDiag": 4 * n_sims,
+        "DiagImprovedEtHeatmap": n_sims * n_regions,
+    }
+
+
+def test_every_rule_is_part_of_the_default_target(folder: Path) -> None:
+    assert {type(task) for task in walk([tasks.All()])} - {tasks.All} == set(rules())
+
+
+@pytest.mark.parametrize(
+    ("rule", "wildcards", "choices"),
+    [
+        ("Train", {"region": "soth", "var": "pr"}, "--region 'soth' is not one of: south, middle, north; did you mean"),
+        ("Train", {"region": "south", "var": "tasmin"}, "--var 'tasmin' is not one of: "),
+        ("ReferenceCalendar", {"region": "south", "calendar": "julian"}, "is not one of: noleap, 360_day"),
+        ("MoveRef", {"diag_domain": "Lowlands"}, "is not one of: Highland, Lowland; did you mean Lowland"),
+        ("Extract", {"sim_id": "nobody"}, "--sim-id 'nobody' is not one of: "),
+    ],
+)
+def test_a_wildcard_that_nothing_holds_is_refused_with_the_choices(
+    rule: str, wildcards: dict[str, str], choices: str, folder: Path
+) -> None:
+    if rule == "Train":
+        wildcards = wildcards | {"sim_id": next(iter(context().simulations))}
+    with pytest.raises(ParameterError) as refusal:
+        getattr(tasks, rule)(**wildcards).check()
+    assert choices in str(refusal.value)
+
+
+def test_a_path_leads_to_the_task_that_makes_it(folder: Path) -> None:
+    sim_id = next(iter(context().simulations))
+    for task in walk([tasks.All()]):
+        if isinstance(task, EspoTask) and getattr(task, "sim_id", sim_id) == sim_id:
+            for target in task.output():
+                assert task_for(Path(str(target))) == task
+
+
+def test_a_path_that_no_task_makes_names_the_nearest(folder: Path) -> None:
+    sim_id = next(iter(context().simulations))
+    near = folder / "final" / "final" / "NAM" / f"day+{sim_id}+NAM_1950-2100.zarr.zip"
+    with pytest.raises(UnknownPathError) as refusal:
+        task_for(near.with_name(near.name.replace("1950", "1951")))
+    assert str(near) in str(refusal.value)
+
+
+def test_resources_can_be_set_beside_the_rule_in_luigi_cfg(folder: Path) -> None:
+    configuration = luigi.configuration.get_config()
+    configuration.set("Train", "memory", "120GB")
+    try:
+        task = tasks.Train(sim_id="SIM", region="south", var="pr")
+        assert task.allocation == Resources(3, 12, "120GB", "1000")
+    finally:
+        configuration.remove_section("Train")
+
+
+def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list[Path]]) -> None:
+    files = configured()
+    config = yaml.safe_load(files[0].read_text())
+    del config["custom"]["regions"]["north"]
+    config["off-diag"]["domains"] = {
+        name: domain for name, domain in config["off-diag"]["domains"].items() if domain["lat_bnds"][1] <= 47
+    }
+    for step in config["off-diag"]["steps"].values():
+        step["domain"] = {name: host for name, host in step["domain"].items() if name in config["off-diag"]["domains"]}
+    files[0].write_text(yaml.safe_dump(config))
+    from espo_luigi.tasks.context import forget
+
+    forget()
+    whole = tasks.ConcatenationFinal(sim_id=next(iter(context().simulations)))
+    assert [task.region for task in whole.requires()] == ["middle", "south"]
+    assert [bound().task.region for bound in whole.in_regions] == ["south", "middle"]

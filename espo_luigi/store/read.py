@@ -67,11 +67,10 @@ def open_store(path: Path, *, check: bool = True) -> xr.Dataset:
         If the store is missing, truncated, without marker, or unreadable.
     """
     path = Path(path)
-    text = _marker_text(path)
-    if text is None:
+    if not is_complete(path):
         raise StoreError(_why_not_complete(path))
     if check and path.is_dir():
-        _check_inventory(path, text)
+        _check_inventory(path, (path / MARKER_NAME).read_text(encoding="utf-8"))
     return _open(path)
 
 

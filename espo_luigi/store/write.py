@@ -20,8 +20,8 @@ from espo_luigi.store.publish import sync_path, sync_tree, written_aside
 
 logger = logging.getLogger(__name__)
 
-# Everything else of an encoding describes the file that the data came from: its dtype, packing, chunks and codecs.
-_KEPT_ENCODING = ("units", "calendar", "coordinates", "grid_mapping")
+# How time is counted. All else describes the file that the data came from: its dtype, packing, chunks and codecs.
+_KEPT_ENCODING = ("units", "calendar")
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 
@@ -67,7 +67,7 @@ def _sizes_along(wanted: Mapping[Any, int] | None, variable: xr.Variable) -> dic
 
 
 def _chunk_shape(name: Hashable, variable: xr.Variable, chunks: Mapping[Any, int] | None) -> tuple[int, ...] | None:
-    """The Zarr chunk of a variable: as asked, else as its dask chunks, else whole; None leaves it to zarr."""
+    """The Zarr chunk of a data variable: as asked, else as its dask chunks, else whole; None leaves it to zarr."""
     asked = _sizes_along(chunks, variable)
     if variable.chunks is None:
         if not asked and variable.nbytes > _WHOLE_ARRAY_LIMIT_BYTES:
@@ -104,14 +104,16 @@ def _laid_out(
     laid_out = ds.copy(deep=False)
     for name, variable in ds.variables.items():
         is_data = name in ds.data_vars
-        chunk = _chunk_shape(name, variable, chunks if is_data else None)
+        # A coordinate is one file, however the data are cut.
+        chunk = _chunk_shape(name, variable, chunks if is_data else dict.fromkeys(variable.dims, -1))
         if chunk is None or not variable.ndim:
             continue
-        encoding[name] = {"chunks": chunk}
+        # What is given to xarray replaces the variable's own encoding, the units of time among it.
+        encoding[name] = {**variable.encoding, "chunks": chunk}
         unit = chunk
         if shards and is_data:
             unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
-        if is_data and (chunks or shards):
+        if variable.chunks is not None or (is_data and (chunks or shards)):
             # One dask block writes whole files: no two workers ever share one.
             laid_out[name] = ds[name].chunk(dict(zip(variable.dims, unit, strict=True)))
     return laid_out, encoding
@@ -184,15 +186,20 @@ def link_store(source: Path, destination: Path, marker: Marker) -> None:
     if not (source / MARKER_NAME).is_file():
         raise StoreError(f"cannot link {source}: expected a complete store directory; make it first")
     with written_aside(destination) as partial:
-        shutil.copytree(source, partial, copy_function=_link_or_copy, ignore=shutil.ignore_patterns(MARKER_NAME))
+        partial.mkdir()
+        for entry in sorted(source.rglob("*")):
+            if entry != source / MARKER_NAME:
+                _link_or_copy(entry, partial / entry.relative_to(source))
         _finish(partial, marker)
 
 
-def _link_or_copy(source: str, destination: str) -> str:
+def _link_or_copy(source: Path, destination: Path) -> None:
+    if source.is_dir():
+        destination.mkdir()
+        return
     try:
         os.link(source, destination)
     except OSError as error:
         if error.errno not in _CANNOT_LINK:
             raise
         shutil.copyfile(source, destination)
-    return destination

@@ -1,0 +1,257 @@
+"""A store holds what was written, in the layout that was asked, with plain attributes and a marker."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zipfile
+from pathlib import Path
+
+import dask.array
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store import (
+    MARKER_NAME,
+    Marker,
+    is_complete,
+    link_store,
+    open_store,
+    pack,
+    read_marker,
+    remove,
+    write_store,
+)
+
+MARKER = Marker("Train", {"region": "south"}, {"xsdba": "0.7.0"}, {"noleap": "0123456789abcdef"}, "c0ffee")
+
+
+def example(calendar: str = "noleap", days: int = 400, cells: int = 7) -> xr.Dataset:
+    values = np.random.default_rng(1).normal(280, 5, (days, cells)).astype("float32")
+    values[:, -1] = np.nan
+    time = xr.date_range(
+        "1999-12-25", periods=days, calendar=calendar, use_cftime=None if calendar == "standard" else True
+    )
+    coords = {"time": time, "lat": ("loc", np.linspace(45, 46, cells), {"original_shape": "3x4"})}
+    return xr.Dataset({"tasmax": (("time", "loc"), values, {"units": "K"})}, coords, {"cat:domain": "south"})
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    write_store(example().chunk(loc=3), tmp_path / "a.zarr", MARKER)
+    return tmp_path / "a.zarr"
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_what_is_written_is_what_is_opened(tmp_path: Path, calendar: str) -> None:
+    ds = example(calendar).chunk(time=100, loc=3)
+    write_store(ds, tmp_path / "a.zarr", MARKER)
+    opened = open_store(tmp_path / "a.zarr")
+    xr.testing.assert_identical(opened.compute(), ds.compute())
+    assert opened.tasmax.chunks == ds.tasmax.chunks
+    assert opened.time.dt.calendar == ds.time.dt.calendar
+
+
+def test_it_is_zarr_3_with_consolidated_metadata_and_the_marker_beside(stored: Path) -> None:
+    root = json.loads((stored / "zarr.json").read_text())
+    assert root["zarr_format"] == 3
+    assert set(root["consolidated_metadata"]["metadata"]) == {"tasmax", "time", "lat"}
+    assert read_marker(stored) == MARKER
+    assert json.loads((stored / MARKER_NAME).read_text())["id"] == MARKER.id
+
+
+def test_the_dtype_in_memory_wins_over_the_one_of_the_source_file(tmp_path: Path) -> None:
+    ds = example().chunk(loc=3)
+    ds.tasmax.encoding = {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -1, "chunks": (5, 5), "zlib": True}
+    ds.tasmax.encoding["coordinates"] = "lat"
+    ds.time.encoding = {"units": "days since 1850-01-01", "calendar": "noleap", "dtype": "float64"}
+    write_store(ds, tmp_path / "a.zarr", MARKER)
+    stored = zarr.open_group(tmp_path / "a.zarr", mode="r")
+    assert stored["tasmax"].dtype == "float32"
+    assert stored["tasmax"].chunks == (400, 3)
+    assert dict(stored["time"].attrs)["units"] == "days since 1850-01-01"
+    assert ds.tasmax.encoding["dtype"] == "int16", "an argument was changed"
+
+
+def test_attributes_become_text_and_numbers(tmp_path: Path) -> None:
+    ds = example()
+    ds.attrs = {"cat:variable": ("tasmax", "pr"), "dict": {"a": 1}, "count": np.int64(3), "flag": True, "none": None}
+    ds.tasmax.attrs = {"array": np.array([1.5, 2.0]), "mean": np.float32(0.5), "plain": 2}
+    write_store(ds, tmp_path / "a.zarr", MARKER)
+    opened = open_store(tmp_path / "a.zarr")
+    expected = {"cat:variable": "tasmax,pr", "dict": "{'a': 1}", "count": 3, "flag": "True", "none": "None"}
+    assert opened.attrs == expected
+    assert opened.tasmax.attrs == {"array": "1.5,2.0", "mean": 0.5, "plain": 2}
+    assert ds.attrs["cat:variable"] == ("tasmax", "pr"), "an argument was changed"
+
+
+def test_names_truth_values_and_empty_dimensions_survive(tmp_path: Path) -> None:
+    ds = xr.Dataset(
+        {"flag": ((), True), "share": ("properties", [0.25, 0.5]), "none": ("empty", np.zeros(0))},
+        {"properties": ["mean_tasmax", "aca_pr"]},
+    )
+    write_store(ds, tmp_path / "a.zarr", MARKER)
+    opened = open_store(tmp_path / "a.zarr").compute()
+    xr.testing.assert_identical(opened, ds)
+    assert opened.flag.dtype == bool
+
+
+def test_shards_hold_the_same_data_in_fewer_files(tmp_path: Path) -> None:
+    ds = example(days=1000, cells=64).chunk(time=365, loc=10)
+    write_store(ds, tmp_path / "plain.zarr", MARKER)
+    write_store(ds, tmp_path / "sharded.zarr", MARKER, shards={"time": 730, "loc": -1})
+    array = zarr.open_group(tmp_path / "sharded.zarr", mode="r")["tasmax"]
+    assert (array.chunks, array.shards) == ((365, 10), (730, 70))
+    xr.testing.assert_identical(open_store(tmp_path / "sharded.zarr").compute(), ds.compute())
+    files = {name: len(list((tmp_path / name / "tasmax" / "c").rglob("*"))) for name in ("plain.zarr", "sharded.zarr")}
+    assert files["sharded.zarr"] < files["plain.zarr"] / 4
+
+
+def test_asked_chunks_are_stored_whatever_the_dask_chunks_were(tmp_path: Path) -> None:
+    ds = example().chunk(time=(150, 250), loc=(2, 5))
+    write_store(ds, tmp_path / "a.zarr", MARKER, chunks={"time": -1, "loc": 3, "lat": 20})
+    assert zarr.open_group(tmp_path / "a.zarr", mode="r")["tasmax"].chunks == (400, 3)
+    xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds.compute())
+
+
+def test_irregular_chunks_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"'tasmax' has dask chunks \(150, 50, 200\) along 'time'.*chunks="):
+        write_store(example().chunk(time=(150, 50, 200)), tmp_path / "a.zarr", MARKER)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_replaces_the_one_of_the_same_name(stored: Path) -> None:
+    write_store(example(cells=2), stored, Marker("Other"))
+    assert open_store(stored).sizes["loc"] == 2
+    assert read_marker(stored).task == "Other"
+    assert [entry.name for entry in stored.parent.iterdir()] == ["a.zarr"]
+
+
+def test_it_also_replaces_where_the_file_system_cannot_swap_names(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.store.publish._exchange", lambda first, second: False)
+    write_store(example(cells=2), stored, MARKER)
+    assert open_store(stored).sizes["loc"] == 2
+    assert [entry.name for entry in stored.parent.iterdir()] == ["a.zarr"]
+
+
+def test_a_store_without_marker_or_root_metadata_is_not_complete(stored: Path) -> None:
+    example().to_zarr(stored.parent / "foreign.zarr", zarr_format=3, consolidated=False)
+    assert is_complete(stored)
+    assert not is_complete(stored.parent / "foreign.zarr")
+    with pytest.raises(
+        StoreError, match=r"foreign\.zarr is not a complete store.*no readable espo\.json.*run the task"
+    ):
+        open_store(stored.parent / "foreign.zarr")
+    (stored / "zarr.json").unlink()
+    assert not is_complete(stored)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"task": '])
+def test_a_store_with_a_broken_marker_is_not_complete(stored: Path, text: str) -> None:
+    (stored / MARKER_NAME).write_text(text)
+    assert not is_complete(stored)
+    with pytest.raises(StoreError):
+        open_store(stored)
+
+
+def test_a_missing_store_is_said_to_be_missing(tmp_path: Path) -> None:
+    assert not is_complete(tmp_path / "a.zarr")
+    assert read_marker(tmp_path / "a.zarr.zip") is None
+    with pytest.raises(StoreError, match=r"no store at .*a\.zarr: run the task that makes it"):
+        open_store(tmp_path / "a.zarr")
+
+
+def test_the_marker_s_id_is_of_its_content_without_the_time() -> None:
+    later = Marker(**{**MARKER.__dict__, "created": "2100-01-01T00:00:00+00:00"})
+    assert later != MARKER and later.id == MARKER.id
+    assert Marker("Train", {"region": "north"}).id != Marker("Train", {"region": "south"}).id
+    assert Marker.from_json(MARKER.to_json()) == MARKER
+
+
+def test_a_link_shares_the_data_and_outlives_its_source(stored: Path) -> None:
+    link = stored.parent / "link.zarr"
+    link_store(stored, link, Marker("Move"))
+    assert os.path.samefile(stored / "tasmax/c/0/0", link / "tasmax/c/0/0")
+    assert (read_marker(stored).task, read_marker(link).task) == ("Train", "Move")
+    remove(stored)
+    xr.testing.assert_identical(open_store(link).compute(), example())
+
+
+def test_a_link_is_a_copy_where_links_cannot_be(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, destination: str) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    link_store(stored, stored.parent / "copy.zarr", MARKER)
+    xr.testing.assert_identical(open_store(stored.parent / "copy.zarr").compute(), example())
+
+
+def test_removing_leaves_nothing_and_may_be_repeated(stored: Path) -> None:
+    remove(stored)
+    remove(stored)
+    remove(stored / "not/there.zarr")
+    assert not list(stored.parent.iterdir())
+
+
+def test_a_zip_is_what_xarray_and_zipfile_read(stored: Path) -> None:
+    archive = stored.parent / "a.zarr.zip"
+    pack(stored, archive)
+    with xr.open_zarr(zarr.storage.ZipStore(archive, mode="r"), decode_timedelta=False) as opened:
+        xr.testing.assert_identical(opened.compute(), example())
+    with zipfile.ZipFile(archive) as file:
+        assert file.testzip() is None
+        assert {member.compress_type for member in file.infolist()} == {zipfile.ZIP_STORED}
+        on_disk = {f"{path.relative_to(stored)}{'/' * path.is_dir()}" for path in stored.rglob("*")}
+        assert sorted(file.namelist()) == sorted(on_disk)
+    xr.testing.assert_identical(open_store(archive).compute(), example())
+    assert is_complete(archive) and read_marker(archive) == MARKER
+
+
+def test_the_same_store_packs_to_the_same_bytes(stored: Path) -> None:
+    for name in ("1.zip", "2.zip"):
+        pack(stored, stored.parent / name)
+    assert (stored.parent / "1.zip").read_bytes() == (stored.parent / "2.zip").read_bytes()
+
+
+def test_a_zip_may_have_a_marker_of_its_own(stored: Path) -> None:
+    pack(stored, stored.parent / "a.zarr.zip", Marker("Move", {"region": "south"}))
+    assert read_marker(stored.parent / "a.zarr.zip").task == "Move"
+
+
+def test_a_zip64_archive_is_recognised(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 2)
+    archive = stored.parent / "a.zarr.zip"
+    pack(stored, archive)
+    content = archive.read_bytes()
+    assert b"PK\x06\x06" in content[-200:], "no Zip64 record was written: the test is void"
+    assert is_complete(archive)
+    archive.write_bytes(content[:-1])
+    assert not is_complete(archive)
+
+
+def test_only_a_complete_store_is_packed_or_linked(tmp_path: Path) -> None:
+    (tmp_path / "half.zarr").mkdir()
+    with pytest.raises(StoreError, match="expected a complete store directory"):
+        pack(tmp_path / "half.zarr", tmp_path / "half.zarr.zip")
+    with pytest.raises(StoreError, match="expected a complete store directory"):
+        link_store(tmp_path / "half.zarr", tmp_path / "link.zarr", MARKER)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["half.zarr"]
+
+
+def test_completeness_costs_less_than_a_millisecond(tmp_path: Path) -> None:
+    data = dask.array.zeros((300, 10), chunks=(1, 10))
+    write_store(xr.Dataset({"tasmax": (("time", "loc"), data + 1)}), tmp_path / "a.zarr", MARKER)
+    pack(tmp_path / "a.zarr", tmp_path / "a.zarr.zip")
+    for path in (tmp_path / "a.zarr", tmp_path / "a.zarr.zip"):
+        durations = []
+        for _ in range(50):
+            start = time.perf_counter()
+            assert is_complete(path)
+            durations.append(time.perf_counter() - start)
+        assert sorted(durations)[25] < 1e-3

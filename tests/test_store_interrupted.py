@@ -1,0 +1,206 @@
+"""Killed, full, read-only, truncated: a store is the old one or the new one, and errors say what to do."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, write_store
+
+KILLS = 20
+
+
+def constant(value: int, size: int = 64) -> xr.Dataset:
+    """A dataset of which every value tells the write that it comes from."""
+    return xr.Dataset({"pr": (("time", "loc"), np.full((size, 16), value, "int32"))}).chunk(time=8)
+
+
+def noise(megabytes: int) -> xr.Dataset:
+    """Data that no codec makes smaller."""
+    values = np.random.default_rng(1).integers(0, 255, (megabytes, 1_000_000), "uint8")
+    return xr.Dataset({"pr": (("time", "loc"), values)}).chunk(time=1)
+
+
+def write_for_ever(path: Path, first: int) -> None:
+    with dask.config.set(scheduler="synchronous"):
+        for value in range(first, first + 100_000):
+            write_store(constant(value), path, Marker("Write", {"value": str(value)}))
+
+
+def kill_a_writer(path: Path, first: int, after_seconds: float) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            write_for_ever(path, first)
+        finally:
+            os._exit(1)
+    time.sleep(after_seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the writer ended by itself"
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_store(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    write_store(constant(0), path, Marker("Write", {"value": "0"}))
+    draw = random.Random(1)
+    caught_writing, seen = 0, set()
+    for kill in range(1, KILLS + 1):
+        kill_a_writer(path, kill * 1_000_000, draw.uniform(0.02, 0.25))
+        stored = open_store(path).pr.values
+        assert np.unique(stored).tolist() == [int(read_marker(path).parameters["value"])]
+        partials = [entry for entry in tmp_path.iterdir() if entry.name.endswith(".partial")]
+        assert len(partials) <= 1, "what killed writers leave is not swept"
+        caught_writing += len(partials)
+        seen.add(int(stored[0, 0]))
+    assert caught_writing >= KILLS / 4, "the kills missed the writes: the test is void"
+    assert len(seen) >= KILLS / 4, "the writers were killed before they wrote: the test is void"
+    write_store(constant(1), path, Marker("Write"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_a_failing_computation_leaves_the_old_store(tmp_path: Path) -> None:
+    def fail(block: np.ndarray) -> np.ndarray:
+        raise ZeroDivisionError("in the middle")
+
+    path = tmp_path / "a.zarr"
+    write_store(constant(1), path, Marker("Write"))
+    failing = constant(2).pr.data.map_blocks(fail, dtype="int32", meta=np.empty((0, 0), "int32"))
+    with pytest.raises(ZeroDivisionError):
+        write_store(xr.Dataset({"pr": (("time", "loc"), failing)}), path, Marker("Write"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+    assert open_store(path).pr.values[0, 0] == 1
+
+
+def test_partials_of_living_writers_and_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
+    living = tmp_path / f".a.zarr.{socket.gethostname()}-{os.getppid()}-00000000.partial"
+    elsewhere = tmp_path / ".a.zarr.another-host-1-00000000.partial"
+    forgotten = tmp_path / ".a.zarr.another-host-2-00000000.partial"
+    other_name = tmp_path / f".b.zarr.{socket.gethostname()}-999999999-00000000.partial"
+    for partial in (living, elsewhere, forgotten, other_name):
+        partial.mkdir()
+    three_days_ago = time.time() - 3 * 86400
+    os.utime(forgotten, (three_days_ago, three_days_ago))
+    write_store(constant(1), tmp_path / "a.zarr", Marker("Write"))
+    assert {entry for entry in tmp_path.iterdir() if entry.name.startswith(".")} == {living, elsewhere, other_name}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
+    pack(tmp_path / "a.zarr", tmp_path / "a.zarr.zip")
+    return tmp_path / "a.zarr.zip"
+
+
+def test_a_zip_cut_anywhere_is_not_complete(archive: Path) -> None:
+    content = archive.read_bytes()
+    cuts = [0, 1, 21, 22, 30, 100, *range(200, len(content), 97), len(content) - 22, len(content) - 1]
+    for cut in cuts:
+        archive.write_bytes(content[:cut])
+        assert not is_complete(archive), f"cut at {cut} of {len(content)} bytes"
+    with pytest.raises(StoreError, match=r"a\.zarr\.zip is truncated.*run the task that makes it again"):
+        open_store(archive)
+
+
+def test_a_zip_with_something_after_its_end_is_not_complete(archive: Path) -> None:
+    archive.write_bytes(archive.read_bytes() + b"\0" * 100)
+    assert not is_complete(archive)
+
+
+def test_a_zip_altered_in_the_middle_raises_when_it_is_read(archive: Path) -> None:
+    content = bytearray(archive.read_bytes())
+    start = content.index(b"pr/c/0/0") + len(b"pr/c/0/0")
+    content[start + 8] ^= 0xFF
+    archive.write_bytes(content)
+    opened = open_store(archive)
+    with pytest.raises(Exception, match="CRC"):
+        opened.pr.load()
+
+
+def test_a_store_that_lost_a_chunk_or_a_part_of_one_is_not_opened(tmp_path: Path) -> None:
+    for name, damage in {"lost": Path.unlink, "cut": lambda chunk: os.truncate(chunk, 5)}.items():
+        path = tmp_path / f"{name}.zarr"
+        write_store(constant(7), path, Marker("Write"))
+        damage(path / "pr" / "c" / "3" / "0")
+        with pytest.raises(StoreError, match=r"was changed after it was written: got .* expected .*run the task"):
+            open_store(path)
+
+
+def test_zarr_itself_reads_a_lost_chunk_as_fill_values(tmp_path: Path) -> None:
+    """Why the marker counts files: the day this fails, it need not."""
+    write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
+    (tmp_path / "a.zarr" / "pr" / "c" / "3" / "0").unlink()
+    assert 0 in open_store(tmp_path / "a.zarr", check=False).pr.values
+
+
+def mounted(folder: Path, options: str) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if not mounted(folder, "size=3m"):
+        pytest.skip("a small tmpfs cannot be mounted here: that needs root and CAP_SYS_ADMIN")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "fixed"
+    folder.mkdir()
+    if os.getuid() != 0:
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    if not mounted(folder, "ro"):
+        pytest.skip("root ignores permissions, and a read-only tmpfs cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_the_old_store_and_nothing_else(small_disk: Path) -> None:
+    path = small_disk / "a.zarr"
+    write_store(constant(1), path, Marker("Write"))
+    with pytest.raises(StoreError) as error:
+        write_store(noise(5), path, Marker("Write"))
+    message = str(error.value)
+    assert re.search(
+        r"cannot write .*a\.zarr \(ENOSPC: No space left on device; 0\.\d+ GB free in .*\); free space", message
+    )
+    assert [entry.name for entry in small_disk.iterdir()] == ["a.zarr"]
+    assert (open_store(path).pr.values == 1).all()
+
+
+def test_a_zip_that_does_not_fit_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+    write_store(noise(5), tmp_path / "a.zarr", Marker("Write"))
+    with pytest.raises(StoreError, match="ENOSPC"):
+        pack(tmp_path / "a.zarr", small_disk / "a.zarr.zip")
+    with pytest.raises(StoreError, match="ENOSPC"):
+        link_store(tmp_path / "a.zarr", small_disk / "a.zarr", Marker("Link"))
+    assert not list(small_disk.iterdir())
+
+
+def test_a_read_only_folder_is_named_with_what_to_do(read_only: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot write .*fixed/a\.zarr \((EROFS|EACCES): .*\); .*point the paths"):
+        write_store(constant(1), read_only / "a.zarr", Marker("Write"))

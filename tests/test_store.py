@@ -77,6 +77,13 @@ def test_the_dtype_in_memory_wins_over_the_one_of_the_source_file(tmp_path: Path
     assert ds.tasmax.encoding["dtype"] == "int16", "an argument was changed"
 
 
+def test_a_calendar_that_was_converted_is_not_written_as_the_old_one(tmp_path: Path) -> None:
+    ds = example("standard").convert_calendar("360_day", align_on="year")
+    ds.time.encoding = {"units": "days since 1850-01-01", "calendar": "standard"}
+    write_store(ds, tmp_path / "a.zarr", MARKER)
+    xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds)
+
+
 def test_attributes_become_text_and_numbers(tmp_path: Path) -> None:
     ds = example()
     ds.attrs = {"cat:variable": ("tasmax", "pr"), "dict": {"a": 1}, "count": np.int64(3), "flag": True, "none": None}

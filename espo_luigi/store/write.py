@@ -20,8 +20,9 @@ from espo_luigi.store.publish import sync_path, sync_tree, written_aside
 
 logger = logging.getLogger(__name__)
 
-# How time is counted. All else describes the file that the data came from: its dtype, packing, chunks and codecs.
-_KEPT_ENCODING = ("units", "calendar")
+# How time is counted. All else describes the file that the data came from: its dtype, packing, chunks, codecs, and a
+# calendar that may have been converted since.
+_KEPT_ENCODING = ("units",)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 

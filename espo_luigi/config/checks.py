@@ -86,7 +86,7 @@ def _check_variables(config: RunConfig) -> None:
 
 def _with_hosts(off_diag: OffDiag, custom: Custom) -> OffDiag:
     steps = {name: _hosted(name, step, off_diag.domains, custom) for name, step in off_diag.steps.items()}
-    return off_diag.model_copy(update={"steps": FrozenDict(steps)})
+    return off_diag.model_copy(update={"each": off_diag.each.model_copy(update=steps)})
 
 
 def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], custom: Custom) -> DiagStep:

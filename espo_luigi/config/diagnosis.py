@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from espo_luigi.config.fields import Frozen, Ignored, Period, Refused, Section
 from espo_luigi.config.regions import Region
-
-Step = Literal["ref", "sim", "scen"]
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -73,21 +71,25 @@ class DiagStep(Section):
         return self.properties_and_measures.to_level_meas
 
 
-def _complete(steps: dict[Step, DiagStep]) -> dict[Step, DiagStep]:
-    missing = [step for step in ("ref", "sim", "scen") if step not in steps]
-    if missing:
-        raise ValueError(f"the steps {', '.join(missing)} are missing; expected ref, sim and scen")
-    return steps
+class Steps(Section):
+    """The three datasets that are diagnosed."""
+
+    ref: DiagStep = Field(description="the reference")
+    sim: DiagStep = Field(description="the regridded simulation")
+    scen: DiagStep = Field(description="the scenario")
 
 
 class OffDiag(Section):
     """Section `off-diag`: diagnostics of small domains."""
 
     domains: Annotated[dict[str, Region], Frozen] = Field(description="the domains that are diagnosed")
-    steps: Annotated[dict[Step, DiagStep], AfterValidator(_complete), Frozen] = Field(
-        description="what is diagnosed: ref, sim and scen"
-    )
+    each: Steps = Field(alias="steps", description="what is diagnosed: ref, sim and scen")
     correlogram_regions: Ignored = None
+
+    @property
+    def steps(self) -> dict[str, DiagStep]:
+        """The steps ref, sim and scen."""
+        return {"ref": self.each.ref, "sim": self.each.sim, "scen": self.each.scen}
 
 
 class Diagnostics(Section):

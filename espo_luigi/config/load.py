@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from espo_luigi.config.checks import checked
-from espo_luigi.config.fields import expand, find_file
+from espo_luigi.config.defaults import COPIED, STEPS, fill_in
+from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain, nearest
-from espo_luigi.config.names import Mutable, Names, apply_to_steps, fill_in, modernise
+from espo_luigi.config.names import Written, changed, modernise
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
 from espo_luigi.errors import ConfigurationError
@@ -48,29 +49,32 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     paths = [find_file(str(file), ()) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
-    names = Names()
-    content, places = _merged(paths, names)
+    content, written, places = _merged(paths)
     folders = tuple(dict.fromkeys(path.parent for path in paths))
-    content = fill_in(content, names)
-    apply_to_steps(content, lambda at, step: _read_properties(at, step, folders))
+    content = _with_properties(fill_in(content), folders)
     try:
         config = RunConfig.model_validate(content, context={"folders": folders})
     except ValidationError as error:
-        raise ConfigurationError(_from_files(paths) + explain(error, RunConfig, names, places)) from error
+        explained = explain(error, RunConfig, written, places)
+        raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
     return checked(config)
 
 
-def _merged(paths: Iterable[Path], names: Names) -> tuple[Mutable, dict[KeyPath, str]]:
-    content: Mutable = {}
+def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[KeyPath, str]]:
+    """Return the files' content, where moved keys were written, and the place of each key as it was written."""
+    content: Mapping[str, Any] = {}
+    written: dict[KeyPath, KeyPath] = {}
     places: dict[KeyPath, str] = {}
     for path in paths:
         file = read_yaml(path)
-        content = merge(content, _known_sections(modernise(file.content, names), path))
-        places.update(file.places)
-    return content, places
+        modern, moved = modernise(file.content)
+        content = merge(content, _known_sections(modern, path))
+        written |= moved
+        places |= file.places
+    return content, {**written, **COPIED}, places
 
 
-def _known_sections(content: Mutable, path: Path) -> Mutable:
+def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The sections that we know and that hold something; others are warned about."""
     for section in content:
         if section not in SECTIONS:
@@ -80,22 +84,27 @@ def _known_sections(content: Mutable, path: Path) -> Mutable:
     return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
 
 
-def _read_properties(at: KeyPath, step: dict[str, Any], folders: Iterable[Path]) -> None:
-    """Replace the name of a properties file by what the file holds."""
-    name = step.get("properties")
+def _with_properties(content: Mapping[str, Any], folders: Iterable[Path]) -> Mapping[str, Any]:
+    """Replace the names of properties files by what the files hold."""
+    for where in STEPS:
+        content = changed(
+            content,
+            (*where.split("."), "properties_and_measures"),
+            lambda at, details: {**details, **_properties((*at, "properties"), details.get("properties"), folders)},
+        )
+    return content
+
+
+def _properties(at: KeyPath, name: Any, folders: Iterable[Path]) -> dict[str, Any]:
     if not isinstance(name, str):
-        return
+        return {}
     try:
-        path = find_file(expand(name), folders)
+        path = find_file(name, folders)
     except ValueError as error:
-        raise ConfigurationError(f"`{'.'.join((*at, 'properties'))}`: got {name!r}: {error}.") from error
+        raise ConfigurationError(f"`{'.'.join(at)}`: got {name!r}: {error}.") from error
     if not path.is_file():
         looked = ", ".join(str(folder) for folder in dict.fromkeys((Path.cwd(), *folders)))
         raise ConfigurationError(
-            f"`{'.'.join((*at, 'properties'))}`: got {name!r}, expected a YAML file of properties; looked in {looked}."
+            f"`{'.'.join(at)}`: got {name!r}, expected a YAML file of properties; looked in {looked}."
         )
-    step["properties"] = read_yaml(path).content
-
-
-def _from_files(paths: Iterable[Path]) -> str:
-    return f"From {', '.join(str(path) for path in paths)}: "
+    return {"properties": read_yaml(path).content}

@@ -10,15 +10,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from espo_luigi.config.fields import NoEffect, Section
-from espo_luigi.config.names import Names
+from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 
 _LONGEST = 80
 
 
-def explain(error: ValidationError, model: type[Section], names: Names, places: Mapping[KeyPath, str]) -> str:
-    """Return one line for each problem that `error` holds."""
-    lines = dict.fromkeys(_line(dict(one), model, names, places) for one in error.errors(include_url=False))
+def explain(error: ValidationError, model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
+    """Return one line for each problem that `error` holds; of a value and its copies by default, the value's."""
+    found = [dict(one) for one in error.errors(include_url=False)]
+    own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
+    lines = dict.fromkeys(_line(one, model, written, places) for one in own or found)
     count = f"{len(lines)} problems" if len(lines) > 1 else "a problem"
     return f"The configuration has {count}:\n" + "\n".join(f"- {line}" for line in lines)
 
@@ -29,12 +31,23 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _line(one: dict[str, Any], model: type[Section], names: Names, places: Mapping[KeyPath, str]) -> str:
+def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
     path, holder, field = _locate(model, one["loc"])
-    written = names.as_written(path)
-    problem = _problem(one, path, holder, field)
-    place = _place(written, places)
-    return f"`{'.'.join(written)}`{f' ({place})' if place else ''}: {problem}"
+    own = _own(path, written, places)
+    place = _place(own, places)
+    return f"`{'.'.join(own)}`{f' ({place})' if place else ''}: {_problem(one, path, holder, field)}"
+
+
+def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyPath:
+    """The key's path as the user wrote it: one file may use an old name, and another the current one."""
+    return path if path in places else as_written(path, written)
+
+
+def _is_written(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> bool:
+    """Whether some file holds the key; a key that has its value by default does not deserve a line of its own."""
+    path, _, _ = _locate(model, one["loc"])
+    without_index = path[:-1] if path and path[-1].isdigit() else path
+    return _own(without_index, written, places) in places
 
 
 def _problem(one: dict[str, Any], path: KeyPath, holder: type[BaseModel], field: FieldInfo | None) -> str:
@@ -48,6 +61,8 @@ def _problem(one: dict[str, Any], path: KeyPath, holder: type[BaseModel], field:
     if one["type"] == "literal_error":
         allowed = [choice.strip("'") for choice in one["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         return f"{got}, expected {one['ctx']['expected']}{nearest(str(one['input']), allowed)}.{purpose}"
+    if one["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return f"{got}, expected a mapping (`key: value`).{purpose}"
     reason = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     return f"{got}: {reason}.{purpose}"
 

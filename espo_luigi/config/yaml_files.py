@@ -52,19 +52,13 @@ def read_yaml(path: Path) -> YamlFile:
     ConfigurationError
         The file is missing, unreadable or not UTF-8, has a syntax error or a duplicate key, or holds no mapping.
     """
-    loader = _Loader(_text(path))
-    loader.name = str(path)
     try:
+        loader = _Loader(_text(path))
         node = loader.get_single_node()
-        if node is None:
-            return YamlFile(path, {}, {})
-        places = _places(node, path)
-        content = loader.construct_document(node)
+        places = {} if node is None else _places(node, path)
+        return YamlFile(path, {} if node is None else loader.construct_document(node), places)
     except yaml.YAMLError as error:
         raise ConfigurationError(_syntax_message(error, path)) from error
-    finally:
-        loader.dispose()
-    return YamlFile(path, content, places)
 
 
 def _text(path: Path) -> str:

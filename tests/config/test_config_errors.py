@@ -1,0 +1,216 @@
+"""What a message says when a file is wrong: the key's full path, what was got, what is allowed, the nearest name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espo_luigi.config import load
+from espo_luigi.errors import ConfigurationError
+
+
+def message(load_with: Any, *changes: str) -> str:
+    """Return what loading the small configuration with these changes complains about."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_with(*changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            "custom: {regions: {south: {lat_bnds: ten}}}",
+            "`custom.regions.south.lat_bnds` ({file}, line 1): got 'ten' (text): expected two numbers, "
+            "[lowest, highest]. It is the southern and the northern bound, degrees north.",
+        ),
+        ("custom: {regions: {south: {lat_bnds: [47, 45]}}}", "expected [lowest, highest], and 47 is not below 45"),
+        ("custom: {regions: {south: {lat_bnds: [45, 95]}}}", "expected degrees north within -90..90"),
+        ("custom: {regions: {south: {lon_bnds: [-80, 400]}}}", "expected degrees east within -180..180 or 0..360"),
+        ("custom: {regions: {south: {latbnds: [45, 46]}}}", "`custom.regions.south.latbnds` ({file}, line 1): unknown key; did you mean lat_bnds? Allowed here: name, method, lon_bnds, lat_bnds, tile_buffer."),  # noqa: E501
+        ("custom: {regions: {south: {method: shape}}}", "`custom.regions.south.method` ({file}, line 1): got 'shape' (text), expected 'bbox'"),  # noqa: E501
+        ("custom: {regions: {south: 5}}", "`custom.regions.south` ({file}, line 1): got 5 (a whole number), expected a mapping"),  # noqa: E501
+        ("custom: {region: {}}", "`custom.region` ({file}, line 1): unknown key; did you mean regions?"),
+        ("custom: {regions: {a+b: {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}", "the name 'a+b' holds + or /"),
+        ("custom: {maximal_calendar: no_leap}", "got 'no_leap' (text), expected '360_day', 'noleap',"),
+        ("custom: {maximal_calendar: no_leap}", "did you mean noleap?"),
+        ("custom: {stack_drop_nans: perhaps}", "`custom.stack_drop_nans` ({file}, line 1): got 'perhaps' (text): expected a valid boolean"),  # noqa: E501
+        ("custom: {working_chunks: {loc: 0}}", "`custom.working_chunks.loc` ({file}, line 1): got 0 (a whole number): expected a number of points above 0, or -1"),  # noqa: E501
+        ("custom: {ref_period: ['1991']}", "`custom.ref_period` ({file}, line 1): got ['1991'] (a list): expected two years, [first, last]"),  # noqa: E501
+        ("custom: {ref_period: ['2020', '1991']}", "expected [first, last] in this order, and 2020 is after 1991"),
+        ("custom: {ref_period: [91, 2020]}", "expected two years of four digits"),
+        ("extraction: {simulation: {search_data_catalogs: {restrict_member: {ordered: 1}}}}", "`extraction.simulation.search_data_catalogs.restrict_member` ({file}, line 1): unknown key; did you mean restrict_members?"),  # noqa: E501
+        ("extraction: {simulation: {search_data_catalogs: {data_catalogs: []}}}", "`extraction.simulation.search_data_catalogs.data_catalogs`"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 1, lon1_b: 2, d_lan: 1}}}}}", "`regrid.regrid_dataset.intermediate_grids.reg1.cf_grid_2d.d_lan` ({file}, line 1): unknown key; did you mean d_lon?"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 9, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}}}}}", "expected lon1_b above lon0_b by one cell"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {engine: xclim}}}", "`biasadjust.variables.tasmax.engine` ({file}, line 1): got 'xclim' (text), expected 'auto' or 'xsdba'"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {training_args: {jitter: 1}}}}", "`biasadjust.variables.tasmax.training_args.jitter` ({file}, line 1): unknown key; did you mean jitter_under?"),  # noqa: E501
+        ("clean_up: {xscen_clean_up: {round_var: {pr: ten}}}", "`clean_up.xscen_clean_up.round_var.pr` ({file}, line 1): got 'ten' (text)"),  # noqa: E501
+        ("health_checks: {raise_on: [structur]}", "`health_checks.raise_on.0` ({file}, line 1): got 'structur' (text)"),
+        ("health_checks: {raise_on: [structur]}", "did you mean structure?"),
+        ("health_checks: {structure: {dim: [lat]}}", "`health_checks.structure.dim` ({file}, line 1): unknown key; did you mean dims? Allowed here: dims, coords."),  # noqa: E501
+        ("off-diag: {steps: {simu: {}}}", "`off-diag.steps.simu` ({file}, line 1): unknown key; did you mean sim? Allowed here: ref, sim, scen."),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: nowhere.yml}}}}", "`off-diag.steps.ref.properties_and_measures.properties`: got 'nowhere.yml', expected a YAML file of properties; looked in"),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xclim.indices.tg}}}}}}}", "the property a has the base 'xclim.indices.tg'; expected xsdba.properties.NAME"),  # noqa: E501
+        ("paths: {final: $NOT_SET_ANYWHERE/x}", "`paths.final` ({file}, line 1): got '$NOT_SET_ANYWHERE/x' (text): the environment variable NOT_SET_ANYWHERE is not set"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_named_with_its_path_place_and_what_is_allowed(
+    load_with: Any, tmp_path: Path, change: str, expected: str
+) -> None:
+    assert expected.format(file=tmp_path / "change0.yml") in message(load_with, change)
+
+
+@pytest.mark.parametrize(
+    ("path", "purpose"),
+    [
+        ("custom", "It is regions, chunks and periods."),
+        ("custom.ref_period", "It is first and last year of the calibration period."),
+        ("custom.regions.south.lat_bnds", "It is the southern and the northern bound, degrees north."),
+        ("paths.tmpdir", "It is the folder of intermediate files"),
+        ("extraction.reference.search_data_catalogs.data_catalogs", "It is the catalogues (JSON files)"),
+        ("biasadjust.variables.tasmax.training_args.group", "It is the grouping"),
+        ("off-diag.steps.scen", "It is the scenario."),
+        ("off-diag.steps.sim.properties_and_measures.properties", "It is the definitions of the properties"),
+    ],
+)
+def test_a_missing_key_is_named_with_what_it_is_for(
+    write: Any, content: dict[str, Any], path: str, purpose: str
+) -> None:
+    *outer, last = path.split(".")
+    section = content
+    for key in outer:
+        section = section[key]
+    del section[last]
+    with pytest.raises(ConfigurationError) as caught:
+        load([write(content)])
+    line = next(line for line in str(caught.value).splitlines() if f"`{path}`" in line)
+    assert "this key is missing." in line
+    assert purpose in line
+
+
+def test_all_problems_are_listed_at_once(load_with: Any) -> None:
+    text = message(load_with, "custom: {ref_period: 5, regoins: {}}\npaths: {tmpdir: 7}")
+    assert "has 3 problems" in text
+    assert [name in text for name in ("`custom.ref_period`", "`custom.regoins`", "`paths.tmpdir`")] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ("[46.95, 50]", "overlap: south ends at 47.05 degrees north and north begins at 46.95."),
+        ("[47.15, 50]", "leave a gap: south ends at 47.05 degrees north and north begins at 47.15."),
+    ],
+)
+def test_regions_that_overlap_or_leave_a_gap_are_named_with_their_bounds(
+    load_with: Any, bounds: str, expected: str
+) -> None:
+    text = message(load_with, f"custom: {{regions: {{north: {{lat_bnds: {bounds}}}}}}}")
+    assert f"`custom.regions.south` and `custom.regions.north` {expected}" in text
+
+
+def test_regions_of_different_longitudes_need_not_meet(load_with: Any) -> None:
+    config = load_with("custom: {regions: {west: {lon_bnds: [-100, -80], lat_bnds: [30, 48]}}}")
+    assert list(config.custom.regions) == ["south", "north", "west"]
+
+
+def test_a_domain_whose_host_is_unknown_lists_the_choices(load_with: Any) -> None:
+    text = message(load_with, "off-diag: {steps: {ref: {domain: {Ute: sout}}}}")
+    assert "`off-diag.steps.ref.domain.Ute`: got 'sout', expected one of south, north; did you mean south?" in text
+
+
+def test_the_reference_has_no_file_of_the_whole_domain_to_host_a_domain(load_with: Any) -> None:
+    assert "got 'NAM', expected one of south, north" in message(
+        load_with, "off-diag: {steps: {ref: {domain: {Ute: NAM}}}}"
+    )
+
+
+def test_a_domain_without_a_host_is_an_error(load_with: Any) -> None:
+    text = message(load_with, "off-diag: {domains: {Dene: {lat_bnds: [48, 49], lon_bnds: [-70, -65]}}}")
+    assert "`off-diag.steps.ref.domain.Dene` is missing" in text
+
+
+def test_a_domain_that_leaves_its_host_is_an_error_with_both_boxes(load_with: Any) -> None:
+    text = message(load_with, "off-diag: {domains: {Ute: {lat_bnds: [46, 48]}}}")
+    assert "the domain Ute (46..48 degrees north, -70..-65 degrees east) is not inside its host south" in text
+    assert "(45..47.05 degrees north, -80..-60 degrees east)" in text
+
+
+def test_a_domain_may_have_longitudes_from_0_to_360(load_with: Any) -> None:
+    assert load_with("off-diag: {domains: {Ute: {lon_bnds: [290, 295]}}}").off_diag.domains["Ute"].lon_bnds == (
+        290,
+        295,
+    )
+
+
+def test_an_adjusted_variable_must_be_extracted(load_with: Any) -> None:
+    args = "{training_args: {group: time}, adjusting_args: {}}"
+    text = message(load_with, f"biasadjust: {{variables: {{tasmux: {args}}}}}")
+    assert "`biasadjust.variables.tasmux`: this variable is not among those of" in text
+    assert "did you mean tasmax?" in text
+
+
+def test_a_reference_without_one_source_is_an_error(load_with: Any) -> None:
+    change = "extraction: {reference: {search_data_catalogs: {other_search_criteria: {source: [A, B]}}}}"
+    assert "other_search_criteria.source`: got ['A', 'B'], expected one name" in message(load_with, change)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ("clean_up: {xscen_clean_up: {clip_var: {pr: [0, 1]}}}", "clean_up.xscen_clean_up.clip_var"),
+        ("biasadjust: {variables: {tasmax: {training_args: {jitter_over: {thresh: 1 K}}}}}", "jitter_over"),
+        ("extraction: {simulation: {create_mask: {variable: sftlf}}}", "extraction.simulation.create_mask"),
+    ],
+)
+def test_a_key_that_would_change_numbers_and_is_not_supported_is_refused(
+    load_with: Any, change: str, path: str
+) -> None:
+    text = message(load_with, change)
+    assert path in text
+    assert "espo_luigi does not know how to" in text
+
+
+def test_a_key_that_would_change_attributes_only_is_warned_about(
+    load_with: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "espo_luigi.config"):
+        load_with("clean_up: {xscen_clean_up: {change_attr_prefix: dataset}}")
+    assert "`clean_up.xscen_clean_up.change_attr_prefix` has no effect" in caplog.text
+
+
+def test_a_missing_file_is_named_with_the_folder_that_was_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=rf"The file {tmp_path}/none.yml does not exist .*from {tmp_path}"):
+        load(["none.yml"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("custom:\n  a: [1, 2\n  b: 3\n", "line 3, column"),
+        ("custom: *nowhere\n", "line 1, column 9: not valid YAML: found undefined alias 'nowhere'"),
+        ("custom:\n  stack_drop_nans: true\n  stack_drop_nans: false\n", "line 3: duplicate key `custom.stack_drop_nans`, already given on line 2"),  # noqa: E501
+        ("- a\n- b\n", "line 1: got a list, expected sections"),
+        ("just text\n", "line 1: got the value 'just text', expected sections"),
+        ("? [a, b]\n: c\n", "line 1: got a list as a key, expected text"),
+        ("custom: &a\n  b: *a\n", "line 1: the anchor of `custom.b` contains itself"),
+        ("custom: \x07\n", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_yaml_that_cannot_be_used_is_named_with_file_and_line(write: Any, text: str, expected: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load([path])
+    assert str(path) in str(caught.value)
+    assert expected in str(caught.value)
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load([tmp_path])

@@ -1,0 +1,286 @@
+"""Loading: merging, anchors, frozen values, the hash, paths and environment variables."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from espo_luigi.config import RunConfig, load
+from espo_luigi.errors import ConfigurationError
+
+
+def test_values_have_the_types_that_tasks_expect(load_with: Any) -> None:
+    config = load_with()
+    assert isinstance(config, RunConfig)
+    assert config.paths.tmpdir == Path("/tmp/espo/scratch")
+    assert list(config.custom.regions) == ["south", "north"]
+    assert config.custom.regions["south"].lat_bnds == (45.0, 47.05)
+    assert config.custom.regions["south"].tile_buffer == 0
+    assert config.custom.amno_region.tile_buffer == 1.5
+    assert config.custom.ref_period == ("1991", "2020")
+    assert config.reference_source == "ERA5-Land"
+    assert config.variables == ("tasmax", "tasmin", "pr", "dtr")
+    assert config.extraction.simulation.search_data_catalogs.data_catalogs == (Path("/data/simulation.json"),)
+    assert config.extraction.simulation.search_data_catalogs.restrict_members == {"ordered": 1}
+    assert config.diagnostics is None
+    assert config.demo is None
+
+
+def test_later_files_win_key_by_key_and_replace_lists(load_with: Any) -> None:
+    config = load_with(
+        "custom: {ref_period: ['1981', '2010'], final_chunks: {lat: 10}}",
+        "extraction: {simulation: {search_data_catalogs: {other_search_criteria: {experiment: [ssp245, ssp370]}}}}",
+        "custom: {final_chunks: {lon: 5}}",
+    )
+    assert config.custom.ref_period == ("1981", "2010")
+    assert config.custom.sim_period == ("1950", "2100")
+    assert config.custom.final_chunks == {"lat": 10, "lon": 5}
+    criteria = config.extraction.simulation.search_data_catalogs.other_search_criteria
+    assert criteria == {"experiment": ["ssp245", "ssp370"]}
+
+
+def test_an_empty_section_of_a_later_file_changes_nothing(load_with: Any) -> None:
+    assert load_with("biasadjust:\npaths:\n").hash == load_with().hash
+
+
+def test_null_removes_a_key_of_an_earlier_file(load_with: Any) -> None:
+    change = "extraction: {simulation: {search_data_catalogs: {restrict_members: null}}}"
+    assert load_with(change).extraction.simulation.search_data_catalogs.restrict_members is None
+
+
+def test_anchors_and_merge_keys_are_resolved_with_own_keys_first(load_with: Any) -> None:
+    config = load_with(
+        """
+biasadjust:
+  variables:
+    dtr:
+      training_args: &training
+        group: {group: time.dayofyear, window: 31}
+        jitter_under: {thresh: 1e-4 K}
+        xclim_train_args: {kind: '*', nquantiles: 50}
+      adjusting_args: &adjusting {xclim_adjust_args: {interp: nearest}}
+    pr:
+      training_args:
+        jitter_under: {thresh: 0.01 mm d-1}
+        <<: *training
+      adjusting_args: *adjusting
+"""
+    )
+    training = config.biasadjust.variables["pr"].training_args
+    assert training["jitter_under"] == {"thresh": "0.01 mm d-1"}
+    assert training["xclim_train_args"] == {"kind": "*", "nquantiles": 50}
+    assert config.biasadjust.variables["pr"].adjusting_args["xclim_adjust_args"] == {"interp": "nearest"}
+
+
+def test_periods_of_the_adjustment_come_from_custom_when_not_given(load_with: Any) -> None:
+    tasmax = load_with().biasadjust.variables["tasmax"]
+    assert tasmax.training_args["period"] == ["1991", "2020"]
+    assert tasmax.adjusting_args["periods"] == ["1950", "2100"]
+    assert tasmax.engine == "auto"
+    assert set(tasmax.training_args) == {"period", "method", "group", "xclim_train_args"}
+
+
+@pytest.mark.parametrize("period", ["[1991, 2020]", "['1991', '2020']", "[['1991', '2020']]"])
+def test_periods_may_be_numbers_text_or_a_list_of_one_period(load_with: Any, period: str) -> None:
+    config = load_with(
+        f"custom: {{ref_period: {period}}}",
+        f"extraction: {{reference: {{search_data_catalogs: {{periods: {period}}}}}}}",
+        f"biasadjust: {{variables: {{tasmax: {{adjusting_args: {{periods: {period}}}}}}}}}",
+    )
+    assert config.custom.ref_period == ("1991", "2020")
+    assert config.extraction.reference.search_data_catalogs.periods == ("1991", "2020")
+    assert config.biasadjust.variables["tasmax"].adjusting_args["periods"] == ["1991", "2020"]
+
+
+def test_several_periods_stay_several(load_with: Any) -> None:
+    periods = "[['1951', '1980'], ['2021', '2050']]"
+    config = load_with(f"biasadjust: {{variables: {{tasmax: {{adjusting_args: {{periods: {periods}}}}}}}}}")
+    found = config.biasadjust.variables["tasmax"].adjusting_args["periods"]
+    assert found == [["1951", "1980"], ["2021", "2050"]]
+
+
+def test_dates_in_attributes_stay_text_and_keys_are_what_was_written(load_with: Any) -> None:
+    attrs = "{cat:date_start: 1950-01-01, no: Norway, 2020: a year}"
+    config = load_with(f"clean_up: {{xscen_clean_up: {{add_attrs: {{global: {attrs}}}}}}}")
+    found = config.clean_up.add_attrs["global"]
+    assert found == {"cat:date_start": "1950-01-01", "no": "Norway", "2020": "a year"}
+
+
+def test_fixed_variables_are_not_among_those_that_are_adjusted(load_with: Any) -> None:
+    change = "extraction: {simulation: {search_data_catalogs: {variables_and_freqs: {sftlf: fx}}}}"
+    assert "sftlf" not in load_with(change).variables
+
+
+def test_health_checks_are_the_keyword_arguments_that_were_given(load_with: Any) -> None:
+    config = load_with("health_checks: {structure: {dims: [lat, lon]}, flags: {pr: {negative_accumulation_values: }}}")
+    assert config.health_checks["structure"] == {"dims": ["lat", "lon"]}
+    assert config.health_checks["flags"] == {"pr": {"negative_accumulation_values": {}}}
+    assert "calendar" not in config.health_checks
+
+
+def test_dask_client_loses_its_folder_and_settings_get_dotted_names(load_with: Any) -> None:
+    config = load_with(
+        """
+dask:
+  client: {local_directory: /somewhere, dashboard_address: 6787}
+  array.slicing.split_large_chunks: false
+  distributed: {worker: {memory: {spill: 0.7}}}
+"""
+    )
+    assert config.dask_client == {"dashboard_address": 6787}
+    assert config.dask_settings == {
+        "array.slicing.split_large_chunks": False,
+        "distributed.worker.memory.spill": 0.7,
+    }
+
+
+def test_the_configuration_cannot_be_changed(load_with: Any) -> None:
+    config = load_with()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.custom.stack_drop_nans = False
+    with pytest.raises(TypeError, match="frozen"):
+        config.custom.regions["west"] = config.custom.regions["south"]
+    with pytest.raises(TypeError, match="frozen"):
+        config.biasadjust.variables["tasmax"].training_args["group"]["window"] = 5
+    with pytest.raises(TypeError, match="frozen"):
+        config.custom.working_chunks |= {"lat": 1}
+    assert config.custom.working_chunks == {"lat": 20, "lon": 20, "loc": 600, "time": -1}
+
+
+def test_copies_of_frozen_dictionaries_are_ordinary_ones(load_with: Any) -> None:
+    group = load_with().biasadjust.variables["tasmax"].training_args["group"]
+    for one in (copy.deepcopy(group), pickle.loads(pickle.dumps(group)), group | {}, dict(group)):  # noqa: S301
+        assert type(one) is dict
+        assert one == group
+    assert json.loads(json.dumps(group)) == group
+
+
+def test_the_hash_does_not_depend_on_how_the_same_is_written(write: Any, small: str, content: dict[str, Any]) -> None:
+    one = load([write(small, "one.yml")])
+    reordered = {key: content[key] for key in reversed(content)}
+    reordered["custom"] = {key: content["custom"][key] for key in reversed(content["custom"])}
+    two = load([write(reordered, "two.yml")])
+    paths = write({"paths": content.pop("paths")}, "paths.yml")
+    rest = write(content, "rest.yml")
+    assert one.hash == two.hash == load([paths, rest]).hash == load([rest, paths]).hash
+    assert len(one.hash) == 12
+    assert set(one.hash) <= set("0123456789abcdef")
+
+
+def test_the_hash_is_the_same_with_defaults_written_out(load_with: Any) -> None:
+    assert load_with("custom: {maximal_calendar: noleap, final_chunks: {lat: 50, lon: 50}}").hash == load_with().hash
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "custom: {ref_period: ['1981', '2010']}",
+        "paths: {final: /elsewhere}",
+        "biasadjust: {variables: {tasmax: {training_args: {xclim_train_args: {nquantiles: 20}}}}}",
+        "clean_up: {problems: [an_id]}",
+    ],
+)
+def test_the_hash_changes_with_what_can_change_a_product(load_with: Any, change: str) -> None:
+    assert load_with(change).hash != load_with().hash
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["dask: {client: {dashboard_address: 1}}", "logging: {version: 1}", "io: {rechunk: {worker_mem: 9GB}}"],
+)
+def test_the_hash_does_not_change_with_what_cannot(load_with: Any, change: str) -> None:
+    assert load_with(change).hash == load_with().hash
+
+
+def test_the_hash_counts_the_order_of_regions_in_which_products_are_concatenated(
+    write: Any, content: dict[str, Any]
+) -> None:
+    first = load([write(content, "first.yml")])
+    content["custom"]["regions"] = dict(reversed(content["custom"]["regions"].items()))
+    assert load([write(content, "second.yml")]).hash != first.hash
+
+
+def test_environment_variables_and_the_home_folder_are_expanded(
+    load_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("ESPO_OUTPUT", "/project/out")
+    config = load_with(
+        "paths: {final: $ESPO_OUTPUT/espo, tmpdir: ~/scratch, project_catalog: '${ESPO_OUTPUT}/cat.json'}",
+        "extraction: {reference: {search_data_catalogs: {data_catalogs: $ESPO_OUTPUT/ref.json}}}",
+    )
+    assert config.paths.final == Path("/project/out/espo")
+    assert config.paths.tmpdir == Path("/home/somebody/scratch")
+    assert config.paths.project_catalog == Path("/project/out/cat.json")
+    assert config.extraction.reference.search_data_catalogs.data_catalogs == (Path("/project/out/ref.json"),)
+
+
+def test_relative_folders_start_from_the_working_folder(
+    load_with: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_with("paths: {final: results}").paths.final == tmp_path / "results"
+
+
+PROPERTIES = {"indicators": {"mean_pr": {"base": "xclim.sdba.properties.mean", "input": {"da": "pr"}}}}
+
+
+@pytest.mark.parametrize("place", ["working folder", "configuration's folder"])
+def test_a_properties_file_is_found_from_the_working_or_the_configuration_folder(
+    load_with: Any, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    path = folder / "some.yml" if place == "working folder" else tmp_path / "some.yml"
+    path.write_text(yaml.safe_dump(PROPERTIES))
+    config = load_with("off-diag: {steps: {ref: {properties_and_measures: {properties: some.yml}}}}")
+    definitions = config.off_diag.steps["ref"].properties
+    assert definitions == {"indicators": {"mean_pr": {"base": "xsdba.properties.mean", "input": {"da": "pr"}}}}
+    assert type(definitions["indicators"]) is dict
+
+
+def test_unknown_sections_are_warned_about_with_the_nearest_name(
+    load_with: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "espo_luigi.config"):
+        config = load_with("clean-up: {problems: []}")
+    assert "`clean-up` is unknown and has no effect; did you mean clean_up?" in caplog.text
+    assert config.clean_up.problems == ()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "project",
+        "tasks",
+        "indicators",
+        "indicator",
+        "aggregate",
+        "ensemble",
+        "scripting",
+        "io",
+        "utils",
+        "tdd",
+        "logging",
+        "dask",
+        "demo",
+    ],
+)
+def test_known_sections_are_accepted_in_silence(load_with: Any, section: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "espo_luigi.config"):
+        load_with(f"{section}: {{anything: {{at: all}}}}")
+    assert not caplog.records
+
+
+def test_no_file_at_all_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="No configuration file was given"):
+        load([])

@@ -29,7 +29,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
 
     Mappings are merged key by key; for anything else, the later file wins. Names of older versions of ESPO-G's
     schema are accepted. Environment variables and ``~`` in paths are expanded; relative paths start from the working
-    folder, those of files to be read also from the folders of the configuration files.
+    folder, those of files to be read also from the folders of the configuration files and the folders above these.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places = _merged(paths)
-    folders = tuple(dict.fromkeys(path.parent for path in paths))
+    # ESPO-G's files say `config/NAME.yml` from the project's folder, and lie in its folder `config`: hence the parent.
+    folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
     content = _with_properties(fill_in(content), folders)
     try:
         config = RunConfig.model_validate(content, context={"folders": folders})

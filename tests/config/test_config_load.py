@@ -233,19 +233,34 @@ def test_relative_folders_start_from_the_working_folder(
 PROPERTIES = {"indicators": {"mean_pr": {"base": "xclim.sdba.properties.mean", "input": {"da": "pr"}}}}
 
 
-@pytest.mark.parametrize("place", ["working folder", "configuration's folder"])
-def test_a_properties_file_is_found_from_the_working_or_the_configuration_folder(
-    load_with: Any, write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize(
+    ("name", "place"), [("some.yml", "work"), ("some.yml", "."), ("config/some.yml", "work/config")]
+)
+def test_a_properties_file_is_found_from_the_working_folder_or_the_configurations(
+    load_with: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str
 ) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    path = folder / "some.yml" if place == "working folder" else tmp_path / "some.yml"
-    path.write_text(yaml.safe_dump(PROPERTIES))
-    config = load_with("off-diag: {steps: {ref: {properties_and_measures: {properties: some.yml}}}}")
+    (tmp_path / "work" / "config").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / place / "some.yml").write_text(yaml.safe_dump(PROPERTIES))
+    config = load_with(f"off-diag: {{steps: {{ref: {{properties_and_measures: {{properties: {name}}}}}}}}}")
     definitions = config.off_diag.steps["ref"].properties
     assert definitions == {"indicators": {"mean_pr": {"base": "xsdba.properties.mean", "input": {"da": "pr"}}}}
     assert type(definitions["indicators"]) is dict
+
+
+def test_a_properties_file_named_from_the_projects_folder_is_found_from_elsewhere(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project" / "config"
+    folder.mkdir(parents=True)
+    (folder / "config.yml").write_text(small)
+    (folder / "some.yml").write_text(yaml.safe_dump(PROPERTIES))
+    (folder / "more.yml").write_text(
+        "off-diag: {steps: {ref: {properties_and_measures: {properties: config/some.yml}}}}"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = load([folder / "config.yml", folder / "more.yml"])
+    assert list(config.off_diag.steps["ref"].properties["indicators"]) == ["mean_pr"]
 
 
 def test_unknown_sections_are_warned_about_with_the_nearest_name(

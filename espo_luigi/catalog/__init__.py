@@ -1,0 +1,10 @@
+"""Finding datasets: intake-esm/xscen catalogues, the search that ESPO-G configures, opening what it finds, making catalogues."""
+
+from __future__ import annotations
+
+from espo_luigi.catalog.build import CatalogReport, make_catalog
+from espo_luigi.catalog.open import open_match
+from espo_luigi.catalog.read import Asset, read_catalogue
+from espo_luigi.catalog.search import Catalog, Match
+
+__all__ = ["Asset", "Catalog", "CatalogReport", "Match", "make_catalog", "open_match", "read_catalogue"]

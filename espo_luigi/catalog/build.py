@@ -1,0 +1,276 @@
+"""Making a catalogue from a folder of CMIP6-style NetCDF files and Zarr stores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.catalog.read import COLUMNS, make_id
+from espo_luigi.errors import CatalogError
+
+logger = logging.getLogger(__name__)
+
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "mip_era": ("mip_era", "project_id"),
+    "activity": ("activity_id",),
+    "driving_model": ("driving_source_id", "driving_model_id"),
+    "driving_member": ("driving_variant_label", "driving_model_ensemble_member"),
+    "institution": ("institution_id", "institute_id"),
+    "source": ("source_id", "model_id"),
+    "experiment": ("experiment_id", "driving_experiment_id", "driving_experiment_name"),
+    "member": ("variant_label", "member_id", "version_realization", "rcm_version_id"),
+    "frequency": ("frequency",),
+    "domain": ("domain_id", "CORDEX_domain"),
+    "version": ("version",),
+}
+"""Where each column is found in a file's global attributes: CMIP6 and CORDEX names, in order of preference."""
+
+_FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h"}
+_XRFREQ_OF_DAYS = ((1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
+_FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()}
+_MEMBER = r"r\d+i\d+p\d+(?:f\d+)?"
+_CMIP_NAME = re.compile(
+    rf"(?P<variable>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)_(?P<source>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)_(?P<member>{_MEMBER})"
+    r"(?:_(?P<grid>g[a-z0-9]+))?(?:_(?P<dates>\d{4,}-\d{4,}))?$"
+)
+_CORDEX_NAME = re.compile(
+    rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
+    rf"_(?P<driving_member>{_MEMBER})_(?P<source>[A-Za-z0-9-]+)_(?P<member>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)(?:_(?P<dates>\d{{4,}}-\d{{4,}}))?$"
+)
+_ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
+
+
+@dataclass(frozen=True)
+class CatalogReport:
+    """What `make_catalog` found."""
+
+    found: int
+    """The number of files and stores in the catalogue."""
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    """What is not in it, and why."""
+
+
+def make_catalog(folder: Path, out: Path) -> CatalogReport:
+    """Write a catalogue (JSON, with its CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
+
+    What a file is comes from its attributes (``cat:…`` first, then those of CMIP6 or CORDEX), then from its name
+    (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
+
+    Raises
+    ------
+    CatalogError
+        If the folder does not exist, holds nothing that can be read, or the catalogue cannot be written there.
+    """
+    folder, out = Path(folder), Path(out)
+    if not folder.is_dir():
+        raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
+    rows: list[dict[str, str]] = []
+    unreadable: list[tuple[Path, str]] = []
+    for path in sorted(find_data(folder)):
+        try:
+            rows.append(describe(path.absolute()))
+        # A damaged file may raise nearly anything from its backend; each is reported, none stops the others.
+        except Exception as error:
+            unreadable.append(
+                (path, f"{error}" if isinstance(error, CatalogError) else f"{type(error).__name__}: {error}")
+            )
+            logger.warning("%s is not in the catalogue: %s", *unreadable[-1])
+    if not rows:
+        reasons = (
+            "; ".join(f"{path}: {reason}" for path, reason in unreadable[:5])
+            or "there are no *.nc, *.zarr or *.zarr.zip"
+        )
+        raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
+    _write(rows, out)
+    return CatalogReport(len(rows), unreadable)
+
+
+def find_data(folder: Path) -> Iterator[Path]:
+    """Yield the NetCDF files and Zarr stores below a folder, without looking into stores."""
+    for place, folders, files in os.walk(folder):
+        stores = [name for name in folders if name.endswith(".zarr")]
+        folders[:] = [name for name in folders if name not in stores and not name.startswith(".")]
+        data = [name for name in files if name.endswith((".nc", ".nc4", ".zarr.zip")) and not name.startswith(".")]
+        yield from (Path(place) / name for name in [*stores, *data])
+
+
+def describe(path: Path) -> dict[str, str]:
+    """Return one file's row of a catalogue, by its attributes, its name and its place.
+
+    Raises
+    ------
+    CatalogError
+        If its source (the model or dataset), its frequency or its variables cannot be told.
+    """
+    with _opened(path) as ds:
+        row = _of_place(path) | _of_name(path) | _of_attributes(ds.attrs)
+        row |= _of_contents(ds, row)
+    row |= {"format": "nc" if path.suffix in (".nc", ".nc4") else "zarr", "path": str(path)}
+    row = _defaults(row)
+    if "source" not in row:
+        raise CatalogError(
+            "no source: neither attributes (source_id, cat:source) nor the file's name say which model or dataset it is; "
+            "set the global attribute cat:source, or name it {var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
+        )
+    return {"id": make_id(row), **row}
+
+
+def _opened(path: Path) -> xr.Dataset:
+    options: dict[str, Any] = {"decode_timedelta": False}
+    if path.suffix in (".nc", ".nc4"):
+        return xr.open_dataset(path, **options)
+    from zarr.storage import ZipStore
+
+    return xr.open_dataset(ZipStore(path, mode="r") if path.suffix == ".zip" else path, engine="zarr", **options)
+
+
+def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for column, names in _ATTRIBUTES.items():
+        values = (str(attrs.get(name, "")).strip() for name in names)
+        value = next((value for value in values if value.lower() not in _ABSENT), None)
+        if value is not None:
+            # Attributes may list several activities ("ScenarioMIP AerChemMIP"): the first is the file's folder in ESGF.
+            found[column] = value.split()[0]
+    table = str(attrs.get("table_id", "")).strip()
+    if "frequency" not in found and table in _FREQUENCIES:
+        found["frequency"] = table
+    stated = {key.removeprefix("cat:"): str(value) for key, value in attrs.items() if key.startswith("cat:")}
+    return found | {
+        column: value for column, value in stated.items() if column in COLUMNS and column not in ("id", "path")
+    }
+
+
+def _of_name(path: Path) -> dict[str, str]:
+    stem = re.sub(r"(\.nc4?|\.zarr|\.zarr\.zip)$", "", path.name)
+    match = _CORDEX_NAME.match(stem) or _CMIP_NAME.match(stem)
+    if match is None:
+        return {}
+    parts = {key: value for key, value in match.groupdict().items() if value is not None}
+    frequency = {"frequency": parts["table"]} if parts["table"] in _FREQUENCIES else {}
+    return {key: value for key, value in parts.items() if key in COLUMNS} | frequency
+
+
+def _of_place(path: Path) -> dict[str, str]:
+    """Activity and institution from an ESGF tree: …/{mip_era}/{activity}/{institution}/{source}/…"""
+    source = _of_name(path).get("source")
+    folders = path.parts[:-1]
+    if source not in folders or folders.index(source) < 3:
+        return {}
+    era, activity, institution = folders[folders.index(source) - 3 : folders.index(source)]
+    return {"mip_era": era, "activity": activity, "institution": institution} if era.startswith("CMIP") else {}
+
+
+def _of_contents(ds: xr.Dataset, row: Mapping[str, str]) -> dict[str, str]:
+    variables = _climate_variables(ds)
+    if not variables:
+        raise CatalogError(
+            f"no variable with latitudes and longitudes; it has {', '.join(map(str, ds.variables)) or 'none'}"
+        )
+    found = {"variable": repr(tuple(variables))}
+    if "time" not in ds.dims or not ds.sizes["time"]:
+        return found | {"xrfreq": "fx", "frequency": "fx"}
+    times = ds["time"].values
+    xrfreq = _frequency(times) or _FREQUENCIES.get(row.get("frequency", ""))
+    if xrfreq is None:
+        raise CatalogError(
+            f"no frequency: {len(times)} time steps of unequal length and no attribute frequency or table_id"
+        )
+    dates = {"date_start": _stamp(times[0]), "date_end": _stamp(times[-1])}
+    return found | dates | {"xrfreq": xrfreq, "frequency": _FREQUENCY_OF.get(xrfreq, row.get("frequency", ""))}
+
+
+def _climate_variables(ds: xr.Dataset) -> list[str]:
+    bounds = {value.attrs.get("bounds") or value.encoding.get("bounds") for value in ds.variables.values()}
+    names = [str(name) for name, data in ds.data_vars.items() if data.ndim >= 2 and name not in bounds]
+    coordinates = {"lat", "lon", "latitude", "longitude", "nav_lat", "nav_lon"}
+    return [name for name in names if name not in coordinates and not name.endswith(("_bnds", "_bounds", "_vertices"))]
+
+
+def _frequency(times: np.ndarray) -> str | None:
+    if len(times) < 2:
+        return None
+    steps = np.diff(times[:1000]).astype("timedelta64[s]").astype("float64") / 86400
+    typical = float(np.median(steps))
+    exact = [name for days, name in _XRFREQ_OF_DAYS if abs(typical - days) < 1e-3]
+    if exact:
+        return exact[0]
+    return "MS" if 27.9 < typical < 31.1 else "YS" if 359.9 < typical < 366.1 else None
+
+
+def _stamp(time: Any) -> str:
+    """A date as xscen writes it, at midnight; the last days of a 360-day February become one that Python knows."""
+    text = str(time)[:10]
+    day = "28" if text[5:7] == "02" and int(text[8:10]) > 28 and not isinstance(time, np.datetime64) else text[8:10]
+    return f"{text[:8]}{day} 00:00"
+
+
+def _defaults(row: Mapping[str, str]) -> dict[str, str]:
+    """What CMIP6 leaves to be understood: its era, activity and domain; and that what has no experiment is no simulation."""
+    filled = {key: value for key, value in row.items() if key in COLUMNS and value}
+    experiment = filled.get("experiment", "")
+    inferred = {
+        "type": "simulation" if experiment else "reconstruction",
+        "processing_level": "raw",
+        "domain": "global" if experiment else "",
+        "activity": "CMIP" if experiment == "historical" else "ScenarioMIP" if experiment.startswith("ssp") else "",
+        "mip_era": "CMIP6" if re.fullmatch(r"r\d+i\d+p\d+f\d+", filled.get("member", "")) else "",
+    }
+    return {key: value for key, value in inferred.items() if value} | filled
+
+
+def _write(rows: list[dict[str, str]], out: Path) -> None:
+    table = out.with_suffix(".csv")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(sorted(rows, key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"])))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # The table first: a JSON file is never there without it.
+        _replace(table, text.getvalue())
+        _replace(out, json.dumps(_description(out, table), indent=2) + "\n")
+    except OSError as error:
+        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _description(out: Path, table: Path) -> dict[str, Any]:
+    """The JSON file that intake-esm and xscen open: datasets are grouped by id, domain, level and frequency."""
+    aggregations = [
+        {"type": "join_existing", "attribute_name": "date_start", "options": {"dim": "time"}},
+        {"type": "union", "attribute_name": "variable", "options": {}},
+    ]
+    return {
+        "esmcat_version": "0.1.0",
+        "id": out.stem,
+        "description": "Made by espo catalog",
+        "title": out.stem,
+        "attributes": [],
+        "catalog_file": table.name,
+        "assets": {"column_name": "path", "format": None, "format_column_name": "format"},
+        "aggregation_control": {
+            "variable_column_name": "variable",
+            "groupby_attrs": ["id", "domain", "processing_level", "xrfreq"],
+            "aggregations": aggregations,
+        },
+    }

@@ -1,0 +1,229 @@
+"""Opening what a search found, lazily, as one dataset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.read import Asset
+from espo_luigi.catalog.search import Match
+from espo_luigi.errors import DataError
+from espo_luigi.science.extract import check_regular, normalise_coordinates, to_canonical_units
+
+logger = logging.getLogger(__name__)
+
+DAYS_PER_CHUNK = 365
+_GRID_TOLERANCE_DEGREES = 1e-4
+
+
+def open_match(
+    match: Match,
+    *,
+    xr_open_kwargs: Mapping[str, Any] | None = None,
+    xr_combine_kwargs: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Open the files of a search's match as one dataset of daily data; lazy (dask).
+
+    Parameters
+    ----------
+    match : Match
+        What `Catalog.search` found.
+    xr_open_kwargs : mapping, optional
+        For `xarray.open_dataset`; time deltas stay numbers and chunks are chosen unless it says otherwise.
+    xr_combine_kwargs : mapping, optional
+        For `xarray.combine_by_coords`; ``data_vars="minimal"`` and ``combine_attrs="drop_conflicts"`` unless it says otherwise.
+
+    Returns
+    -------
+    xarray.Dataset
+        The match's `variables` in K and kg m-2 s-1, in their stored dtype and calendar; coordinates `time` (midnight),
+        `lat`, `lon` (and those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or unreadable, lacks a variable, has unknown units or another grid or calendar than the others,
+        or days are missing or double.
+    """
+    pieces = [
+        (asset, name, piece)
+        for asset in match.assets
+        for name, piece in _open_asset(asset, match, dict(xr_open_kwargs or {})).items()
+    ]
+    for name in match.variables:
+        _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match)
+    combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match, xr_combine_kwargs or {}))
+
+
+def _catalogue_attributes(match: Match, combine_kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """The catalogue's columns as ``cat:…``; with combine_attrs "override" also the first file's own, as xscen does."""
+    first = dict(match.assets[0].columns) if combine_kwargs.get("combine_attrs") == "override" else {}
+    columns = {**first, **match.columns}
+    columns["variable"] = ",".join(match.variables)
+    dates = [
+        (asset.columns["date_start"], asset.columns["date_end"]) for asset in match.assets if asset.start and asset.end
+    ]
+    if dates:
+        columns["date_start"], columns["date_end"] = min(start for start, _ in dates), max(end for _, end in dates)
+    key = ".".join(columns[name] for name in ("id", "domain", "processing_level", "xrfreq") if name in columns)
+    return {"intake_esm_dataset_key": key, **{f"cat:{name}": value for name, value in columns.items()}}
+
+
+def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict[str, xr.Dataset]:
+    """Each wanted variable of one file as a dataset of its own, at midnight stamps, only the years of the match."""
+    ds = _open_file(asset, match, open_kwargs)
+    wanted = [name for name in match.variables if name in asset.variables]
+    missing = [name for name in wanted if name not in ds.data_vars]
+    if missing:
+        raise DataError(
+            f"{asset.path} has no variable {', '.join(missing)}; it has {', '.join(map(str, ds.data_vars))}. Correct the catalogue."
+        )
+    try:
+        named = normalise_coordinates(ds)
+    except DataError as error:
+        raise DataError(f"{asset.path}: {error}") from None
+    floored = _within(_floored(named, asset), match.periods)
+    if not floored.sizes["time"]:
+        return {}
+    return {name: _single(floored, name, asset) for name in wanted}
+
+
+def _single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
+    data = to_canonical_units(ds[name], asset.path).copy(deep=False)
+    # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are.
+    data.attrs = {key: value for key, value in data.attrs.items() if key != "grid_mapping"}
+    # Nor are a file's packing, chunks and fill values those of what is made from it.
+    return ds[[]].assign({name: data}).drop_encoding()
+
+
+def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Dataset:
+    if "://" not in asset.path and not Path(asset.path).exists():
+        raise DataError(
+            f"{asset.path} is in the catalogue (id {match.id}) but does not exist; correct the catalogue or the path."
+        )
+    try:
+        return (
+            _open_zarr(asset, open_kwargs)
+            if _is_zarr(asset)
+            else _open_netcdf(asset.path, match.variables, open_kwargs)
+        )
+    except DataError:
+        raise
+    # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
+    except Exception as error:
+        raise DataError(
+            f"{asset.path} (id {match.id}) cannot be read: {type(error).__name__}: {error}. Download or make the file again, or exclude it."
+        ) from error
+
+
+def _is_zarr(asset: Asset) -> bool:
+    return asset.columns.get("format") == "zarr" or asset.path.rstrip("/").endswith((".zarr", ".zarr.zip"))
+
+
+def _open_zarr(asset: Asset, open_kwargs: dict[str, Any]) -> xr.Dataset:
+    from zarr.storage import ZipStore
+
+    store = ZipStore(asset.path, mode="r") if asset.path.endswith(".zip") else asset.path
+    return xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **open_kwargs})
+
+
+def _open_netcdf(path: str, variables: tuple[str, ...], open_kwargs: dict[str, Any]) -> xr.Dataset:
+    engine = {"engine": open_kwargs["engine"]} if "engine" in open_kwargs else {}
+    with xr.open_dataset(path, decode_cf=False, **engine) as probe:
+        stored = [probe[name].encoding.get("chunksizes") for name in variables if name in probe]
+        days = max((_days_per_chunk(chunks[0]) for chunks in stored if chunks), default=DAYS_PER_CHUNK)
+    return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **open_kwargs})
+
+
+def _days_per_chunk(stored: int) -> int:
+    """About a year of days in whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
+    return max(DAYS_PER_CHUNK // stored, 1) * stored
+
+
+def _floored(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
+    try:
+        return ds.assign_coords(time=ds["time"].dt.floor("D").assign_attrs(ds["time"].attrs))
+    except (AttributeError, TypeError) as error:
+        raise DataError(
+            f"{asset.path}: time holds {ds['time'].dtype}, not dates ({error}); expected CF times."
+        ) from None
+
+
+def _within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
+    """Only the years from the first period to the last: what is wrong elsewhere does not matter."""
+    if not periods or not ds.sizes["time"]:
+        return ds
+    years = ds["time"].dt.year.values
+    inside = (years >= min(int(start[:4]) for start, _ in periods)) & (years <= max(int(end[:4]) for _, end in periods))
+    indices = np.flatnonzero(inside)
+    return ds.isel(time=slice(indices[0], indices[-1] + 1) if indices.size else slice(0))
+
+
+def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Match) -> None:
+    """Check that the files of one variable make one regular daily series in one calendar."""
+    if not pieces:
+        years = "; ".join(f"{start}-{end}" for start, end in match.periods)
+        raise DataError(f"{match.id}: no file has {name} in {years or 'any year'}; correct the dates in the catalogue.")
+    calendars = {piece["time"].dt.calendar: asset.path for asset, piece in pieces}
+    if len(calendars) > 1:
+        found = ", ".join(f"{calendar} in {path}" for calendar, path in calendars.items())
+        raise DataError(f"{match.id}: {name} has several calendars ({found}); expected one. Exclude one of them.")
+    ordered = sorted(pieces, key=lambda pair: pair[1]["time"].values[0])
+    for asset, piece in ordered:
+        check_regular(piece["time"].values, f"{asset.path}, {name}")
+    for (before, left), (after, right) in zip(ordered, ordered[1:], strict=False):
+        check_regular(
+            np.concatenate([left["time"].values[-1:], right["time"].values[:1]]),
+            f"{name}, from {before.path} to {after.path}",
+        )
+
+
+def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
+    """Give all pieces the coordinates of the first; files of one model often differ by round-off.
+
+    Raises
+    ------
+    DataError
+        If grids differ by more than 1e-4 degrees.
+    """
+    first_asset, _, first = pieces[0]
+    for asset, _, piece in pieces[1:]:
+        if not _same_grid(first, piece):
+            raise DataError(
+                f"{asset.path} and {first_asset.path} are on different grids; expected the same lat and lon. Exclude one."
+            )
+    coordinates = {name: value for name, value in first.coords.items() if "time" not in value.dims}
+    return [piece.assign_coords(coordinates) for _, _, piece in pieces]
+
+
+def _same_grid(first: xr.Dataset, other: xr.Dataset) -> bool:
+    pairs = ((first[name], other[name]) for name in ("lat", "lon"))
+    return all(
+        one.dims == two.dims
+        and one.shape == two.shape
+        and np.allclose(one, two, rtol=0, atol=_GRID_TOLERANCE_DEGREES, equal_nan=True)
+        for one, two in pairs
+    )
+
+
+def _combine(match: Match, pieces: list[xr.Dataset], combine_kwargs: dict[str, Any]) -> xr.Dataset:
+    defaults = {
+        "data_vars": "minimal",
+        "coords": "minimal",
+        "compat": "override",
+        # Only days that all variables have: what one of them lacks at an end is reported with the period.
+        "join": "inner",
+        "combine_attrs": "drop_conflicts",
+    }
+    try:
+        return xr.combine_by_coords(pieces, **{**defaults, **combine_kwargs})  # type: ignore[return-value]
+    except (ValueError, TypeError, xr.MergeError) as error:
+        files = ", ".join(asset.path for asset in match.assets)
+        raise DataError(f"{match.id}: the files do not combine into one dataset ({error}): {files}.") from error

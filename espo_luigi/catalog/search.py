@@ -1,0 +1,347 @@
+"""Searching catalogues for datasets that have all wanted variables over the wanted periods."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.catalog.coverage import Period, as_periods, covering
+from espo_luigi.catalog.history import Dispatched, dispatch_history
+from espo_luigi.catalog.read import COLUMNS, ID_COLUMNS, Asset, read_catalogue
+from espo_luigi.errors import CatalogError
+
+logger = logging.getLogger(__name__)
+
+DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
+"""Variables that can be derived, each with what it is derived from."""
+
+_SHOWN = 12
+_WILDCARD = re.compile(r"(?<!\\)[*?$^]")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A dataset that answers a search: the files to open, and what the catalogue says about it."""
+
+    id: str
+    assets: tuple[Asset, ...]
+    variables: tuple[str, ...]
+    """The variables to read from the files."""
+    derived: tuple[str, ...] = ()
+    """The wanted variables to derive from them."""
+    periods: tuple[Period, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The catalogue's columns, where all files agree."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    variables_and_freqs: Mapping[str, str]
+    periods: tuple[Period, ...]
+    allow_conversion: bool
+
+
+class Catalog:
+    """The rows of one or several catalogues."""
+
+    def __init__(self, assets: Iterable[Asset], sources: Sequence[Path] = ()) -> None:
+        self.assets = tuple(assets)
+        self.sources = tuple(sources)
+
+    @classmethod
+    def from_files(cls, paths: Sequence[Path]) -> Catalog:
+        """Read catalogues (intake-esm JSON files) one after another; rows that are there twice count once.
+
+        Raises
+        ------
+        CatalogError
+            If there is none, or one is missing or unreadable.
+        """
+        if not paths:
+            raise CatalogError("no catalogue to search; name at least one in data_catalogs.")
+        assets = [asset for path in paths for asset in read_catalogue(Path(path))]
+        unique = {(a.id, a.columns.get("processing_level"), a.variables, a.path): a for a in assets}
+        return cls(unique.values(), [Path(path) for path in paths])
+
+    def search(
+        self,
+        *,
+        variables_and_freqs: Mapping[str, str],
+        periods: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        other_search_criteria: Mapping[str, Any] | None = None,
+        exclusions: Mapping[str, Any] | None = None,
+        allow_resampling: bool = False,
+        allow_conversion: bool = True,
+        match_hist_and_fut: bool = False,
+        restrict_members: Mapping[str, int] | None = None,
+    ) -> dict[str, Match]:
+        """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
+
+        The steps, in order: history joined to futures, exclusions, criteria, variables (stored, or derived from others
+        that are) covering at least 99 % of each period's hours by files that do not overlap, members. Ids that lack a
+        variable are dropped, each with a warning that says which and why.
+
+        Parameters
+        ----------
+        variables_and_freqs : mapping
+            The wanted variables, each with its `xrfreq`.
+        periods : (start, end) or sequence of them, optional
+            Years (or dates) to be covered, both included.
+        other_search_criteria, exclusions : mapping, optional
+            Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text is
+            matched exactly. All criteria must hold; any exclusion excludes.
+        allow_resampling : bool
+            Must be False: only the exact frequency is found.
+        allow_conversion : bool
+            Whether `dtr` may be derived from tasmax and tasmin; a stored one that covers the periods has priority.
+        match_hist_and_fut : bool
+            Copy historical rows to each future experiment of the same run. Futures without history are dropped, unless
+            their own files cover the periods.
+        restrict_members : mapping, optional
+            ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
+
+        Returns
+        -------
+        dict of str to Match
+            By id, in the ids' order.
+
+        Raises
+        ------
+        CatalogError
+            If nothing is found: with the number of rows after each step, and what values there are.
+        """
+        if allow_resampling:
+            raise CatalogError(
+                "allow_resampling is true; expected false: only data of exactly the wanted frequency are used."
+            )
+        wanted = _Wanted(dict(variables_and_freqs), as_periods(periods), allow_conversion)
+        trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]
+        if not self.assets:
+            raise CatalogError(
+                f"{trail[0]}: nothing to search. `espo catalog FOLDER --out cat.json` makes a catalogue."
+            )
+        dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), frozenset())
+        if match_hist_and_fut:
+            trail.append(f"{len(dispatched.assets)} after history was joined to futures")
+            _refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
+        chosen = _exclude(dispatched.assets, exclusions or {}, trail)
+        chosen = _select(chosen, other_search_criteria or {}, trail)
+        found = _complete(chosen, wanted, dispatched.without_history, trail)
+        return restrict_to_members(found, restrict_members) if restrict_members else found
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
+    if column == "variable":
+        return any(str(value) in asset.variables for value in values)
+    cell = asset.columns.get(column)
+    return any(_equal(cell, value) for value in values)
+
+
+def _equal(cell: str | None, value: Any) -> bool:
+    if cell is None or value is None:
+        return cell is value
+    if isinstance(value, re.Pattern):
+        return value.search(cell) is not None
+    text = str(value)
+    return cell == text or (_WILDCARD.search(text) is not None and re.search(text, cell) is not None)
+
+
+def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
+    known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
+    if column not in known:
+        near = difflib.get_close_matches(column, sorted(known), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise CatalogError(
+            f"criterion {column!r} is no column of the catalogue{hint}; it has {', '.join(sorted(known))}."
+        )
+    for value in values:
+        try:
+            re.compile(str(value) if _WILDCARD.search(str(value)) else "")
+        except re.error as error:
+            raise CatalogError(f"criterion {column}: {value!r} is not a regular expression ({error}).") from None
+
+
+def _exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:
+    for column, value in exclusions.items():
+        values = _as_list(value)
+        _check_criterion(assets, column, values)
+        kept = [asset for asset in assets if not _holds(asset, column, values)]
+        trail.append(f"{len(kept)} without {column} = {_listed(values)}")
+        _refuse_empty(kept, assets, column, f"{column} other than {_listed(values)}", trail)
+        assets = kept
+    return assets
+
+
+def _select(assets: list[Asset], criteria: Mapping[str, Any], trail: list[str]) -> list[Asset]:
+    for column, value in criteria.items():
+        values = _as_list(value)
+        _check_criterion(assets, column, values)
+        kept = [asset for asset in assets if _holds(asset, column, values)]
+        trail.append(f"{len(kept)} with {column} = {_listed(values)}")
+        _refuse_empty(kept, assets, column, f"{column} = {_listed(values)}", trail, wanted=values)
+        assets = kept
+    return assets
+
+
+def _refuse_empty(
+    kept: Sequence[Asset],
+    before: Sequence[Asset],
+    column: str,
+    what: str,
+    trail: Sequence[str],
+    wanted: Sequence[Any] = (),
+) -> None:
+    if kept:
+        return
+    values = _values(before, column)
+    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise CatalogError(
+        f"nothing found: no row has {what}; the values of {column} there are: {_listed(values) or '(none)'}.{hint} "
+        f"Rows: {'; '.join(trail)}."
+    )
+
+
+def _values(assets: Iterable[Asset], column: str) -> list[str]:
+    if column == "variable":
+        return sorted({name for asset in assets for name in asset.variables})
+    return sorted({asset.columns[column] for asset in assets if column in asset.columns})
+
+
+def _listed(values: Iterable[Any]) -> str:
+    texts = [str(value) for value in values]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _complete(
+    assets: Sequence[Asset], wanted: _Wanted, without_history: frozenset[str], trail: list[str]
+) -> dict[str, Match]:
+    """The ids that have all that is wanted; a warning for each of the others."""
+    by_id: dict[str, list[Asset]] = defaultdict(list)
+    for asset in assets:
+        by_id[asset.id].append(asset)
+    found: dict[str, Match] = {}
+    dropped: list[str] = []
+    for name in sorted(by_id):
+        match, objections = _match(name, by_id[name], wanted)
+        if name in without_history and (objections or not wanted.periods):
+            objections = ["no historical run of the same simulation is in the catalogue", *objections]
+        if match is not None and not objections:
+            found[name] = match
+        else:
+            dropped.append(f"{name}: {'; '.join(objections)}")
+            logger.warning("%s is dropped from the search: %s.", name, "; ".join(objections))
+    if not found:
+        trail.append(f"0 of {len(by_id)} ids with all of {_listed(wanted.variables_and_freqs)}")
+        raise CatalogError(f"nothing found. {_listed(dropped)}. Rows: {'; '.join(trail)}.")
+    return found
+
+
+def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
+    chosen: dict[str, list[Asset]] = {}
+    derived: list[str] = []
+    objections: list[str] = []
+    for variable, frequency in wanted.variables_and_freqs.items():
+        sources = [variable]
+        files, objection = _files(assets, variable, frequency, wanted.periods)
+        if objection and wanted.allow_conversion and variable in DERIVATIONS:
+            sources = list(DERIVATIONS[variable])
+            answers = [_files(assets, source, frequency, wanted.periods) for source in sources]
+            lacking = [reason for _, reason in answers if reason]
+            objection = f"{objection}, and it cannot be derived: {', '.join(lacking)}" if lacking else None
+            chosen |= (
+                {} if lacking else {source: list(files) for source, (files, _) in zip(sources, answers, strict=True)}
+            )
+            derived += [] if lacking else [variable]
+        else:
+            chosen[variable] = files
+        objections += [objection] if objection else []
+    if objections:
+        return None, objections
+    return _as_match(name, chosen, derived, wanted.periods), []
+
+
+def _files(
+    assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
+) -> tuple[list[Asset], str | None]:
+    """The files of one variable at one frequency, or why they do not do."""
+    having = [asset for asset in assets if variable in asset.variables]
+    if not having:
+        return [], f"{variable} is missing (there are {_listed(_values(assets, 'variable'))})"
+    exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
+    if not exact:
+        return [], f"{variable} has no rows of frequency {frequency} (there are {_listed(_values(having, 'xrfreq'))})"
+    for column in ("processing_level", "domain"):
+        if len(values := _values(exact, column)) > 1:
+            return (
+                [],
+                f"{variable} is there with {column} {' and '.join(values)}; add {column} to other_search_criteria",
+            )
+    chosen, objection = covering(exact, periods)
+    return chosen, f"{variable}: {objection}" if objection else None
+
+
+def _as_match(
+    name: str, chosen: Mapping[str, Sequence[Asset]], derived: Sequence[str], periods: tuple[Period, ...]
+) -> Match:
+    assets = {id(asset): asset for files in chosen.values() for asset in files}
+    ordered = sorted(
+        assets.values(), key=lambda asset: (asset.variables, asset.columns.get("date_start", ""), asset.path)
+    )
+    first = ordered[0].columns
+    common = {key: value for key, value in first.items() if all(a.columns.get(key) == value for a in ordered)}
+    return Match(
+        id=name,
+        assets=tuple(ordered),
+        variables=tuple(chosen),
+        derived=tuple(derived),
+        periods=periods,
+        columns={**common, "id": name},
+    )
+
+
+def natural_key(text: str) -> tuple[tuple[int, str], ...]:
+    """Return a sort key by which r2i1p1f1 comes before r10i1p1f1."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
+
+
+def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, int]) -> dict[str, Match]:
+    """Keep the first members, in natural order, of those datasets that differ by member only.
+
+    Raises
+    ------
+    CatalogError
+        If a restriction other than a positive ``ordered`` is asked for.
+    """
+    number = restrictions.get("ordered")
+    if set(restrictions) != {"ordered"} or not isinstance(number, int) or number < 1:
+        raise CatalogError(f"restrict_members is {dict(restrictions)}; expected {{ordered: n}} with n = 1 or more.")
+    groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
+    for match in found.values():
+        groups[_identity(match, ("member", "driving_member"))].append(match)
+    kept: set[str] = set()
+    for members in groups.values():
+        ordered = sorted(members, key=lambda match: natural_key(_member(match)))
+        kept |= {match.id for match in ordered[:number]}
+        if len(ordered) > number:
+            logger.info("of %s, the first %d by member are kept", ", ".join(match.id for match in ordered), number)
+    return {name: match for name, match in found.items() if name in kept}
+
+
+def _identity(match: Match, without: Sequence[str]) -> tuple[str, ...]:
+    return tuple(match.columns.get(column, "") for column in ID_COLUMNS if column not in without)
+
+
+def _member(match: Match) -> str:
+    return match.columns.get("member", "r1") + match.columns.get("driving_member", "r1")

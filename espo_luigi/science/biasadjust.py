@@ -26,8 +26,10 @@ from espo_luigi.science.training import (
     Grouping,
     TrainedObject,
     TrainingSetup,
+    plain,
     preparation,
     read_train_params,
+    with_variable_attributes,
 )
 from espo_luigi.science.units import convert_to, threshold_in, units_of
 
@@ -110,10 +112,11 @@ def train(
     params = {
         "var": [str(historical.name)],
         "maximal_calendar": maximal_calendar,
-        "adapt_freq": dict(adapt_freq) if adapt_freq else None,
-        "jitter_under": dict(jitter_under) if jitter_under else None,
+        "adapt_freq": plain(adapt_freq),
+        "jitter_under": plain(jitter_under),
         "jitter_over": None,
         "period": [str(year) for year in period],
+        "seed": setup.seed,
     }
     training = _train_in_blocks(reference, historical, setup, engine)
     return training.assign_attrs(_training_attributes(historical, setup, params))
@@ -164,7 +167,7 @@ def adjust(
     params = read_train_params(training)
     calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
     simulation = convert_to(simulation, trained.units)
-    arguments = dict(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
+    arguments = plain(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
     seed = seed if seed is not None else secrets.token_hex(8)
     parts = []
     for period in _pairs(periods):
@@ -178,7 +181,7 @@ def adjust(
         )
         parts.append(_adjust_in_blocks(part, training, setup, engine))
     scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time")
-    described = _described(training, arguments)
+    described = _described(training, trained, arguments)
     extra = {"cat:bias_adjust_institution": bias_adjust_institution, "cat:bias_adjust_project": bias_adjust_project}
     return scenario.transpose(*simulation.dims).assign_attrs(
         {
@@ -199,11 +202,12 @@ def _train_in_blocks(
     blocks = Blocks.of(
         {"reference": reference, "historical": historical},
         cells_in_a_block=path.CELLS_IN_A_BLOCK,
-        fixed=path is xsdba_path and setup.draws_by_block,
+        fixed=path.FIXED_BLOCKS,
     )
     dtype = np.result_type(reference.dtype, historical.dtype)
     template = path.layout(blocks.data, setup)
     template = blocks.like(template, {name: dtype for name in template if name not in _ALWAYS_DOUBLE})
+    template = with_variable_attributes(template, setup)
     return blocks.map(path.train_block, template, setup).assign_coords(_cell_coords(reference))
 
 
@@ -212,11 +216,12 @@ def _adjust_in_blocks(
 ) -> xr.DataArray:
     path = _choose(engine, kernel_path.why_not_adjust(setup), f"adjustment of {simulation.name}")
     check_same_cells(simulation, training, ("simulation", "training"))
+    unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
     blocks = Blocks.of(
         {"simulation": simulation},
-        others=training.drop_attrs(deep=False),
+        others=training.drop_vars(unused, errors="ignore").drop_attrs(deep=False),
         cells_in_a_block=path.CELLS_IN_A_BLOCK,
-        fixed=path is xsdba_path and setup.draws_by_block,
+        fixed=path.FIXED_BLOCKS,
     )
     template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
     adjusted = blocks.map(path.adjust_block, template, setup)["simulation"]
@@ -265,7 +270,7 @@ def _check_same_times(reference: xr.DataArray, historical: xr.DataArray) -> None
 
 def _train_args(given: Mapping[str, Any] | None, method: str, units: str) -> dict[str, Any]:
     """Arguments of xsdba's train, with thresholds in the data's units, which xsdba does not convert to a flux."""
-    arguments = dict(given or {})
+    arguments = plain(given or {})
     for name in _THRESHOLD_ARGUMENTS:
         if arguments.get(name) is not None:
             arguments[name] = f"{threshold_in(arguments[name], units)!r} {units}"
@@ -324,7 +329,7 @@ def _training_attributes(historical: xr.DataArray, setup: TrainingSetup, params:
     }
 
 
-def _described(training: xr.Dataset, arguments: Mapping[str, Any]) -> str:
+def _described(training: xr.Dataset, trained: TrainedObject, arguments: Mapping[str, Any]) -> str:
     """The call that adjusted, as xsdba describes it."""
     given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return f"{training.attrs['adj_params']}.adjust(sim, {given})"
+    return f"{training.attrs.get('adj_params', trained.method)}.adjust(sim, {given})"

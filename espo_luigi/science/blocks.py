@@ -96,7 +96,8 @@ class Blocks:
 
     def map(self, function: BlockFunction, template: xr.Dataset, setup: Any) -> xr.Dataset:
         """Apply `function(block, setup)` to every block; dimensions, types and attributes become the template's."""
-        empty = template.isel({dim: slice(0) for dim in self.dims}).map(lambda one: xr.zeros_like(one).compute())
+        none = dict.fromkeys(self.dims, slice(0))
+        empty = template.isel(none).map(lambda one: one.copy(data=np.empty(one.shape, one.dtype)))
         result = xr.map_blocks(_call, self.data, kwargs={"function": function, "setup": setup, "empty": empty},
                                template=template)  # fmt: skip
         return result if self.lazy else result.compute(scheduler="synchronous")

@@ -132,7 +132,7 @@ class TimeAxis:
     @property
     def dayofyear(self) -> np.ndarray:
         """Day of the year of each step, from 1."""
-        return np.asarray(self.index.dayofyear)
+        return xr.DataArray(self.index, dims="time").dt.dayofyear.values
 
     @property
     def year(self) -> np.ndarray:

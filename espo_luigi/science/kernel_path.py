@@ -8,6 +8,8 @@ from espo_luigi.science.training import AdjustmentSetup, TrainingSetup
 
 # Enough to keep every thread busy; a block's memory grows with it.
 CELLS_IN_A_BLOCK = 600
+# Every cell is computed, and draws, by itself.
+FIXED_BLOCKS = False
 
 
 def why_not_train(setup: TrainingSetup) -> str | None:

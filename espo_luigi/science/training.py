@@ -69,11 +69,6 @@ class TrainingSetup:
     adapt_freq: float | None = None
     adapt_freq_group: Grouping | None = None
 
-    @property
-    def draws_by_block(self) -> bool:
-        """Whether xsdba draws random numbers for whole blocks, so that the blocks have to be the same ones always."""
-        return self.adapt_freq is not None or bool(self.train_args.get("adapt_freq_thresh"))
-
 
 @dataclass(frozen=True, eq=False)
 class AdjustmentSetup:
@@ -84,11 +79,6 @@ class AdjustmentSetup:
     time: TimeAxis
     seed: str
     jitter_under: float | None = None
-
-    @property
-    def draws_by_block(self) -> bool:
-        """Whether xsdba draws random numbers for whole blocks (`adapt_freq_thresh` also adapts the simulation)."""
-        return bool(self.trained.state.get("adapt_freq_thresh"))
 
 
 @dataclass(frozen=True)
@@ -149,6 +139,27 @@ def object_attribute(setup: TrainingSetup, kind: str) -> str:
 
 def _xarray_name(calendar: str) -> str:
     return "proleptic_gregorian" if calendar == "standard" else calendar
+
+
+def with_variable_attributes(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
+    """Give the variables of a training dataset their attributes, the same whichever path computes them."""
+    kind = {"kind": setup.train_args["kind"]} if "kind" in setup.train_args else {}
+    attributes = {
+        "af": {"units": setup.units, **kind, **training["af"].attrs},
+        "hist_q": {"units": setup.units},
+        "scaling": kind,
+        "pth": {"units": setup.units, "long_name": "Smallest value that frequency adaptation did not change"},
+        "dP0": {"units": "1", "long_name": "Proportion of values under the threshold that were adapted in frequency"},
+    }
+    present = {name: extra for name, extra in attributes.items() if name in training}
+    return training.assign({name: training[name].assign_attrs(extra) for name, extra in present.items()})
+
+
+def plain(value: Any) -> Any:
+    """Copy a configuration value, however frozen, into plain dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_train_params(training: xr.Dataset) -> dict[str, Any]:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import xsdba
 
 # xsdba costs seconds a block whatever its size, and about 4 MB a cell while it adapts frequencies.
-CELLS_IN_A_BLOCK = 200
+CELLS_IN_A_BLOCK = 300
+# It draws random numbers for a block at a time, and the shape of a block decides how its means round off.
+FIXED_BLOCKS = True
 
 
 def grouper(group: Grouping) -> xsdba.Grouper:
@@ -39,10 +41,10 @@ def layout(inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     reference, historical = (dated[name].assign_attrs(units=setup.units) for name in ("reference", "historical"))
     training = _train(reference, historical, setup)
     if setup.adapt_freq is not None:
-        shape = training["af"].isel(quantiles=0, missing_dims="ignore", drop=True)
+        shape = training["af"].isel(quantiles=0, missing_dims="ignore", drop=True).drop_attrs()
         empty = xr.full_like(shape, np.nan, dtype=np.float64)
         training = training.assign(pth=empty, dP0=empty)
-    return _without_raw(training)
+    return _without_raw(training, setup)
 
 
 def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
@@ -56,7 +58,7 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
         if setup.adapt_freq is not None:
             historical, extra = _adapt_freq(reference, historical, setup)
         training = _train(reference, historical, setup).assign(extra)
-    return _without_raw(training)
+    return _without_raw(training, setup)
 
 
 def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
@@ -129,16 +131,11 @@ def _detrending(spec: Mapping[str, Any], trained: Any) -> Any:
     return getattr(xsdba.detrending, name)(**{"group": trained.group, "kind": trained.kind, **(arguments or {})})
 
 
-def _without_raw(training: xr.Dataset) -> xr.Dataset:
+def _without_raw(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     """Drop what xsdba fills with NaN unless a maximal tail factor is used."""
-    if json_says_no_tail_factor(training):
-        training = training.drop_vars("hist_q_raw", errors="ignore")
-    return training
-
-
-def json_says_no_tail_factor(training: xr.Dataset) -> bool:
-    """Whether the trained object limits no tail, so that `hist_q_raw` is a dummy."""
-    return '"max_tail_factor": null' in training.attrs.get(ATTRIBUTE, '"max_tail_factor": null')
+    if setup.train_args.get("max_tail_factor") is not None:
+        return training
+    return training.drop_vars("hist_q_raw", errors="ignore")
 
 
 def _first_cell(block: xr.Dataset) -> int:

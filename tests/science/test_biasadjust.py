@@ -1,0 +1,458 @@
+"""Training and adjusting: the golden files of the reference workflow's own software, and xsdba itself."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import xarray as xr
+import xsdba
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science import biasadjust, xsdba_path
+from espo_luigi.science.units import convert_to
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
+TRAINING_ARGS: dict[str, dict[str, Any]] = {
+    "tasmax": {
+        "period": ["1981", "2010"],
+        "method": "DetrendedQuantileMapping",
+        "group": {"group": "time.dayofyear", "window": 31},
+        "xclim_train_args": {"kind": "+", "nquantiles": 50},
+    },
+    "pr": {
+        "period": ["1981", "2010"],
+        "method": "DetrendedQuantileMapping",
+        "group": {"group": "time.dayofyear", "window": 31},
+        "jitter_under": {"thresh": "0.01 mm d-1"},
+        "adapt_freq": {"thresh": "1 mm d-1"},
+        "xclim_train_args": {"kind": "*", "nquantiles": 50},
+    },
+}
+ADJUSTING_ARGS: dict[str, Any] = {
+    "periods": ["1950", "2100"],
+    "xclim_adjust_args": {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"},
+    "bias_adjust_institution": "Ouranos",
+    "bias_adjust_project": "ESPO-G6",
+}
+# Monthly groups take xsdba a fraction of a second where days of year take many.
+MONTHLY: dict[str, Any] = {"period": [2000, 2004], "group": "time.month"}
+QUICK = {"periods": [2000, 2009], "xclim_adjust_args": {"detrend": {"MeanDetrend": None}, "interp": "nearest"}}
+
+
+class Golden(NamedTuple):
+    """One variable through training and adjustment, with a fourth cell that is all NaN, beside the golden files."""
+
+    training: xr.Dataset
+    scenario: xr.DataArray
+    expected_training: xr.Dataset
+    expected_scenario: xr.DataArray
+
+
+def with_missing_cell(data: xr.DataArray) -> xr.DataArray:
+    missing = xr.full_like(data.isel(loc=[0]), np.nan)
+    return xr.concat([data, missing], "loc").transpose("time", "loc").chunk(loc=4)
+
+
+@pytest.fixture(scope="module", params=["xsdba", "kernels"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def golden(variable: str, engine: str) -> Golden:
+    if not DATA.is_dir():
+        pytest.skip(f"no golden data at {DATA}")
+    opened = {
+        name: xr.open_dataset(DATA / file)[variable].rename(location="loc").drop_vars("loc").load()
+        for name, file in (("reference", "ahccd_1950-2013.nc"), ("simulation", "CanESM2_1950-2100.nc"))
+    }
+    # The golden files are in the model's units; in ESPO-G both have them.
+    reference = convert_to(opened["reference"], opened["simulation"].attrs["units"])
+    reference, simulation = with_missing_cell(reference), with_missing_cell(opened["simulation"])
+    try:
+        training = biasadjust.train(reference, simulation, **TRAINING_ARGS[variable], seed="golden", engine=engine)
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+    training = training.compute()
+    scenario = biasadjust.adjust(simulation, training, **ADJUSTING_ARGS, seed="golden", engine=engine).compute()
+    return Golden(
+        training,
+        scenario,
+        xr.open_dataset(DATA / "golden" / f"{variable}-training.nc").load(),
+        xr.open_dataset(DATA / "golden" / f"{variable}-scenario.nc")[variable].load(),
+    )
+
+
+@pytest.fixture(scope="module")
+def tasmax(engine: str) -> Golden:
+    return golden("tasmax", engine)
+
+
+@pytest.fixture(scope="module")
+def pr(engine: str) -> Golden:
+    return golden("pr", engine)
+
+
+def test_golden_tasmax_training(tasmax: Golden) -> None:
+    for name, expected in tasmax.expected_training.data_vars.items():
+        got = tasmax.training[name].isel(loc=slice(3))
+        assert got.dims == expected.dims
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4, err_msg=str(name))
+    for name in ("dayofyear", "quantiles"):
+        np.testing.assert_array_equal(tasmax.training[name], tasmax.expected_training[name])
+
+
+def test_golden_tasmax_scenario(tasmax: Golden) -> None:
+    got = tasmax.scenario.isel(loc=slice(3))
+    assert got.dims == ("time", "loc")
+    assert got.dtype == np.float32
+    wrong = ~(abs(got.transpose(*tasmax.expected_scenario.dims).values - tasmax.expected_scenario.values) <= 1e-3)
+    assert wrong.mean() <= 1e-4
+
+
+def test_golden_pr_training(pr: Golden) -> None:
+    """`dP0` counts, and `pth` is a quantile above the threshold: no random number reaches either."""
+    assert {str(name): pr.training[name].dtype.name for name in pr.training.data_vars} == {
+        "af": "float32", "hist_q": "float32", "scaling": "float32", "pth": "float64", "dP0": "float64",
+    }  # fmt: skip
+    for name in ("pth", "dP0"):
+        expected = pr.expected_training[name]
+        got = pr.training[name].isel(loc=slice(3))
+        assert got.dims == expected.dims
+        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=name)
+
+
+def test_golden_pr_scenario_has_the_same_distribution(pr: Golden) -> None:
+    got, expected = (
+        one.isel(loc=slice(3)).transpose("loc", "time").values * 86400 for one in (pr.scenario, pr.expected_scenario)
+    )
+    np.testing.assert_allclose(got.mean(1), expected.mean(1), rtol=0.005)
+    np.testing.assert_allclose((got >= 1).mean(1), (expected >= 1).mean(1), rtol=0, atol=0.005)
+    for quantile in (0.95, 0.99):
+        np.testing.assert_allclose(np.quantile(got, quantile, 1), np.quantile(expected, quantile, 1), rtol=0.01)
+
+
+def test_a_cell_without_data_stays_missing(tasmax: Golden, pr: Golden) -> None:
+    for result in (tasmax, pr):
+        assert result.scenario.isel(loc=3).isnull().all()
+        assert result.scenario.isel(loc=slice(3)).notnull().all()
+        assert result.training.af.isel(loc=3).isnull().all()
+
+
+def test_a_scenario_says_how_it_was_made(pr: Golden) -> None:
+    attrs = pr.scenario.attrs
+    assert attrs["units"] == "kg m-2 s-1"
+    assert attrs["standard_name"] == "precipitation_flux"
+    assert attrs["history"].splitlines()[0].startswith("Bias-adjusted with DetrendedQuantileMapping(")
+    assert attrs["history"].splitlines()[1].startswith("2011-04-13T23:04:41Z altered by CMOR")
+    assert "LoessDetrend" in attrs["bias_adjustment"]
+    assert attrs["bias_adjustment"].endswith(
+        ", ref and hist were prepared with jitter_under_thresh(ref, hist, {'thresh': '0.01 mm d-1'}) "
+        "and adapt_freq(ref, hist, {'thresh': '1 mm d-1'})"
+    )
+    assert attrs["cat:bias_adjust_institution"] == "Ouranos"
+    assert attrs["cat:bias_adjust_project"] == "ESPO-G6"
+
+
+def test_a_training_dataset_says_how_it_was_made(pr: Golden) -> None:
+    attrs = pr.training.attrs
+    assert (attrs["group"], attrs["group_window"]) == ("time.dayofyear", 31)
+    assert attrs["adj_params"].startswith("DetrendedQuantileMapping(group=Grouper(name='time.dayofyear', window=31)")
+    assert "'maximal_calendar': 'noleap'" in attrs["train_params"]
+    assert attrs["cat:processing_level"] == "training_pr"
+    assert "hist_q_raw" not in pr.training
+
+
+def test_xsdba_reads_a_training_dataset_after_a_round_trip_through_zarr(tasmax: Golden, tmp_path: Path) -> None:
+    tasmax.training.to_zarr(tmp_path / "training.zarr", zarr_format=3)
+    stored = xr.open_zarr(tmp_path / "training.zarr")
+    trained = xsdba.adjustment.TrainAdjust.from_dataset(stored)
+    assert isinstance(trained, xsdba.DetrendedQuantileMapping)
+    assert (trained.group.name, trained.group.window, trained.kind) == ("time.dayofyear", 31, "+")
+    assert (trained.train_units, trained.adapt_freq_thresh) == ("K", None)
+    xr.testing.assert_equal(trained.ds.af.compute(), tasmax.training.af)
+
+
+def series(name: str, seed: int, calendar: str = "noleap", cells: int = 5, units: str | None = None) -> xr.DataArray:
+    """Ten years of synthetic daily data (time, loc); rain is dry on about half of the days."""
+    time = xr.date_range("2000-01-01", "2009-12-30", calendar=calendar)
+    random = np.random.default_rng(seed)
+    shape = (time.size, cells)
+    rain = random.gamma(0.5, 4e-5 * seed, shape) * (random.random(shape) > 0.3 + 0.1 * seed)
+    values = {"pr": rain, "tasmax": random.normal(280 + seed, 4 + seed, shape)}[name].astype("float32")
+    attrs = {"units": units or {"pr": "kg m-2 s-1", "tasmax": "K"}[name]}
+    if units == "degC":
+        values = values - np.float32(273.15)
+    return xr.DataArray(values, dims=("time", "loc"), coords={"time": time}, attrs=attrs, name=name)
+
+
+def trained_by_xsdba(reference: xr.DataArray, historical: xr.DataArray, **kwargs: Any) -> Any:
+    return xsdba.DetrendedQuantileMapping.train(
+        reference.sel(time=slice("2000", "2004")), historical.sel(time=slice("2000", "2004")), **kwargs
+    )
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_a_simulation_of_360_days_takes_the_reference_to_its_calendar(calendar: str) -> None:
+    reference, simulation = series("tasmax", 1, calendar), series("tasmax", 2, "360_day")
+    training = biasadjust.train(reference, simulation, **MONTHLY)
+    expected = trained_by_xsdba(
+        reference.convert_calendar("360_day", align_on="year"), simulation, group="time.month", nquantiles=15
+    )
+    xr.testing.assert_allclose(training.af, expected.ds.af.transpose("loc", "month", "quantiles"))
+    scenario = biasadjust.adjust(simulation, training, **QUICK)
+    assert scenario.time.dt.calendar == "360_day"
+    assert scenario.sizes == simulation.sizes
+    detrend = xsdba.detrending.MeanDetrend(group=expected.group, kind="+")
+    np.testing.assert_allclose(
+        scenario, expected.adjust(simulation, detrend=detrend).transpose("time", "loc"), rtol=1e-6
+    )
+
+
+def test_a_standard_simulation_loses_29_february_by_default() -> None:
+    simulation = series("tasmax", 2, "standard")
+    training = biasadjust.train(series("tasmax", 1), simulation, **MONTHLY)
+    scenario = biasadjust.adjust(simulation, training, **QUICK)
+    assert scenario.time.dt.calendar == "noleap"
+    assert scenario.sizes["time"] == simulation.sizes["time"] - 3
+
+
+def test_a_standard_simulation_keeps_29_february_where_the_calendar_may_be_standard() -> None:
+    simulation = series("tasmax", 2, "standard")
+    training = biasadjust.train(series("tasmax", 1, "standard"), simulation, maximal_calendar="standard", **MONTHLY)
+    scenario = biasadjust.adjust(simulation, training, **QUICK)
+    assert scenario.time.equals(simulation.time)
+
+
+def test_times_that_differ_are_both_shown() -> None:
+    reference, simulation = series("tasmax", 1), series("tasmax", 2).isel(time=slice(10, None))
+    with pytest.raises(
+        DataError,
+        match=r"reference has 1825 times from 2000-01-01.*\(noleap\) and historical has 1815 times from 2000-01-11",
+    ):
+        biasadjust.train(reference, simulation, **MONTHLY)
+
+
+def test_a_period_without_data_is_an_error_that_says_what_there_is() -> None:
+    data = series("tasmax", 1)
+    with pytest.raises(DataError, match=r"reference has no data in 1951-1980; it covers 2000-01-01.* to 2009-12-30"):
+        biasadjust.train(data, data, period=["1951", "1980"])
+
+
+def test_cells_that_differ_are_refused() -> None:
+    with pytest.raises(DataError, match="reference has 5 cells along 'loc' and historical 4"):
+        biasadjust.train(series("tasmax", 1), series("tasmax", 2, cells=4), **MONTHLY)
+
+
+@pytest.mark.parametrize(("which", "units"), [(0, "warm"), (1, "warm"), (1, "mm d-1")])
+def test_units_that_are_unknown_or_do_not_convert_are_named(which: int, units: str) -> None:
+    pair = [series("tasmax", 1), series("tasmax", 2)]
+    pair[which] = pair[which].assign_attrs(units=units)
+    with pytest.raises(DataError, match=f"variable 'tasmax'.*{units}|{units}.*variable 'tasmax'"):
+        biasadjust.train(*pair, **MONTHLY)
+
+
+def test_the_simulation_is_converted_to_the_units_of_the_reference() -> None:
+    reference, kelvin, celsius = series("tasmax", 1), series("tasmax", 2), series("tasmax", 2, units="degC")
+    expected, got = (
+        biasadjust.adjust(simulation, biasadjust.train(reference, simulation, **MONTHLY), **QUICK)
+        for simulation in (kelvin, celsius)
+    )
+    assert got.attrs["units"] == "K"
+    # nearest factors may flip on round-off
+    assert (abs(got - expected) > 1e-3).mean() < 1e-3
+
+
+def test_a_flux_and_thresholds_in_millimetres_go_together() -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    args = {**MONTHLY, "xclim_train_args": {"kind": "*"}, "adapt_freq": {"thresh": "1 mm d-1"}, "seed": "a"}
+    per_day = (reference * 86400).assign_attrs(units="mm d-1")
+    flux, depth = (biasadjust.train(one, simulation, **args) for one in (reference, per_day))
+    np.testing.assert_allclose(depth.dP0, flux.dP0)
+    np.testing.assert_allclose(depth.pth, flux.pth * 86400, rtol=1e-5)
+    assert depth.hist_q.attrs["units"] == flux.hist_q.attrs["units"].replace("kg m-2 s-1", "mm d-1")
+
+
+RANDOM = {
+    **MONTHLY,
+    "xclim_train_args": {"kind": "*"},
+    "jitter_under": {"thresh": "0.01 mm d-1"},
+    "adapt_freq": {"thresh": "1 mm d-1"},
+}
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xsdba_path, "CELLS_IN_A_BLOCK", 2)
+    reference, simulation = series("pr", 1), series("pr", 2)
+    eager = biasadjust.train(reference, simulation, **RANDOM, seed="a", engine="xsdba")
+    for cells in (1, 3, 5):
+        lazy = biasadjust.train(reference, simulation.chunk(loc=cells), **RANDOM, seed="a", engine="xsdba")
+        assert lazy.chunks
+        xr.testing.assert_identical(lazy.compute(scheduler="threads", num_workers=2), eager)
+    adjusted = [
+        biasadjust.adjust(one, eager, **QUICK, jitter_under={"thresh": "0.1 mm d-1"}, seed="a", engine="xsdba")
+        for one in (simulation, simulation.chunk(loc=1), simulation.chunk(loc=3))
+    ]
+    for lazy in adjusted[1:]:
+        xr.testing.assert_identical(lazy.compute(), adjusted[0])
+
+
+def test_another_seed_gives_other_draws() -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    first, second = (biasadjust.train(reference, simulation, **RANDOM, seed=seed, engine="xsdba") for seed in "ab")
+    assert (first.hist_q != second.hist_q).any()
+    np.testing.assert_array_equal(first.dP0, second.dP0)
+
+
+def test_adapt_freq_thresh_goes_through_to_xsdba() -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    args = {**MONTHLY, "xclim_train_args": {"kind": "*", "adapt_freq_thresh": "1 mm d-1"}}
+    training = biasadjust.train(reference, simulation, **args, seed="a")
+    assert {"P0_ref", "P0_hist", "pth"} <= set(training.data_vars)
+    state = json.loads(training.attrs["_xsdba_adjustment"])["py/state"]
+    assert float(state["adapt_freq_thresh"].split()[0]) == pytest.approx(1 / 86400)
+    scenario = biasadjust.adjust(simulation, training, **QUICK, seed="a")
+    xr.testing.assert_identical(
+        scenario, biasadjust.adjust(simulation.chunk(loc=2), training, **QUICK, seed="a").compute()
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("EmpiricalQuantileMapping", {"kind": "*", "nquantiles": [0.1, 0.5, 0.9]}),
+        ("Scaling", {"kind": "*"}),
+        ("LOCI", {"thresh": "1 mm d-1"}),
+    ],
+)
+def test_other_methods_give_what_xsdba_gives(method: str, arguments: dict[str, Any]) -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    training = biasadjust.train(reference, simulation, method=method, xsdba_train_args=arguments, **MONTHLY)
+    scenario = biasadjust.adjust(simulation, training, periods=[2000, 2009], xsdba_adjust_args={"interp": "linear"})
+    direct = dict(arguments)
+    if "thresh" in direct:
+        direct["thresh"] = f"{1 / 86400!r} kg m-2 s-1"
+    if isinstance(direct.get("nquantiles"), list):
+        direct["nquantiles"] = np.array(direct["nquantiles"])
+    calibration = (one.sel(time=slice("2000", "2004")) for one in (reference, simulation))
+    expected = getattr(xsdba.adjustment, method).train(*calibration, group="time.month", **direct)
+    np.testing.assert_allclose(
+        scenario, expected.adjust(simulation, interp="linear").transpose("time", "loc"), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dims", [("time", "lat", "lon"), ("lat", "lon", "time"), ("time",)])
+def test_cells_may_lie_along_any_dimensions(dims: tuple[str, ...]) -> None:
+    def shaped(data: xr.DataArray) -> xr.DataArray:
+        data = data.isel(loc=slice(4))
+        grid = xr.DataArray(data.values.reshape(-1, 2, 2), dims=("time", "lat", "lon"), coords={"time": data.time})
+        grid = grid.assign_coords(lat=[10.0, 20.0], lon=[1.0, 2.0]).assign_attrs(data.attrs).rename(data.name)
+        return grid.transpose(*dims) if "lat" in dims else grid.isel(lat=0, lon=0)
+
+    reference, simulation = series("tasmax", 1), series("tasmax", 2)
+    stacked = biasadjust.adjust(simulation, biasadjust.train(reference, simulation, **MONTHLY), **QUICK)
+    training = biasadjust.train(shaped(reference), shaped(simulation), **MONTHLY)
+    scenario = biasadjust.adjust(shaped(simulation).chunk(), training, **QUICK)
+    assert scenario.dims == dims
+    # xsdba's means over blocks of other shapes round off otherwise
+    assert (abs(scenario.compute() - shaped(stacked)) > 1e-3).mean() < 1e-3
+
+
+def test_several_periods_are_adjusted_one_by_one() -> None:
+    simulation = series("tasmax", 2)
+    training = biasadjust.train(series("tasmax", 1), simulation, **MONTHLY)
+    args = QUICK["xclim_adjust_args"]
+    both = biasadjust.adjust(simulation, training, periods=[[2000, 2004], ["2005", "2009"]], xclim_adjust_args=args)
+    second = biasadjust.adjust(simulation, training, periods=["2005", "2009"], xclim_adjust_args=args)
+    assert both.sizes == simulation.sizes
+    np.testing.assert_array_equal(both.sel(time=slice("2005", None)), second)
+
+
+def test_chunks_along_time_are_joined_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    reference, simulation = series("tasmax", 1), series("tasmax", 2)
+    expected = biasadjust.train(reference, simulation, **MONTHLY, seed="a")
+    with caplog.at_level(logging.WARNING, logger="espo_luigi"):
+        lazy = biasadjust.train(reference, simulation.chunk(time=365, loc=2), **MONTHLY, seed="a")
+    assert "historical has 5 chunks along time" in caplog.text
+    xr.testing.assert_identical(lazy.compute(), expected)
+
+
+def test_both_names_of_the_arguments_are_the_same_and_nothing_is_changed() -> None:
+    reference, simulation = series("tasmax", 1), series("tasmax", 2)
+    training_args = {**MONTHLY, "group": {"group": "time.month", "window": 1}, "xclim_train_args": {"nquantiles": 5}}
+    adjusting_args = copy.deepcopy(QUICK)
+    given = copy.deepcopy([training_args, adjusting_args])
+    before = copy.deepcopy([reference, simulation])
+    training = biasadjust.train(reference, simulation, **training_args, seed="a")
+    scenario = biasadjust.adjust(simulation, training, **adjusting_args)
+    assert [training_args, adjusting_args] == given
+    for data, original in zip([reference, simulation], before, strict=True):
+        xr.testing.assert_identical(data, original)
+    training_args["xsdba_train_args"] = training_args.pop("xclim_train_args")
+    adjusting_args["xsdba_adjust_args"] = adjusting_args.pop("xclim_adjust_args")
+    again = biasadjust.train(reference, simulation, **training_args, seed="a")
+    xr.testing.assert_identical(again, training)
+    xr.testing.assert_identical(biasadjust.adjust(simulation, again, **adjusting_args), scenario)
+
+
+def test_trainings_of_old_xclim_are_read() -> None:
+    simulation = series("tasmax", 2)
+    training = biasadjust.train(series("tasmax", 1), simulation, **MONTHLY)
+    new = json.loads(training.attrs["_xsdba_adjustment"])
+    for added_since in ("adapt_freq_thresh", "max_tail_factor"):
+        del new["py/state"][added_since]
+    old = training.copy()
+    del old.attrs["_xsdba_adjustment"]
+    old.attrs["_xclim_adjustment"] = json.dumps(new).replace("xsdba.", "xclim.sdba.")
+    xr.testing.assert_identical(
+        biasadjust.adjust(simulation, old, **QUICK), biasadjust.adjust(simulation, training, **QUICK)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"method": "QuantileMaping"}, "method is 'QuantileMaping'; expected one of DetrendedQuantileMapping"),
+        ({"group": {"name": "time.month"}}, "group is {'name': 'time.month'}; expected the keys group and window"),
+        ({"group": {"group": "time", "window": 31}}, "group Grouper.* is not possible"),
+        ({"jitter_under": {"thres": "1 K"}}, "jitter_under is {'thres': '1 K'}; expected the key thresh"),
+        ({"xclim_train_args": {}, "xsdba_train_args": {}}, "two names of the same argument"),
+        ({"xclim_train_args": {"nquantile": 3}}, "{'nquantile': 3.*} do not fit the method DetrendedQuantileMapping"),
+        ({"engine": "fortran"}, "engine is 'fortran'; expected auto, kernels or xsdba"),
+    ],
+)
+def test_an_argument_that_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        biasadjust.train(series("tasmax", 1), series("tasmax", 2), **{**MONTHLY, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"periods": ["2000"]}, "periods is .*; expected"),
+        ({"xclim_adjust_args": {"detrend": {"LoesDetrend": {}}}}, "expected one of xsdba's detrending classes"),
+    ],
+)
+def test_a_wrong_argument_of_adjust_is_named(changed: dict[str, Any], message: str) -> None:
+    simulation = series("tasmax", 2)
+    training = biasadjust.train(series("tasmax", 1), simulation, **MONTHLY)
+    with pytest.raises(ConfigurationError, match=message):
+        biasadjust.adjust(simulation, training, **{**QUICK, **changed})
+
+
+def test_a_dataset_that_is_no_training_is_refused() -> None:
+    with pytest.raises(DataError, match="not a training dataset"):
+        biasadjust.adjust(series("tasmax", 1), xr.Dataset(), **QUICK)
+
+
+def test_the_path_taken_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="espo_luigi"):
+        biasadjust.train(series("tasmax", 1), series("tasmax", 2), **MONTHLY, engine="xsdba")
+    assert "training of tasmax by xsdba: asked for" in caplog.text

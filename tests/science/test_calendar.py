@@ -1,0 +1,118 @@
+"""Calendars: names, their order, conversion and time axes as numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
+
+
+def daily(
+    calendar: str, start: str = "2000-01-01", end: str = "2001-12-30", use_cftime: bool | None = None
+) -> xr.DataArray:
+    time = xr.date_range(start, end, freq="D", calendar=calendar, use_cftime=use_cftime)
+    return xr.DataArray(np.arange(time.size, dtype="float32"), dims="time", coords={"time": time}, name="tasmax")
+
+
+@pytest.mark.parametrize(
+    ("calendar", "use_cftime", "expected"),
+    [
+        ("standard", False, "standard"),
+        ("standard", True, "standard"),
+        ("gregorian", True, "standard"),
+        ("proleptic_gregorian", True, "standard"),
+        ("noleap", None, "noleap"),
+        ("365_day", None, "noleap"),
+        ("360_day", None, "360_day"),
+        ("all_leap", None, "all_leap"),
+    ],
+)
+def test_a_calendar_has_one_name_whatever_the_dates_are_made_of(
+    calendar: str, use_cftime: bool | None, expected: str
+) -> None:
+    data = daily(calendar, use_cftime=use_cftime)
+    assert calendar_of(data) == expected
+    assert calendar_of(data.to_dataset()) == expected
+
+
+def test_a_julian_calendar_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match=r"'julian' is not supported.*360_day"):
+        calendar_of(daily("julian"))
+
+
+def test_times_that_are_not_decoded_are_refused() -> None:
+    with pytest.raises(DataError, match="decode_times"):
+        calendar_of(xr.DataArray([1.0], dims="time", coords={"time": [0.5]}))
+
+
+def test_data_without_times_are_refused() -> None:
+    with pytest.raises(DataError, match=r"no time coordinate.*\['x'\]"):
+        calendar_of(xr.DataArray([1.0], dims="x", coords={"x": [0]}))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("360_day", "noleap"), "360_day"),
+        (("standard", "noleap"), "noleap"),
+        (("proleptic_gregorian", "all_leap"), "standard"),
+        (("gregorian", "360_day", "all_leap"), "360_day"),
+        (("366_day",), "all_leap"),
+    ],
+)
+def test_the_minimum_calendar_has_the_fewest_days(names: tuple[str, ...], expected: str) -> None:
+    assert minimum_calendar(*names) == expected
+
+
+def test_an_equal_calendar_returns_the_same_object() -> None:
+    data = daily("standard")
+    assert convert(data, "proleptic_gregorian") is data
+
+
+def test_converting_to_noleap_drops_only_29_february() -> None:
+    data = daily("standard")
+    converted = convert(data, "noleap")
+    dropped = set(data.values.tolist()) - set(converted.values.tolist())
+    assert [str(data.time.values[int(day)])[:10] for day in dropped] == ["2000-02-29"]
+
+
+# The days that REFERENCE.md lists for align_on "year".
+DROPPED = {
+    2001: ["02-06", "04-20", "07-02", "09-13", "11-25"],
+    2000: ["01-31", "04-01", "06-01", "08-01", "10-01", "12-01"],
+}
+
+
+@pytest.mark.parametrize(("year", "calendar"), [(2001, "noleap"), (2001, "standard"), (2000, "standard")])
+def test_converting_to_360_days_drops_the_listed_days(year: int, calendar: str) -> None:
+    data = daily(calendar, f"{year}-01-01", f"{year}-12-31")
+    kept = set(convert(data, "360_day").values.tolist())
+    dropped = [data.indexes["time"][day].strftime("%m-%d") for day in range(data.size) if day not in kept]
+    assert dropped == DROPPED[year]
+
+
+def test_converting_is_lazy_and_keeps_time_in_one_chunk() -> None:
+    data = daily("standard").expand_dims(loc=4).chunk({"loc": 2, "time": -1})
+    for calendar in ("noleap", "360_day"):
+        converted = convert(data, calendar)
+        assert len(converted.chunksizes["time"]) == 1
+        assert converted.chunksizes["loc"] == (2, 2)
+        xr.testing.assert_identical(converted.compute(), convert(data.compute(), calendar))
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day", "all_leap"])
+def test_a_time_axis_gives_its_dates_back(calendar: str) -> None:
+    data = daily(calendar, "1899-12-01", "1904-03-01")
+    axis = TimeAxis.of(data)
+    assert axis.index.equals(data.indexes["time"])
+    np.testing.assert_array_equal(axis.dayofyear, data.time.dt.dayofyear)
+    np.testing.assert_array_equal(axis.year, data.time.dt.year)
+    assert axis.days_in_longest_year >= axis.dayofyear.max()
+
+
+def test_a_time_axis_keeps_noon() -> None:
+    noon = daily("standard").assign_coords(time=daily("standard").time + np.timedelta64(12, "h"))
+    assert TimeAxis.of(noon).index.equals(noon.indexes["time"])

@@ -21,6 +21,7 @@ from pint.errors import PintError
 from xclim.core import VARIABLES
 from xclim.core.indicator import Indicator
 from xclim.core.units import convert_units_to as convert_hydro_units
+from xclim.indices import run_length
 from xsdba.units import convert_units_to as convert_plain_units
 
 from espo_luigi.errors import DataError
@@ -169,11 +170,23 @@ def _threshold_for(threshold: str, da: xr.DataArray) -> str:
     return threshold
 
 
+def _keep_compiled_run_lengths() -> None:
+    """Let numba keep on disk what xclim compiles anew, for 5 to 10 s, in every process that counts spells."""
+    for name in ("_rle_1d", "_cumsum_reset_np"):
+        function = getattr(run_length, name, None)
+        try:
+            if hasattr(function, "enable_caching"):
+                function.enable_caching()
+        except RuntimeError as err:  # no folder can be written: it is compiled anew
+            logger.debug("xclim's %s cannot be kept: %s", name, err)
+
+
 @lru_cache(maxsize=8)
 def _indicators(resolved: str) -> dict[str, Indicator]:
     """Build the indicators, once per process: xclim registers each of them by name."""
     parsed = json.loads(resolved)
     with _building, warnings.catch_warnings():
+        _keep_compiled_run_lengths()
         warnings.filterwarnings("ignore", message="Class .* already exists and will be overwritten")
         for name, metadata in parsed["variables"].items():
             VARIABLES.setdefault(name, metadata)

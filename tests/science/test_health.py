@@ -174,7 +174,7 @@ def test_names_of_checks_that_do_not_exist_are_errors_that_list_those_that_do():
         health_checks(make_product(), raise_on=["structre"])
     with pytest.raises(DataError, match="'some': expected any, at_least_n_valid, pct or wmo"):
         health_checks(make_product(), missing="some")
-    with pytest.raises(DataError, match="'cf': expected cfcheck_from_name or check_valid"):
+    with pytest.raises(DataError, match="'cf' for 'pr': expected cfcheck_from_name or check_valid"):
         health_checks(make_product(), cfchecks={"pr": {"cf": {}}})
 
 

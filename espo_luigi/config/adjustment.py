@@ -16,6 +16,8 @@ from espo_luigi.config.fields import (
     Periods,
     Refused,
     Section,
+    TextListOrFree,
+    TextOrFree,
     Unused,
 )
 
@@ -36,7 +38,7 @@ class TrainingArgs(Section):
 
     period: Period = Field(description="first and last year of the training; custom.ref_period by default")
     method: str = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
-    group: str | Free = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
+    group: TextOrFree = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
     jitter_under: Free | None = Field(default=None, description="{thresh}: noise replaces values under it")
     adapt_freq: Free | None = Field(default=None, description="{thresh}: dry days of the calibration data are adapted")
     align_on: str | None = Field(default=None, description="how days are matched between calendars")
@@ -168,7 +170,7 @@ class HealthChecks(Section):
     )
     cfchecks: FreeByVariable | None = Field(default=None, description="CF checks by variable")
     freq: str | None = Field(default=None, description="the frequency of the time axis")
-    missing: str | list[str] | Free | None = Field(default=None, description="checks of missing values")
+    missing: TextListOrFree | None = Field(default=None, description="checks of missing values")
     flags: Annotated[FreeByVariable, AfterValidator(_no_empty_flags)] | None = Field(
         default=None, description="data flags by variable"
     )

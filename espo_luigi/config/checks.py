@@ -12,7 +12,7 @@ from espo_luigi.config.diagnosis import DiagStep, OffDiag
 from espo_luigi.config.fields import FrozenDict, NoEffect, Section
 from espo_luigi.config.messages import nearest, no_effect
 from espo_luigi.config.regions import Custom, Region
-from espo_luigi.config.schema import RunConfig, _wanted_source
+from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
 
 def _check_source(config: RunConfig) -> None:
     path = "extraction.reference.search_data_catalogs.other_search_criteria.source"
-    wanted, named = _wanted_source(config.extraction.reference), config.extraction.ref_source
+    wanted, named = config.extraction.reference.wanted_source, config.extraction.ref_source
     if wanted is None and named is None:
         got = config.extraction.reference.search_data_catalogs.other_search_criteria.get("source")
         raise ConfigurationError(

@@ -63,6 +63,23 @@ Frozen = AfterValidator(freeze)
 Free = Annotated[dict[str, Any], BeforeValidator(_nothing_is_empty), Frozen]
 
 
+def _text_list_or_mapping(value: Any) -> Any:
+    # Checked before the union, which would complain about each of its branches.
+    if not isinstance(value, str | list | Mapping):
+        raise ValueError("expected text, a list or a mapping")
+    return value
+
+
+def _text_or_mapping(value: Any) -> Any:
+    if not isinstance(value, str | Mapping):
+        raise ValueError("expected text or a mapping")
+    return value
+
+
+TextOrFree = Annotated[str | dict[str, Any], BeforeValidator(_text_or_mapping), Frozen]
+TextListOrFree = Annotated[str | list[str] | dict[str, Any], BeforeValidator(_text_list_or_mapping), Frozen]
+
+
 def _as_years(value: Any) -> tuple[str, str]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("expected two years, [first, last]")

@@ -100,21 +100,20 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[KeyPath
     Locations also hold names of the branches of a union and of validators, which are not keys.
     """
     path: list[str] = []
-    holder, field, inner = model, None, None
-    inside: type[BaseModel] | None = model
-    for step in loc:
-        key = str(step)
-        if inside is not None:
-            holder, field = inside, _field(inside, key)
-            inside, inner = None, _section_in(field.annotation) if field else None
-            path.append(key)
-            if field is not None and _is_section(field.annotation):
-                inside = inner
-        elif inner is not None and not _is_internal(key):
-            path.append(key)
-            inside, inner = inner, None
-        elif not _is_internal(key):
-            path.append(key)
+    holder, field = model, None
+    # The section that the next step is a key of; where that is a mapping's own key, the section one step further.
+    section: type[BaseModel] | None = model
+    further: type[BaseModel] | None = None
+    for key in map(str, loc):
+        if section is None and _is_internal(key):
+            continue
+        path.append(key)
+        if section is None:
+            section, further = further, None
+            continue
+        holder, field = section, _field(section, key)
+        further = _section_in(field.annotation) if field else None
+        section = further if field and _is_section(field.annotation) else None
     return tuple(path), holder, field
 
 

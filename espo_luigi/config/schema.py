@@ -14,7 +14,7 @@ from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
 from espo_luigi.config.fields import Free, FrozenDict, Ignored, Section
 from espo_luigi.config.regions import Custom, Paths
-from espo_luigi.config.searching import Extraction, ExtractionSection, Regrid
+from espo_luigi.config.searching import ExtractionSection, Regrid
 
 HASH_LENGTH = 12
 
@@ -64,8 +64,7 @@ class RunConfig(Section):
     @property
     def reference_source(self) -> str:
         """The one source that the reference's search wants; it names the reference's files."""
-        wanted = _wanted_source(self.extraction.reference)
-        return wanted or str(self.extraction.ref_source)
+        return self.extraction.reference.wanted_source or str(self.extraction.ref_source)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -100,10 +99,3 @@ class RunConfig(Section):
         orders = [list(self.custom.regions), list(self.regrid.intermediate_grids)]
         text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
-
-
-def _wanted_source(reference: Extraction) -> str | None:
-    source = reference.search_data_catalogs.other_search_criteria.get("source")
-    if isinstance(source, list | tuple) and len(source) == 1:
-        source = source[0]
-    return source if isinstance(source, str) else None

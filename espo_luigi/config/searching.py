@@ -64,6 +64,13 @@ class Extraction(Section):
     clean_up: Ignored = None
     create_mask: Refused = None
 
+    @property
+    def wanted_source(self) -> str | None:
+        """The one source that the search wants, if it wants just one."""
+        source = self.search_data_catalogs.other_search_criteria.get("source")
+        only = source[0] if isinstance(source, list | tuple) and len(source) == 1 else source
+        return only if isinstance(only, str) else None
+
 
 class ExtractionSection(Section):
     """Section `extraction`."""

@@ -48,6 +48,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 9, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}}}}}", "expected lon1_b above lon0_b by one cell"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {engine: xclim}}}", "`biasadjust.variables.tasmax.engine` ({file}, line 1): got 'xclim' (text), expected 'auto' or 'xsdba'"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {jitter: 1}}}}", "`biasadjust.variables.tasmax.training_args.jitter` ({file}, line 1): unknown key; did you mean jitter_under?"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {training_args: {group: 5}}}}", "has a problem:\n- `biasadjust.variables.tasmax.training_args.group` ({file}, line 1): got 5 (a whole number): expected text or a mapping"),  # noqa: E501
         ("clean_up: {xscen_clean_up: {round_var: {pr: ten}}}", "`clean_up.xscen_clean_up.round_var.pr` ({file}, line 1): got 'ten' (text)"),  # noqa: E501
         ("health_checks: {raise_on: [structur]}", "`health_checks.raise_on.0` ({file}, line 1): got 'structur' (text)"),
         ("health_checks: {raise_on: [structur]}", "did you mean structure?"),

@@ -34,7 +34,7 @@ from espo_luigi.store.publish import written_aside
 logger = logging.getLogger(__name__)
 
 # Raised whenever the same seed gives other data: older folders are then made anew.
-_EDITION = 1
+_EDITION = 2
 _RECORD_NAME = "demo.json"
 
 CATALOG_COLUMNS = (

@@ -89,7 +89,7 @@ SIMULATIONS = (
     Source(
         name="Demo-360Day",
         climate=Climate(
-            mean_kelvin=274.0,
+            mean_kelvin=272.5,
             seasonal_kelvin=16.5,
             noise_kelvin=3.2,
             range_kelvin=13.0,

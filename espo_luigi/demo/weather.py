@@ -72,7 +72,7 @@ def days_of(calendar: str, first: int, last: int) -> Days:
     dates = pd.date_range(f"{first}-01-01", f"{last}-12-31", freq="D")
     numbers = (dates - pd.Timestamp("1850-01-01")).days.to_numpy(dtype=np.float64) + 0.5
     return Days(
-        calendar, "days since 1850-01-01", numbers, dates.year.to_numpy(), (dates.dayofyear.to_numpy() - 1) / 365.25
+        calendar, "days since 1850-01-01", numbers, dates.year.to_numpy(), (dates.day_of_year.to_numpy() - 1) / 365.25
     )
 
 

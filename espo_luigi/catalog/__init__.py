@@ -1,4 +1,4 @@
-"""Finding datasets: intake-esm/xscen catalogues, the search that ESPO-G configures, opening what it finds, making catalogues."""
+"""Finding datasets: intake-esm/xscen catalogues, searching them, opening what is found, and making catalogues."""
 
 from __future__ import annotations
 

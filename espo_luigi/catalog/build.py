@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
 
@@ -62,7 +63,7 @@ class CatalogReport:
 
 
 def make_catalog(folder: Path, out: Path) -> CatalogReport:
-    """Write a catalogue (JSON, with its CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
+    """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
     What a file is comes from its attributes (``cat:…`` first, then those of CMIP6 or CORDEX), then from its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
@@ -82,9 +83,8 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
             rows.append(describe(path.absolute()))
         # A damaged file may raise nearly anything from its backend; each is reported, none stops the others.
         except Exception as error:
-            unreadable.append(
-                (path, f"{error}" if isinstance(error, CatalogError) else f"{type(error).__name__}: {error}")
-            )
+            reason = str(error) if isinstance(error, CatalogError) else first_line(error)
+            unreadable.append((path, reason))
             logger.warning("%s is not in the catalogue: %s", *unreadable[-1])
     if not rows:
         reasons = (
@@ -116,23 +116,19 @@ def describe(path: Path) -> dict[str, str]:
     with _opened(path) as ds:
         row = _of_place(path) | _of_name(path) | _of_attributes(ds.attrs)
         row |= _of_contents(ds, row)
-    row |= {"format": "nc" if path.suffix in (".nc", ".nc4") else "zarr", "path": str(path)}
+    row |= {"format": "zarr" if is_zarr(str(path)) else "nc", "path": str(path)}
     row = _defaults(row)
     if "source" not in row:
         raise CatalogError(
-            "no source: neither attributes (source_id, cat:source) nor the file's name say which model or dataset it is; "
-            "set the global attribute cat:source, or name it {var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
+            "no source: neither attributes (source_id, cat:source) nor the file's name say which dataset it is; "
+            "set cat:source, or name the file {var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
         )
     return {"id": make_id(row), **row}
 
 
 def _opened(path: Path) -> xr.Dataset:
-    options: dict[str, Any] = {"decode_timedelta": False}
-    if path.suffix in (".nc", ".nc4"):
-        return xr.open_dataset(path, **options)
-    from zarr.storage import ZipStore
-
-    return xr.open_dataset(ZipStore(path, mode="r") if path.suffix == ".zip" else path, engine="zarr", **options)
+    options = {"chunks": None}
+    return open_zarr(str(path), options) if is_zarr(str(path)) else open_netcdf(str(path), (), options)
 
 
 def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
@@ -217,7 +213,7 @@ def _stamp(time: Any) -> str:
 
 
 def _defaults(row: Mapping[str, str]) -> dict[str, str]:
-    """What CMIP6 leaves to be understood: its era, activity and domain; and that what has no experiment is no simulation."""
+    """What CMIP6 leaves to be understood: era, activity and domain; what has no experiment is no simulation."""
     filled = {key: value for key, value in row.items() if key in COLUMNS and value}
     experiment = filled.get("experiment", "")
     inferred = {

@@ -24,11 +24,12 @@ def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple
     """
     if not periods:
         return ()
-    several = [periods] if isinstance(periods[0], str | int) else list(periods)
-    pairs = tuple(tuple(str(bound) for bound in period) for period in several)
-    if any(len(pair) != 2 or bounds(pair)[0] >= bounds(pair)[1] for pair in pairs):  # type: ignore[arg-type]
+    several = [periods] if isinstance(periods[0], str | int) else periods
+    pairs = [tuple(str(bound) for bound in period) for period in several]
+    proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    if len(proper) < len(pairs) or any(bounds(pair)[0] >= bounds(pair)[1] for pair in proper):
         raise CatalogError(f"periods {periods!r}: expected [start, end] with start before end, or a list of such.")
-    return pairs  # type: ignore[return-value]
+    return proper
 
 
 def bounds(period: Period) -> tuple[datetime, datetime]:
@@ -88,4 +89,5 @@ def _shortfall(ordered: Sequence[Asset], period: Period) -> str | None:
         return None
     extents = ", ".join(f"{asset.columns['date_start']} to {asset.columns['date_end']}" for asset in ordered[:5])
     more = f" and {len(ordered) - 5} more" if len(ordered) > 5 else ""
-    return f"files cover {covered:.1%} of {period[0]}-{period[1]} ({extents}{more}), expected at least {MINIMUM_COVERAGE:.0%}"
+    wanted = f"{period[0]}-{period[1]}"
+    return f"files cover {covered:.1%} of {wanted} ({extents}{more}), expected at least {MINIMUM_COVERAGE:.0%}"

@@ -60,8 +60,8 @@ def _futures(run: Sequence[Asset]) -> dict[tuple[str, str], Asset]:
         first = futures.setdefault((asset.columns.get("activity", ""), experiment), asset)
         if first.id != asset.id:
             raise CatalogError(
-                f"experiment {experiment} of one run has two ids, {first.id} and {asset.id} ({first.path}, {asset.path}); "
-                "expected one. Correct the id column of the catalogue."
+                f"experiment {experiment} of one run has two ids, {first.id} and {asset.id} "
+                f"({first.path}, {asset.path}); expected one. Correct the id column of the catalogue."
             )
     return futures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
@@ -18,7 +20,6 @@ from espo_luigi.science.extract import check_regular, normalise_coordinates, to_
 
 logger = logging.getLogger(__name__)
 
-DAYS_PER_CHUNK = 365
 _GRID_TOLERANCE_DEGREES = 1e-4
 
 
@@ -37,19 +38,21 @@ def open_match(
     xr_open_kwargs : mapping, optional
         For `xarray.open_dataset`; time deltas stay numbers and chunks are chosen unless it says otherwise.
     xr_combine_kwargs : mapping, optional
-        For `xarray.combine_by_coords`; ``data_vars="minimal"`` and ``combine_attrs="drop_conflicts"`` unless it says otherwise.
+        For `xarray.combine_by_coords`; ``data_vars="minimal"``, ``combine_attrs="drop_conflicts"`` unless it says
+        otherwise.
 
     Returns
     -------
     xarray.Dataset
         The match's `variables` in K and kg m-2 s-1, in their stored dtype and calendar; coordinates `time` (midnight),
-        `lat`, `lon` (and those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
+        `lat`, `lon` (and those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the
+        catalogue.
 
     Raises
     ------
     DataError
-        If a file is missing or unreadable, lacks a variable, has unknown units or another grid or calendar than the others,
-        or days are missing or double.
+        If a file is missing or unreadable, lacks a variable, has unknown units or another grid or calendar than the
+        others, or days are missing or double.
     """
     pieces = [
         (asset, name, piece)
@@ -83,7 +86,8 @@ def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict
     missing = [name for name in wanted if name not in ds.data_vars]
     if missing:
         raise DataError(
-            f"{asset.path} has no variable {', '.join(missing)}; it has {', '.join(map(str, ds.data_vars))}. Correct the catalogue."
+            f"{asset.path} has no variable {', '.join(missing)}; it has {', '.join(map(str, ds.data_vars))}. "
+            "Correct the catalogue."
         )
     try:
         named = normalise_coordinates(ds)
@@ -109,42 +113,15 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Da
             f"{asset.path} is in the catalogue (id {match.id}) but does not exist; correct the catalogue or the path."
         )
     try:
-        return (
-            _open_zarr(asset, open_kwargs)
-            if _is_zarr(asset)
-            else _open_netcdf(asset.path, match.variables, open_kwargs)
-        )
-    except DataError:
-        raise
+        if is_zarr(asset.path, asset.columns.get("format", "")):
+            return open_zarr(asset.path, open_kwargs)
+        return open_netcdf(asset.path, match.variables, open_kwargs)
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:
         raise DataError(
-            f"{asset.path} (id {match.id}) cannot be read: {type(error).__name__}: {error}. Download or make the file again, or exclude it."
+            f"{asset.path} (id {match.id}) cannot be read: {first_line(error)}. "
+            "Download or make the file again, or exclude it."
         ) from error
-
-
-def _is_zarr(asset: Asset) -> bool:
-    return asset.columns.get("format") == "zarr" or asset.path.rstrip("/").endswith((".zarr", ".zarr.zip"))
-
-
-def _open_zarr(asset: Asset, open_kwargs: dict[str, Any]) -> xr.Dataset:
-    from zarr.storage import ZipStore
-
-    store = ZipStore(asset.path, mode="r") if asset.path.endswith(".zip") else asset.path
-    return xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **open_kwargs})
-
-
-def _open_netcdf(path: str, variables: tuple[str, ...], open_kwargs: dict[str, Any]) -> xr.Dataset:
-    engine = {"engine": open_kwargs["engine"]} if "engine" in open_kwargs else {}
-    with xr.open_dataset(path, decode_cf=False, **engine) as probe:
-        stored = [probe[name].encoding.get("chunksizes") for name in variables if name in probe]
-        days = max((_days_per_chunk(chunks[0]) for chunks in stored if chunks), default=DAYS_PER_CHUNK)
-    return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **open_kwargs})
-
-
-def _days_per_chunk(stored: int) -> int:
-    """About a year of days in whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
-    return max(DAYS_PER_CHUNK // stored, 1) * stored
 
 
 def _floored(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
@@ -178,7 +155,7 @@ def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Matc
     ordered = sorted(pieces, key=lambda pair: pair[1]["time"].values[0])
     for asset, piece in ordered:
         check_regular(piece["time"].values, f"{asset.path}, {name}")
-    for (before, left), (after, right) in zip(ordered, ordered[1:], strict=False):
+    for (before, left), (after, right) in itertools.pairwise(ordered):
         check_regular(
             np.concatenate([left["time"].values[-1:], right["time"].values[:1]]),
             f"{name}, from {before.path} to {after.path}",
@@ -197,7 +174,8 @@ def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset
     for asset, _, piece in pieces[1:]:
         if not _same_grid(first, piece):
             raise DataError(
-                f"{asset.path} and {first_asset.path} are on different grids; expected the same lat and lon. Exclude one."
+                f"{asset.path} and {first_asset.path} are on different grids; expected the same lat and lon. "
+                "Exclude one."
             )
     coordinates = {name: value for name, value in first.coords.items() if "time" not in value.dims}
     return [piece.assign_coords(coordinates) for _, _, piece in pieces]

@@ -168,7 +168,8 @@ def _description(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(description, dict) or not {"catalog_file", "catalog_dict"} & set(description):
         raise CatalogError(
-            f"catalogue {path} has neither catalog_file nor catalog_dict; expected an intake-esm JSON file. {_MAKE_ONE}."
+            f"catalogue {path} has neither catalog_file nor catalog_dict; expected an intake-esm JSON "
+            f"file. {_MAKE_ONE}."
         )
     return description
 
@@ -203,8 +204,8 @@ def _check_columns(rows: Iterable[Mapping[str, str]], source: str) -> None:
     missing = [column for column in _REQUIRED if column not in present]
     if present and missing:
         raise CatalogError(
-            f"{source} has no column {' nor '.join(missing)} (or only empty cells); it has {', '.join(sorted(present))}. "
-            f"Expected the columns of xscen. {_MAKE_ONE}."
+            f"{source} has no column {' nor '.join(missing)} (or only empty cells); it has "
+            f"{', '.join(sorted(present))}. Expected the columns of xscen. {_MAKE_ONE}."
         )
 
 

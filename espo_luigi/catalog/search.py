@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections import defaultdict
@@ -12,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.catalog.coverage import Period, as_periods, covering
+from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
 from espo_luigi.catalog.history import Dispatched, dispatch_history
-from espo_luigi.catalog.read import COLUMNS, ID_COLUMNS, Asset, read_catalogue
+from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
 from espo_luigi.errors import CatalogError
 
 logger = logging.getLogger(__name__)
 
 DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
 """Variables that can be derived, each with what it is derived from."""
-
-_SHOWN = 12
-_WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,8 @@ class Catalog:
         periods : (start, end) or sequence of them, optional
             Years (or dates) to be covered, both included.
         other_search_criteria, exclusions : mapping, optional
-            Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text is
-            matched exactly. All criteria must hold; any exclusion excludes.
+            Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text
+            is matched exactly. All criteria must hold; any exclusion excludes.
         allow_resampling : bool
             Must be False: only the exact frequency is found.
         allow_conversion : bool
@@ -129,99 +126,11 @@ class Catalog:
         dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), frozenset())
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
-            _refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
-        chosen = _exclude(dispatched.assets, exclusions or {}, trail)
-        chosen = _select(chosen, other_search_criteria or {}, trail)
+            refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
+        chosen = exclude(dispatched.assets, exclusions or {}, trail)
+        chosen = select(chosen, other_search_criteria or {}, trail)
         found = _complete(chosen, wanted, dispatched.without_history, trail)
         return restrict_to_members(found, restrict_members) if restrict_members else found
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
-
-
-def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
-    if column == "variable":
-        return any(str(value) in asset.variables for value in values)
-    cell = asset.columns.get(column)
-    return any(_equal(cell, value) for value in values)
-
-
-def _equal(cell: str | None, value: Any) -> bool:
-    if cell is None or value is None:
-        return cell is value
-    if isinstance(value, re.Pattern):
-        return value.search(cell) is not None
-    text = str(value)
-    return cell == text or (_WILDCARD.search(text) is not None and re.search(text, cell) is not None)
-
-
-def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
-    known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
-    if column not in known:
-        near = difflib.get_close_matches(column, sorted(known), 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise CatalogError(
-            f"criterion {column!r} is no column of the catalogue{hint}; it has {', '.join(sorted(known))}."
-        )
-    for value in values:
-        try:
-            re.compile(str(value) if _WILDCARD.search(str(value)) else "")
-        except re.error as error:
-            raise CatalogError(f"criterion {column}: {value!r} is not a regular expression ({error}).") from None
-
-
-def _exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:
-    for column, value in exclusions.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
-        kept = [asset for asset in assets if not _holds(asset, column, values)]
-        trail.append(f"{len(kept)} without {column} = {_listed(values)}")
-        _refuse_empty(kept, assets, column, f"{column} other than {_listed(values)}", trail)
-        assets = kept
-    return assets
-
-
-def _select(assets: list[Asset], criteria: Mapping[str, Any], trail: list[str]) -> list[Asset]:
-    for column, value in criteria.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
-        kept = [asset for asset in assets if _holds(asset, column, values)]
-        trail.append(f"{len(kept)} with {column} = {_listed(values)}")
-        _refuse_empty(kept, assets, column, f"{column} = {_listed(values)}", trail, wanted=values)
-        assets = kept
-    return assets
-
-
-def _refuse_empty(
-    kept: Sequence[Asset],
-    before: Sequence[Asset],
-    column: str,
-    what: str,
-    trail: Sequence[str],
-    wanted: Sequence[Any] = (),
-) -> None:
-    if kept:
-        return
-    values = _values(before, column)
-    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise CatalogError(
-        f"nothing found: no row has {what}; the values of {column} there are: {_listed(values) or '(none)'}.{hint} "
-        f"Rows: {'; '.join(trail)}."
-    )
-
-
-def _values(assets: Iterable[Asset], column: str) -> list[str]:
-    if column == "variable":
-        return sorted({name for asset in assets for name in asset.variables})
-    return sorted({asset.columns[column] for asset in assets if column in asset.columns})
-
-
-def _listed(values: Iterable[Any]) -> str:
-    texts = [str(value) for value in values]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
 
 
 def _complete(
@@ -243,33 +152,32 @@ def _complete(
             dropped.append(f"{name}: {'; '.join(objections)}")
             logger.warning("%s is dropped from the search: %s.", name, "; ".join(objections))
     if not found:
-        trail.append(f"0 of {len(by_id)} ids with all of {_listed(wanted.variables_and_freqs)}")
-        raise CatalogError(f"nothing found. {_listed(dropped)}. Rows: {'; '.join(trail)}.")
+        trail.append(f"0 of {len(by_id)} ids with all of {listed(wanted.variables_and_freqs)}")
+        raise CatalogError(f"nothing found. {listed(dropped)}. Rows: {'; '.join(trail)}.")
     return found
 
 
 def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
+    """One id's match, or the objections: one for each wanted variable that it lacks."""
     chosen: dict[str, list[Asset]] = {}
     derived: list[str] = []
     objections: list[str] = []
     for variable, frequency in wanted.variables_and_freqs.items():
-        sources = [variable]
         files, objection = _files(assets, variable, frequency, wanted.periods)
-        if objection and wanted.allow_conversion and variable in DERIVATIONS:
-            sources = list(DERIVATIONS[variable])
-            answers = [_files(assets, source, frequency, wanted.periods) for source in sources]
-            lacking = [reason for _, reason in answers if reason]
-            objection = f"{objection}, and it cannot be derived: {', '.join(lacking)}" if lacking else None
-            chosen |= (
-                {} if lacking else {source: list(files) for source, (files, _) in zip(sources, answers, strict=True)}
-            )
-            derived += [] if lacking else [variable]
-        else:
+        if objection is None:
             chosen[variable] = files
-        objections += [objection] if objection else []
-    if objections:
-        return None, objections
-    return _as_match(name, chosen, derived, wanted.periods), []
+        elif wanted.allow_conversion and variable in DERIVATIONS:
+            answers = {name: _files(assets, name, frequency, wanted.periods) for name in DERIVATIONS[variable]}
+            chosen |= {name: files for name, (files, _) in answers.items() if files}
+            derived.append(variable)
+            objections += _underivable(objection, [reason for _, reason in answers.values() if reason])
+        else:
+            objections.append(objection)
+    return (None if objections else _as_match(name, chosen, derived, wanted.periods)), objections
+
+
+def _underivable(objection: str, lacking: Sequence[str]) -> list[str]:
+    return [f"{objection}, and it cannot be derived: {', '.join(lacking)}"] if lacking else []
 
 
 def _files(
@@ -278,12 +186,12 @@ def _files(
     """The files of one variable at one frequency, or why they do not do."""
     having = [asset for asset in assets if variable in asset.variables]
     if not having:
-        return [], f"{variable} is missing (there are {_listed(_values(assets, 'variable'))})"
+        return [], f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})"
     exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
     if not exact:
-        return [], f"{variable} has no rows of frequency {frequency} (there are {_listed(_values(having, 'xrfreq'))})"
+        return [], f"{variable} has no rows of frequency {frequency} (there are {listed(values_of(having, 'xrfreq'))})"
     for column in ("processing_level", "domain"):
-        if len(values := _values(exact, column)) > 1:
+        if len(values := values_of(exact, column)) > 1:
             return (
                 [],
                 f"{variable} is there with {column} {' and '.join(values)}; add {column} to other_search_criteria",

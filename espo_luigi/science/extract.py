@@ -67,8 +67,8 @@ def extract(
     Raises
     ------
     DataError
-        If a variable or part of the period is missing, days are missing or double, units are unknown, no cell is in the box,
-        or its bounds cannot be expressed in the data's longitudes.
+        If a variable or part of the period is missing, days are missing or double, units are unknown, no cell is in the
+        box, or its bounds cannot be expressed in the data's longitudes.
     """
     _check_daily_wanted(variables_and_freqs)
     named = normalise_coordinates(ds)
@@ -133,7 +133,7 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     Raises
     ------
     DataError
-        If units are absent, unknown or of another quantity; it names `where`, the variable, its units and those expected.
+        If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
     """
     expected = CANONICAL_UNITS.get(str(data.name))
     if expected is None:
@@ -143,8 +143,8 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     except DataError as error:
         got = data.attrs.get("units", "none")
         raise DataError(
-            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} or what converts to it ({error}). "
-            "Correct the units attribute of the data."
+            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} or "
+            f"what converts to it ({error}) Correct the units attribute of the data."
         ) from None
 
 
@@ -233,7 +233,7 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut a box of longitudes and latitudes, bounds included and widened by the region's `tile_buffer`; lazy.
 
-    Cells of curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
+    Curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
 
     Raises
     ------
@@ -248,8 +248,8 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     in_lon = (lon.astype("float64") >= west) & (lon.astype("float64") <= east)
     if not (in_lat.any() and in_lon.any() and (lat.ndim == 1 or (in_lat & in_lon).any())):
         raise DataError(
-            f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) holds no cell of the data "
-            f"({_extent(lon)} °E, {_extent(lat)} °N)."
+            f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
+            f"holds no cell of the data ({_extent(lon)} °E, {_extent(lat)} °N)."
         )
     if lat.ndim == 1:
         return ds.isel({"lat": _indexer(in_lat.values), "lon": _indexer(in_lon.values)})
@@ -288,8 +288,8 @@ def _moved(
 ) -> list[float]:
     if any(outside) and not all(outside):
         raise DataError(
-            f"region {region['name']}: longitudes {bounds[0]:g} to {bounds[1]:g} straddle the edge of data with longitudes "
-            f"{convention}; expected bounds on one side of it. Cut the region in two, or roll the data's longitudes."
+            f"region {region['name']}: longitudes {bounds[0]:g} to {bounds[1]:g} straddle the edge "
+            f"of data with longitudes {convention}; expected both on one side. Cut the region in two, or roll the data."
         )
     return [bound + shift for bound in bounds] if all(outside) else list(bounds)
 
@@ -302,7 +302,7 @@ def _indexer(inside: np.ndarray) -> slice | np.ndarray:
 
 
 def _crop_and_mask(ds: xr.Dataset, inside: xr.DataArray) -> xr.Dataset:
-    y, x = inside.dims
+    y, x = map(str, inside.dims)
     rows, columns = np.flatnonzero(inside.any(x).values), np.flatnonzero(inside.any(y).values)
     box = {y: slice(int(rows[0]), int(rows[-1]) + 1), x: slice(int(columns[0]), int(columns[-1]) + 1)}
     cropped, mask = ds.isel(box), inside.isel(box).drop_vars(["lat", "lon"], errors="ignore")

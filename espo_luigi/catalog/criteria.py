@@ -1,0 +1,108 @@
+"""Criteria and exclusions of a search: which rows of a catalogue have the wanted values."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from espo_luigi.catalog.read import COLUMNS, Asset
+from espo_luigi.errors import CatalogError
+
+_SHOWN = 12
+_WILDCARD = re.compile(r"(?<!\\)[*?$^]")
+"""What makes a text a regular expression, for intake-esm too."""
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
+    if column == "variable":
+        return any(str(value) in asset.variables for value in values)
+    cell = asset.columns.get(column)
+    return any(_equal(cell, value) for value in values)
+
+
+def _equal(cell: str | None, value: Any) -> bool:
+    if cell is None or value is None:
+        return cell is value
+    if isinstance(value, re.Pattern):
+        return value.search(cell) is not None
+    text = str(value)
+    return cell == text or (_WILDCARD.search(text) is not None and re.search(text, cell) is not None)
+
+
+def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
+    known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
+    if column not in known:
+        near = difflib.get_close_matches(column, sorted(known), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise CatalogError(
+            f"criterion {column!r} is no column of the catalogue{hint}; it has {', '.join(sorted(known))}."
+        )
+    for value in values:
+        try:
+            re.compile(str(value) if _WILDCARD.search(str(value)) else "")
+        except re.error as error:
+            raise CatalogError(f"criterion {column}: {value!r} is not a regular expression ({error}).") from None
+
+
+def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:
+    """Return the rows that no exclusion fits, noting counts in `trail`; raises `CatalogError` if none is left."""
+    for column, value in exclusions.items():
+        values = _as_list(value)
+        _check_criterion(assets, column, values)
+        kept = [asset for asset in assets if not _holds(asset, column, values)]
+        trail.append(f"{len(kept)} without {column} = {listed(values)}")
+        refuse_empty(kept, assets, column, f"{column} other than {listed(values)}", trail)
+        assets = kept
+    return assets
+
+
+def select(assets: list[Asset], criteria: Mapping[str, Any], trail: list[str]) -> list[Asset]:
+    """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left."""
+    for column, value in criteria.items():
+        values = _as_list(value)
+        _check_criterion(assets, column, values)
+        kept = [asset for asset in assets if _holds(asset, column, values)]
+        trail.append(f"{len(kept)} with {column} = {listed(values)}")
+        refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
+        assets = kept
+    return assets
+
+
+def refuse_empty(
+    kept: Sequence[Asset],
+    before: Sequence[Asset],
+    column: str,
+    what: str,
+    trail: Sequence[str],
+    wanted: Sequence[Any] = (),
+) -> None:
+    """Raise `CatalogError` if no row is left: what was wanted, what there was, and the counts so far."""
+    if kept:
+        return
+    values = values_of(before, column)
+    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise CatalogError(
+        f"nothing found: no row has {what}; the values of {column} there are: {listed(values) or '(none)'}.{hint} "
+        f"Rows: {'; '.join(trail)}."
+    )
+
+
+def values_of(assets: Iterable[Asset], column: str) -> list[str]:
+    """Return the different values of a column, sorted."""
+    if column == "variable":
+        return sorted({name for asset in assets for name in asset.variables})
+    return sorted({asset.columns[column] for asset in assets if column in asset.columns})
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Return values as a text that stays short."""
+    texts = [str(value) for value in values]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

@@ -1,0 +1,44 @@
+"""Opening one NetCDF file or Zarr store lazily, in chunks that suit how it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+
+DAYS_PER_CHUNK = 365
+
+
+def is_zarr(path: str, stated_format: str = "") -> bool:
+    """Whether a path is a Zarr store (directory or `.zarr.zip`), by its catalogue's format or its name."""
+    return stated_format == "zarr" or path.rstrip("/").endswith((".zarr", ".zarr.zip"))
+
+
+def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
+    """Open a Zarr store, directory or archive, in its own chunks; time deltas stay numbers; lazy."""
+    from zarr.storage import ZipStore
+
+    # A plain path to an archive is not opened by zarr 3.
+    store: Any = ZipStore(path, mode="r") if path.endswith(".zip") else path
+    return xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+
+
+def open_netcdf(path: str, variables: Sequence[str], options: Mapping[str, Any]) -> xr.Dataset:
+    """Open a NetCDF file in about a year of days a chunk, whole stored chunks of `variables`; lazy."""
+    engine = {"engine": options["engine"]} if "engine" in options else {}
+    with xr.open_dataset(path, decode_cf=False, **engine) as probe:
+        stored = [probe[name].encoding.get("chunksizes") for name in variables if name in probe]
+        days = max((_days_per_chunk(chunks[0]) for chunks in stored if chunks), default=DAYS_PER_CHUNK)
+    return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **options})
+
+
+def _days_per_chunk(stored: int) -> int:
+    """About a year of days in whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
+    return max(DAYS_PER_CHUNK // stored, 1) * stored
+
+
+def first_line(error: Exception) -> str:
+    """The first sentence of an error; xarray's on unreadable files goes on about installing backends."""
+    text = str(error).split("\n")[0].split("Consider explicitly selecting")[0].strip()
+    return f"{type(error).__name__}: {text.removesuffix('.')}"

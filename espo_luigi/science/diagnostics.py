@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-import xsdba.measures  # noqa: F401  # registers the measures
-from xclim.core.indicator import registry
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
@@ -157,6 +155,9 @@ def _bounds_like(lon: xr.DataArray, region: Mapping[str, Any]) -> tuple[float, f
 
 
 def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
+    import xsdba.measures  # noqa: F401  # registers the measures
+    from xclim.core.indicator import registry
+
     if MEASURE_ATTR not in sim.attrs:
         raise DataError(
             f"The property {sim.name!r} has no attribute {MEASURE_ATTR!r}: expected the result of `properties`."

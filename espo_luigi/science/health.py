@@ -1,4 +1,7 @@
-"""Health checks of a product: what must hold raises one combined error, what is only suspicious is stored as flags."""
+"""Health checks of a product: what must hold raises one combined error, what is only suspicious is stored as flags.
+
+xclim is imported where it is used: it takes seconds, and every process imports the tasks.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from typing import Any
 import dask
 import numpy as np
 import xarray as xr
-import xclim
-from xclim.core import ValidationError, cfchecks, dataflags, missing
-from xclim.core.units import units2pint
 
 from espo_luigi.errors import DataError, HealthCheckError
 
@@ -195,6 +195,8 @@ def _units(ds: xr.Dataset, variables_and_units: Mapping[str, str]) -> Iterator[s
 def _equivalent(units: str | None, expected: str) -> bool:
     if units is None:
         return False
+    from xclim.core.units import units2pint
+
     try:
         return units2pint(units) == units2pint(expected)
     except Exception:  # pint raises many unrelated types for text that is not a unit
@@ -202,6 +204,9 @@ def _equivalent(units: str | None, expected: str) -> bool:
 
 
 def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    import xclim
+    from xclim.core import ValidationError
+
     for name, checks in checks_by_variable.items():
         if name not in ds:
             yield f"The variable '{name}' is missing: its CF attributes cannot be checked."
@@ -215,6 +220,8 @@ def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _cf_function(check: str, name: str, da: xr.DataArray) -> Callable[..., None]:
+    from xclim.core import cfchecks
+
     if check == "cfcheck_from_name":
         return lambda varname=name, **kwargs: cfchecks.cfcheck_from_name(varname, da, **kwargs)
     if check == "check_valid":
@@ -242,6 +249,8 @@ def _missing(ds: xr.Dataset, methods: Mapping[str, Any] | Sequence[str] | str) -
 
 
 def _missing_function(method: str) -> Callable[..., xr.DataArray]:
+    from xclim.core import missing
+
     name = method if method in METHODS_FOR_MISSING else f"missing_{method}"
     if name not in METHODS_FOR_MISSING:
         raise DataError(f"missing names the method {method!r}: expected any, at_least_n_valid, pct or wmo.")
@@ -252,6 +261,8 @@ def _flags(
     ds: xr.Dataset, flags: Mapping[str, Mapping[str, Any] | None], kwargs: Mapping[str, Any]
 ) -> dict[str, xr.Dataset]:
     """Evaluate the flags of all variables in one pass over the data."""
+    from xclim.core import dataflags
+
     absent = [name for name in flags if name not in ds]
     if absent:
         logger.warning("No flags for %s: the data have %s.", absent, list(ds.data_vars))

@@ -1,4 +1,7 @@
-"""Properties of a climate, one number per cell and property, by the definitions of a properties file."""
+"""Properties of a climate, one number per cell and property, by the definitions of a properties file.
+
+xclim and xsdba are imported where they are used: they take seconds, and every process imports the tasks.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.array
 import numpy as np
 import xarray as xr
-import xclim
-import xsdba.properties  # noqa: F401  # registers the bases
-from pint.errors import PintError
-from xclim.core import VARIABLES
-from xclim.core.indicator import Indicator
-from xclim.core.units import convert_units_to as convert_hydro_units
-from xclim.indices import run_length
-from xsdba.units import convert_units_to as convert_plain_units
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.units import convert_to, units_of
+
+if TYPE_CHECKING:
+    from xclim.core.indicator import Indicator
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +87,8 @@ def with_level(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Da
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence what is expected: cells without data, and CF remarks that the health checks make."""
+    import xclim
+
     with xclim.set_options(cf_compliance="log"), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -157,12 +157,16 @@ def _resolve_one(definition: dict[str, Any], realm: str, ds: xr.Dataset) -> dict
 
 def _threshold_for(threshold: str, da: xr.DataArray) -> str:
     """Convert a threshold that xsdba cannot: it knows no hydrological context, so mm d-1 is not kg m-2 s-1 to it."""
+    import xclim.core.units
+    import xsdba.units
+    from pint.errors import PintError
+
     try:
-        convert_plain_units(threshold, da)
+        xsdba.units.convert_units_to(threshold, da)
     except PintError:
         units = units_of(da)
         try:
-            return f"{float(convert_hydro_units(threshold, units, context='hydro'))!r} {units}"
+            return f"{float(xclim.core.units.convert_units_to(threshold, units, context='hydro'))!r} {units}"
         except PintError as err:
             raise DataError(
                 f"The threshold {threshold!r} cannot be compared with {da.name!r} in {units!r}: {err}"
@@ -172,8 +176,10 @@ def _threshold_for(threshold: str, da: xr.DataArray) -> str:
 
 def _keep_compiled_run_lengths() -> None:
     """Let numba keep on disk what xclim compiles anew, for 5 to 10 s, in every process that counts spells."""
+    from xclim.indices import run_length
+
     for name in ("_rle_1d", "_cumsum_reset_np"):
-        function = getattr(run_length, name, None)
+        function: Any = getattr(run_length, name, None)
         try:
             if hasattr(function, "enable_caching"):
                 function.enable_caching()
@@ -184,6 +190,10 @@ def _keep_compiled_run_lengths() -> None:
 @lru_cache(maxsize=8)
 def _indicators(resolved: str) -> dict[str, Indicator]:
     """Build the indicators, once per process: xclim registers each of them by name."""
+    import xsdba.properties  # noqa: F401  # registers the bases
+    from xclim.core import VARIABLES
+    from xclim.core.indicator import Indicator
+
     parsed = json.loads(resolved)
     with _building, warnings.catch_warnings():
         _keep_compiled_run_lengths()

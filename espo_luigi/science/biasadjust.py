@@ -18,7 +18,7 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science import kernel_path, xsdba_path
-from espo_luigi.science.blocks import Blocks, check_same_cells
+from espo_luigi.science.blocks import Blocks, assign_coords, check_same_cells
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
 from espo_luigi.science.training import (
     METHODS,
@@ -208,7 +208,7 @@ def _train_in_blocks(
     template = path.layout(blocks.data, setup)
     template = blocks.like(template, {name: dtype for name in template if name not in _ALWAYS_DOUBLE})
     template = with_variable_attributes(template, setup)
-    return blocks.map(path.train_block, template, setup).assign_coords(_cell_coords(reference))
+    return assign_coords(blocks.map(path.train_block, template, setup), _cell_coords(reference))
 
 
 def _adjust_in_blocks(
@@ -225,7 +225,7 @@ def _adjust_in_blocks(
     )
     template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
     adjusted = blocks.map(path.adjust_block, template, setup)["simulation"]
-    return adjusted.assign_coords(simulation.coords).rename(simulation.name)
+    return assign_coords(adjusted, dict(simulation.coords)).rename(simulation.name)
 
 
 def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> ModuleType:

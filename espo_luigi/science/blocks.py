@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,7 @@ from espo_luigi.errors import DataError
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result", xr.Dataset, xr.DataArray)
 BlockFunction = Callable[[xr.Dataset, Any], xr.Dataset]
 
 
@@ -101,6 +102,15 @@ class Blocks:
         result = xr.map_blocks(_call, self.data, kwargs={"function": function, "setup": setup, "empty": empty},
                                template=template)  # fmt: skip
         return result if self.lazy else result.compute(scheduler="synchronous")
+
+
+def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Result:
+    """Give a result the coordinates of its input, lazy ones in the result's own blocks."""
+    chunks = result.chunksizes
+    return result.assign_coords(
+        {name: one.chunk({dim: chunks.get(dim, -1) for dim in one.dims}) if one.chunks else one
+         for name, one in coords.items()}
+    )  # fmt: skip
 
 
 def _call(block: xr.Dataset, *, function: BlockFunction, setup: Any, empty: xr.Dataset) -> xr.Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = xr.concat(fractions, dim=xr.Variable("properties", [str(name) for name in names]), coords="minimal")
+    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal")
     out = da.assign_attrs(long_name="Fraction of improved grid cells", units="1").to_dataset(
         name="improved_grid_points"
     )
@@ -84,10 +84,10 @@ def heatmap(measured: Mapping[str, xr.Dataset], *, to_level: str = "diag-heatmap
         _check_same_properties(ds, first)
     names = list(first.data_vars)
     rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
-    columns = xr.Variable("properties", [str(name) for name in names])
+    columns = _labels("properties", names)
     table = xr.concat(
         [xr.concat(row, dim=columns, coords="minimal") for row in rows],
-        dim=xr.Variable("realization", list(measured)),
+        dim=_labels("realization", measured),
         coords="minimal",
     )
     low, high = table.min("realization"), table.max("realization")
@@ -167,6 +167,11 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         found = registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name)
     of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
     return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
+
+
+def _labels(dim: str, names: Iterable[Hashable]) -> xr.Variable:
+    """Make a coordinate of text of any length, which Zarr 3 specifies; it does not specify numpy's fixed length."""
+    return xr.Variable(dim, np.array([str(name) for name in names], dtype=object))
 
 
 def _distance(measure: xr.DataArray) -> xr.DataArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import dask
@@ -308,6 +309,14 @@ def test_improvement_is_lazy_and_the_same_on_dask():
     lazy = improvement(SIM.chunk(loc=2), SCEN.chunk(loc=2))
     assert dask.is_dask_collection(lazy.improved_grid_points)
     xr.testing.assert_identical(lazy.compute(), improvement(SIM, SCEN))
+
+
+def test_improvement_and_heatmap_can_be_written_as_zarr_3_without_a_warning(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, ds in (("i", improvement(SIM, SCEN)), ("h", heatmap({"sim": SIM, "scen": SCEN}))):
+            ds.to_zarr(tmp_path / name, zarr_format=3, consolidated=False)
+            xr.testing.assert_equal(xr.open_zarr(tmp_path / name, consolidated=False).compute(), ds)
 
 
 def test_measures_whose_history_is_lost_cannot_be_compared():

@@ -89,11 +89,13 @@ def health_checks(
     Raises
     ------
     HealthCheckError
-        Listing all failed checks of `raise_on`.
+        Listing all failed checks of `raise_on`; or when there are no time steps.
     DataError
         When an argument names a check that does not exist.
     """
     errors_on = _checks_that_raise(raise_on)
+    if not ds.sizes.get("time") or "time" not in ds.coords:
+        raise HealthCheckError(f"There is nothing to check: no time steps in dimensions {dict(ds.sizes)}.")
     quick: list[tuple[str, Iterator[str]]] = [
         ("structure", _structure(ds, structure or {})),
         ("calendar", _calendar(ds, calendar)),

@@ -31,6 +31,7 @@ REGISTRY_MODULE = "espo_properties"
 MEASURE_ATTR = "measure"
 
 _building = Lock()
+_silence = Lock()
 
 
 def properties(
@@ -86,10 +87,13 @@ def with_level(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Da
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what is expected: cells without data, and CF remarks that the health checks make."""
+    """Silence what is expected: cells without data, and CF remarks that the health checks make.
+
+    One thread at a time, as options and warnings are the process's; xsdba holds the GIL anyway.
+    """
     import xclim
 
-    with xclim.set_options(cf_compliance="log"), warnings.catch_warnings(), np.errstate(all="ignore"):
+    with _silence, xclim.set_options(cf_compliance="log"), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 

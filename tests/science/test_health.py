@@ -136,6 +136,11 @@ def test_all_failed_checks_are_in_one_error_and_data_are_not_read_for_it():
     ] == []
 
 
+def test_a_product_without_a_day_is_an_error():
+    with pytest.raises(HealthCheckError, match="no time steps"):
+        health_checks(make_product().isel(time=slice(0)), **SECTION)
+
+
 def test_equivalent_units_are_accepted():
     ds = make_product()
     ds.pr.attrs["units"] = "kg/m2/s"

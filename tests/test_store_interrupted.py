@@ -19,6 +19,7 @@ import xarray as xr
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, write_store
+from espo_luigi.store.publish import written_aside
 
 KILLS = 20
 
@@ -85,17 +86,27 @@ def test_a_failing_computation_leaves_the_old_store(tmp_path: Path) -> None:
     assert open_store(path).pr.values[0, 0] == 1
 
 
-def test_partials_of_living_writers_and_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
-    living = tmp_path / f".a.zarr.{socket.gethostname()}-{os.getppid()}-00000000.partial"
-    elsewhere = tmp_path / ".a.zarr.another-host-1-00000000.partial"
-    forgotten = tmp_path / ".a.zarr.another-host-2-00000000.partial"
-    other_name = tmp_path / f".b.zarr.{socket.gethostname()}-999999999-00000000.partial"
-    for partial in (living, elsewhere, forgotten, other_name):
-        partial.mkdir()
+def partial_of(folder: Path, name: str, host: str, pid: int) -> Path:
+    partial = folder / f".{name}.{host}-{pid}-0123abcd.partial"
+    partial.mkdir()
+    return partial
+
+
+def test_partials_of_other_writers_are_left_alone_until_the_store_is_published(tmp_path: Path) -> None:
+    here = socket.gethostname()
+    living = partial_of(tmp_path, "a.zarr", here, os.getppid())
+    elsewhere = partial_of(tmp_path, "a.zarr", "another-host", 1)
+    forgotten = partial_of(tmp_path, "a.zarr", "another-host", 2)
+    dead = partial_of(tmp_path, "a.zarr", here, 999_999_999)
+    other_name = partial_of(tmp_path, "b.zarr", "another-host", 3)
     three_days_ago = time.time() - 3 * 86400
     os.utime(forgotten, (three_days_ago, three_days_ago))
+    with pytest.raises(ZeroDivisionError), written_aside(tmp_path / "a.zarr"):
+        assert not dead.exists() and not forgotten.exists()
+        raise ZeroDivisionError
+    assert living.exists() and elsewhere.exists()
     write_store(constant(1), tmp_path / "a.zarr", Marker("Write"))
-    assert {entry for entry in tmp_path.iterdir() if entry.name.startswith(".")} == {living, elsewhere, other_name}
+    assert set(tmp_path.glob(".*")) == {living, other_name}
 
 
 @pytest.fixture

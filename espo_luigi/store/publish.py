@@ -19,8 +19,8 @@ from espo_luigi.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-# A partial of another host cannot be asked whether its writer lives; no job runs this long.
-FOREIGN_PARTIAL_AGE_HOURS = 48
+# No job runs this long: whatever process has the number of a partial's writer now, it is another one.
+SILENT_PARTIAL_AGE_HOURS = 48
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
@@ -47,24 +47,33 @@ def partial_path(path: Path) -> Path:
 
 
 def _is_abandoned(partial: Path, name: str) -> bool:
-    """Whether the process that wrote this partial is dead, or on another host and silent for two days."""
-    host, _, rest = partial.name.removeprefix(f".{name}.").rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and rest.isdigit():
-        return int(rest) != os.getpid() and not Path(f"/proc/{rest}").exists()
+    """Whether the process that wrote this partial is dead, as far as this host can know, or long silent."""
+    host, _, pid = partial.name.removeprefix(f".{name}.").rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        return True
     age_hours = (time.time() - partial.stat().st_mtime) / 3600
-    return age_hours > FOREIGN_PARTIAL_AGE_HOURS
+    return age_hours > SILENT_PARTIAL_AGE_HOURS
 
 
-def sweep_partials(path: Path) -> None:
-    """Delete what killed writers of the same store left beside it."""
+def _is_elsewhere(partial: Path, name: str) -> bool:
+    return not partial.name.startswith(f".{name}.{socket.gethostname()}-")
+
+
+def sweep_partials(path: Path, *, published: bool = False) -> None:
+    """Delete what killed writers of the same store left beside it.
+
+    Once the store is `published`, also what writers on other hosts left, whom nobody here can ask: only one job at a
+    time makes a store, so that it is the remainder of an earlier attempt.
+    """
     prefix = f".{path.name}."
     for entry in list(os.scandir(path.parent)):
         if not (entry.name.startswith(prefix) and entry.name.endswith(".partial")):
             continue
+        partial = Path(entry.path)
         with contextlib.suppress(OSError):
-            if _is_abandoned(Path(entry.path), path.name):
-                logger.info("removing %s, left behind by a writer that was killed", entry.path)
-                delete(Path(entry.path))
+            if _is_abandoned(partial, path.name) or (published and _is_elsewhere(partial, path.name)):
+                logger.info("removing %s, left behind by a writer that was killed", partial)
+                delete(partial)
 
 
 def delete(path: Path) -> None:
@@ -73,6 +82,14 @@ def delete(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _delete_quietly(path: Path) -> None:
+    """Delete what is of no use any more; failing to is no failure of the store that was published."""
+    try:
+        delete(path)
+    except OSError as error:
+        logger.warning("cannot remove %s, which is not needed any more: %s", path, error)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -103,7 +120,7 @@ def publish(partial: Path, path: Path) -> None:
             os.rename(path, aside)
             os.rename(partial, path)
         sync_path(path.parent)
-        delete(aside)
+        _delete_quietly(aside)
     else:
         os.replace(partial, path)
         sync_path(path.parent)
@@ -168,7 +185,7 @@ def describe_disk_error(error: OSError, path: Path, verb: str) -> str:
 def _free_space(path: Path) -> str:
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     try:
-        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder}"
+        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder} without what was half written"
     except OSError:
         return f"free space in {folder} unknown"
 
@@ -203,6 +220,7 @@ def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
         try:
             yield partial
             publish(partial, path)
+            sweep_partials(path, published=True)
         except BaseException:
             with contextlib.suppress(OSError):
                 delete(partial)

@@ -174,13 +174,15 @@ def fill_table(factors, historical_quantiles, known_x, known_factors, middles, e
 
 
 @inlined
-def nearest_in_row(x, middles):
-    """Return the position of the point nearest to ``x``: the number of middles below it (their size is a power of 2)."""
-    position = 0
-    step = middles.size >> 1
-    while step > 0:
-        position += step * (middles[position + step - 1] < x)
-        step >>= 1
+def nearest_in_row(x, middles, row):
+    """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
+
+    Comparing with all of them is vectorised and faster than a bisection, half of whose branches are mispredicted; unsigned
+    indices spare numba's handling of negative ones.
+    """
+    position = np.uint64(0)
+    for index in range(middles.shape[1]):
+        position += np.uint64(middles[np.uint64(row), np.uint64(index)] < x)
     return position
 
 
@@ -189,14 +191,14 @@ def nearest_factor(x, row, counts, known_x, known_factors, middles):
     """Return the factor of the point nearest to (x, row) among all rows: a row can win only if it is nearer than x is."""
     best, factor = np.inf, np.nan
     if counts[row] > 0:
-        place = nearest_in_row(x, middles[row])
+        place = nearest_in_row(x, middles, row)
         best = (x - known_x[row, place]) ** 2
         factor = known_factors[row, place]
     away = 1
     while away * away < best and (row - away >= 0 or row + away < counts.size):
         for other in (row - away, row + away):
             if 0 <= other < counts.size and counts[other] > 0:
-                place = nearest_in_row(x, middles[other])
+                place = nearest_in_row(x, middles, other)
                 distance = (x - known_x[other, place]) ** 2 + away * away
                 if distance < best:
                     best = distance
@@ -263,19 +265,40 @@ def fill_tables(factors, historical_quantiles, counts, known_x, known_factors, m
 
 
 @inlined
-def adjusted_value(value, trend, row, tables, multiplicative):
-    """Take the trend from the value, apply the nearest factor and put the trend back."""
+def remove_trend(values, trends, multiplicative, anomalies):
+    """Take the trend from each value, in float64."""
+    for day in range(values.size):
+        if multiplicative:
+            anomalies[day] = np.float64(values[day]) * (1 / trends[day])
+        else:
+            anomalies[day] = np.float64(values[day]) - trends[day]
+
+
+@inlined
+def put_back(anomalies, factors, trends, multiplicative, out):
+    """Apply the factors and put the trend back."""
+    for day in range(out.size):
+        if multiplicative:
+            out[day] = anomalies[day] * factors[day] * trends[day]
+        else:
+            out[day] = anomalies[day] + factors[day] + trends[day]
+
+
+@inlined
+def find_factors(anomalies, rows, tables, factors):
+    """Find the factor of each of a few successive days: beyond the day's quantiles its end's, otherwise the nearest."""
     counts, known_x, known_factors, middles, edges, edge_factors = tables
-    x = value * (1 / trend) if multiplicative else value - trend
-    if np.isnan(x):
-        return np.nan
-    if x < edges[row, 0]:
-        factor = edge_factors[row, 0]
-    elif x > edges[row, 1]:
-        factor = edge_factors[row, 1]
-    else:
-        factor = nearest_factor(x, row, counts, known_x, known_factors, middles)
-    return x * factor * trend if multiplicative else x + factor + trend
+    for day in range(rows.size):
+        x, row = anomalies[day], np.uint64(rows[day])
+        if x < edges[row, 0]:
+            factors[day] = edge_factors[row, 0]
+        elif x > edges[row, 1]:
+            factors[day] = edge_factors[row, 1]
+        else:
+            place = nearest_in_row(x, middles, row)
+            factors[day] = known_factors[row, place]
+            if counts[row] == 0 or abs(x - known_x[row, place]) > 1:
+                factors[day] = nearest_factor(x, rows[day], counts, known_x, known_factors, middles)
 
 
 @inlined
@@ -283,14 +306,16 @@ def adjust_run(scaled, means, centres, first_group, n_groups, kind_of_years, com
     """Adjust the days of one run, a block of days of year at a time."""
     block = np.empty((centres.size + plan.weights.shape[2] + 4, BLOCK))
     trends = np.empty((centres.size, BLOCK))
+    anomalies, factors = np.empty(BLOCK), np.empty(BLOCK)
     for start in range(0, n_groups, BLOCK):
-        here = centres + start
-        block_trends(means, here, plan, kind_of_years, complete, block, trends)
+        size = min(BLOCK, n_groups - start)
+        rows = plan.table_rows[first_group + start : first_group + start + size]
+        block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
         for year in range(centres.size):
-            for day in range(min(BLOCK, n_groups - start)):
-                time = here[year] + day
-                row = plan.table_rows[first_group + start + day]
-                out[time] = adjusted_value(np.float64(scaled[time]), trends[year, day], row, tables, multiplicative)
+            first = centres[year] + start
+            remove_trend(scaled[first : first + size], trends[year], multiplicative, anomalies)
+            find_factors(anomalies, rows, tables, factors)
+            put_back(anomalies, factors, trends[year], multiplicative, out[first : first + size])
 
 
 @compiled
@@ -298,9 +323,7 @@ def adjust_cells(simulation, factors, historical_quantiles, scaling, plan, multi
     """Adjust each cell; scratch is per call and stays in the second-level cache."""
     n_times, half = simulation.shape[1], plan.window // 2
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
-    size = 1
-    while size < n_quantiles:
-        size *= 2
+    size = (n_quantiles + 7) // 8 * 8
     counts = np.empty(n_rows, dtype=np.int64)
     known_x = np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype)
     known_factors = np.empty((n_rows, n_quantiles), dtype=factors.dtype)

@@ -16,7 +16,7 @@ _LOW_SIX = np.uint64(63)
 _DIGIT_BITS = np.uint64(11)
 _N_DIGITS = 2048
 _DIGIT_MASK = np.uint64(_N_DIGITS - 1)
-TILE = 512
+TILE = 1024
 
 
 @inlined
@@ -98,35 +98,40 @@ def pad_series(values, half, padded):
 
 
 @inlined
-def tile_sums(padded, first, n_tile, window, lanes, sums):
-    """Sum the windows that begin at ``first``, ``first + 1``, ... in the order of numpy's pairwise summation (128 at most)."""
+def add_to(total, part):
+    """Add ``part`` to ``total`` in place; a loop over whole arrays, which LLVM can vectorise."""
+    for place in range(total.size):
+        total[place] += part[place]
+
+
+@inlined
+def tile_sums(padded, window, lanes, total):
+    """Sum the windows that begin at each place of ``total`` in the order of numpy's pairwise summation (128 at most)."""
+    size = total.size
+    done = window - window % 8
     if window < 8:
-        for place in range(n_tile):
-            sums[first + place] = padded[first + place]
+        total[:] = padded[:size]
         done = 1
     else:
-        done = window - window % 8
         for lane in range(8):
-            for place in range(n_tile):
-                lanes[lane, place] = padded[first + lane + place]
+            lanes[lane, :size] = padded[lane : lane + size]
         for offset in range(8, done):
-            lane = offset % 8
-            for place in range(n_tile):
-                lanes[lane, place] += padded[first + offset + place]
-        for place in range(n_tile):
-            sums[first + place] = (
-                (lanes[0, place] + lanes[1, place]) + (lanes[2, place] + lanes[3, place])
-            ) + ((lanes[4, place] + lanes[5, place]) + (lanes[6, place] + lanes[7, place]))
+            add_to(lanes[offset % 8, :size], padded[offset : offset + size])
+        for lane in (0, 2, 4, 6):
+            add_to(lanes[lane, :size], lanes[lane + 1, :size])
+        add_to(lanes[0, :size], lanes[2, :size])
+        add_to(lanes[4, :size], lanes[6, :size])
+        add_to(lanes[0, :size], lanes[4, :size])
+        total[:] = lanes[0, :size]
     for offset in range(done, window):
-        for place in range(n_tile):
-            sums[first + place] += padded[first + offset + place]
+        add_to(total, padded[offset : offset + size])
 
 
 @inlined
 def window_sums(padded, window, lanes, sums):
     """Sum the centred window of every time step; numpy's additions in numpy's order, many time steps at once."""
     for first in range(0, sums.size, TILE):
-        tile_sums(padded, first, min(TILE, sums.size - first), window, lanes, sums)
+        tile_sums(padded[first:], window, lanes, sums[first : first + TILE])
 
 
 @inlined

@@ -246,11 +246,16 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
     adjust_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
-    widest = int(np.flatnonzero(weights.any(axis=(0, 1)))[-1]) + 1
-    width = -(-widest // 4) * 4
-    trimmed = np.zeros((len(kinds), longest, width))
-    trimmed[..., :widest] = weights[..., :widest]
-    return points, spacings, trimmed, first_years
+    return points, spacings, *_trimmed(weights, first_years)
+
+
+def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leave out the zeros before each year's weights and after the last one's, to a multiple of four."""
+    leading = np.argmax(weights != 0, axis=-1)
+    width = int((weights != 0).sum(axis=-1).max() + 3) // 4 * 4
+    padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
+    places = leading[..., np.newaxis] + np.arange(width)
+    return np.take_along_axis(padded, places, axis=-1), (firsts + leading).astype(np.int32)
 
 
 def adjust(

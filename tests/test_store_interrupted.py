@@ -150,6 +150,18 @@ def test_a_store_that_lost_a_chunk_or_a_part_of_one_is_not_opened(tmp_path: Path
             open_store(path)
 
 
+@pytest.mark.parametrize("shards", [None, {"time": 32}])
+def test_an_altered_chunk_raises_when_it_is_read(tmp_path: Path, shards: dict[str, int] | None) -> None:
+    write_store(noise(1).isel(loc=slice(1000)), tmp_path / "a.zarr", Marker("Write"), shards=shards)
+    chunk = tmp_path / "a.zarr" / "pr" / "c" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[500] ^= 1
+    chunk.write_bytes(content)
+    opened = open_store(tmp_path / "a.zarr")
+    with pytest.raises(Exception, match=r"[Cc]hecksum"):
+        opened.pr.load()
+
+
 def test_zarr_itself_reads_a_lost_chunk_as_fill_values(tmp_path: Path) -> None:
     """Why the marker counts files: the day this fails, it need not."""
     write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))

@@ -53,8 +53,7 @@ def open_store(path: Path, *, check: bool = True) -> xr.Dataset:
         A `.zarr` directory or a `.zarr.zip` archive.
     check : bool
         Compare the number of files and their bytes with the marker's (one `stat` a file): Zarr would read a lost chunk
-        as fill values. A chunk that was altered without a change of size raises when it is read, from its codec or
-        the archive's checksum, or not at all.
+        as fill values. A chunk altered without a change of size raises when it is read, by its checksum.
 
     Returns
     -------

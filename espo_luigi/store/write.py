@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from zarr.codecs import ZstdCodec
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 # How time is counted. All else describes the file that the data came from: its dtype, packing, chunks, codecs, and a
 # calendar that may have been converted since.
 _KEPT_ENCODING = ("units",)
+# zarr's default codec, with a checksum in each chunk: what a disk altered raises when it is read.
+_CHECKED_ZSTD = ZstdCodec(level=0, checksum=True)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 
@@ -110,7 +113,7 @@ def _laid_out(
         if chunk is None or not variable.ndim:
             continue
         # What is given to xarray replaces the variable's own encoding, the units of time among it.
-        encoding[name] = {**variable.encoding, "chunks": chunk}
+        encoding[name] = {**variable.encoding, "chunks": chunk, "compressors": [_CHECKED_ZSTD]}
         unit = chunk
         if shards and is_data:
             unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)

@@ -1,0 +1,288 @@
+"""Opening what a search found: small NetCDF files and Zarr stores."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from xclim.core.units import convert_units_to
+
+from espo_luigi.catalog import Asset, Match, open_match
+from espo_luigi.errors import DataError
+
+LAT, LON = [40.0, 45.0, 50.0], [250.0, 255.0, 260.0, 265.0]
+
+
+def daily(
+    name: str = "tasmax",
+    start: str = "2000-01-01",
+    end: str = "2001-12-31",
+    *,
+    calendar: str = "noleap",
+    units: str = "K",
+    hour: int = 12,
+    dtype: str = "float32",
+) -> xr.Dataset:
+    time = xr.date_range(f"{start} {hour:02}:00", f"{end} {hour:02}:00", freq="D", calendar=calendar, use_cftime=True)
+    values = np.random.default_rng(len(time)).uniform(270, 290, (len(time), len(LAT), len(LON))).astype(dtype)
+    coords = {"time": time, "lat": LAT, "lon": LON, "height": 2.0}
+    ds = xr.Dataset({name: (("time", "lat", "lon"), values, {"units": units})}, coords)
+    bounds = np.stack([time.values, time.values], 1)
+    return ds.assign(time_bnds=(("time", "bnds"), bounds)).assign_attrs(source_id="M", tracking_id=f"{name}{start}")
+
+
+def store(ds: xr.Dataset, path: Path, **encoding: Any) -> Path:
+    units = {"units": "days since 1850-01-01", "dtype": "float64"}
+    times = {name: dict(units) for name in ("time", "time_bnds") if name in ds}
+    if path.suffix == ".zarr":
+        ds.drop_vars("time_bnds", errors="ignore").to_zarr(path, encoding={"time": units}, consolidated=False)
+    else:
+        ds.to_netcdf(path, encoding=times | encoding)
+    return path
+
+
+def asset(path: Path, variable: str | tuple[str, ...], start: str = "2000-01-01", end: str = "2001-12-31") -> Asset:
+    names = (variable,) if isinstance(variable, str) else variable
+    columns = {
+        "id": "CMIP6_M",
+        "domain": "global",
+        "processing_level": "raw",
+        "xrfreq": "D",
+        "variable": repr(names),
+        "date_start": start,
+        "date_end": end,
+        "format": "zarr" if path.suffix in (".zarr", ".zip") else "nc",
+        "path": str(path),
+    }
+    return Asset(columns, names, str(path))
+
+
+def match(*assets: Asset, period: tuple[str, str] = ("2000", "2003")) -> Match:
+    names = tuple(dict.fromkeys(name for each in assets for name in each.variables))
+    return Match("CMIP6_M", assets, names, periods=(period,), columns={"id": "CMIP6_M", "source": "M"})
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> tuple[Match, xr.Dataset, xr.Dataset]:
+    first, second = daily(), daily(start="2002-01-01", end="2003-12-31")
+    assets = (
+        asset(store(first, tmp_path / "a.nc"), "tasmax"),
+        asset(store(second, tmp_path / "b.nc"), "tasmax", "2002-01-01", "2003-12-31"),
+    )
+    return match(*assets), first, second
+
+
+def test_files_are_joined_in_time_lazily_with_stamps_at_midnight(
+    two_files: tuple[Match, xr.Dataset, xr.Dataset],
+) -> None:
+    found, first, second = two_files
+    ds = open_match(found)
+    assert ds["tasmax"].chunks is not None
+    assert ds["tasmax"].dtype == "float32"
+    assert set(ds.variables) == {"tasmax", "time", "lat", "lon"}
+    plain = xr.concat([first["tasmax"], second["tasmax"]], "time")
+    plain = plain.assign_coords(time=plain["time"].dt.floor("D")).drop_vars("height")
+    xr.testing.assert_equal(ds["tasmax"].compute(), plain)
+    assert ds["time"].dt.calendar == "noleap"
+
+
+def test_attributes_of_the_files_that_differ_go_unless_the_first_files_are_asked_for(
+    two_files: tuple[Match, xr.Dataset, xr.Dataset],
+) -> None:
+    found, *_ = two_files
+    dropped = open_match(found)
+    assert dropped.attrs["source_id"] == "M"
+    assert "tracking_id" not in dropped.attrs
+    assert "cat:path" not in dropped.attrs
+    first = open_match(found, xr_combine_kwargs={"combine_attrs": "override"})
+    assert first.attrs["tracking_id"] == "tasmax2000-01-01"
+    assert first.attrs["cat:path"] == found.assets[0].path
+    expected = {"cat:id": "CMIP6_M", "cat:source": "M", "cat:variable": "tasmax", "cat:date_end": "2003-12-31"}
+    assert expected.items() <= dropped.attrs.items()
+    assert first.attrs["intake_esm_dataset_key"] == "CMIP6_M.global.raw.D"
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "standard", "proleptic_gregorian", "360_day"])
+def test_calendars_stay_and_variables_stamped_at_other_hours_are_aligned(tmp_path: Path, calendar: str) -> None:
+    end = "2001-12-30" if calendar == "360_day" else "2001-12-31"
+    noon = daily(calendar=calendar, end=end)
+    midnight = daily("pr", calendar=calendar, end=end, units="kg m-2 s-1", hour=0)
+    ds = open_match(
+        match(asset(store(noon, tmp_path / "a.nc"), "tasmax"), asset(store(midnight, tmp_path / "b.nc"), "pr"))
+    )
+    days = {"noleap": 730, "360_day": 720}.get(calendar, 731)
+    assert ds.sizes["time"] == days
+    gregorian = calendar in ("standard", "proleptic_gregorian")
+    assert ds["time"].dt.calendar == ("proleptic_gregorian" if gregorian else calendar)
+    np.testing.assert_array_equal(ds["tasmax"], noon["tasmax"])
+    np.testing.assert_array_equal(ds["pr"], midnight["pr"])
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "expected"),
+    [
+        ("tasmax", "degC", "K"),
+        ("tasmax", "degF", "K"),
+        ("pr", "mm d-1", "kg m-2 s-1"),
+        ("pr", "mm s-1", "kg m-2 s-1"),
+        ("pr", "mm/day", "kg m-2 s-1"),
+        ("pr", "m s-1", "kg m-2 s-1"),
+    ],
+)
+def test_units_are_converted_as_xclim_converts_them_in_hydro_context(
+    tmp_path: Path, name: str, units: str, expected: str
+) -> None:
+    raw = daily(name, units=units)
+    ds = open_match(match(asset(store(raw, tmp_path / "a.nc"), name)))
+    assert ds[name].attrs["units"] == expected
+    assert ds[name].dtype == "float32"
+    oracle = convert_units_to(raw[name].astype("float64"), expected, context="hydro")
+    np.testing.assert_allclose(ds[name], oracle, rtol=3e-7)
+
+
+def test_canonical_units_change_no_bit(tmp_path: Path) -> None:
+    raw = daily("pr", units="kg m-2 s-1", dtype="float64")
+    ds = open_match(match(asset(store(raw, tmp_path / "a.nc"), "pr")))
+    np.testing.assert_array_equal(ds["pr"].values, raw["pr"].values)
+    assert ds["pr"].dtype == "float64"
+
+
+def test_files_of_one_variable_may_have_different_units(tmp_path: Path) -> None:
+    kelvin, celsius = daily(), daily(start="2002-01-01", end="2003-12-31", units="degC")
+    ds = open_match(
+        match(
+            asset(store(kelvin, tmp_path / "a.nc"), "tasmax"),
+            asset(store(celsius, tmp_path / "b.nc"), "tasmax", "2002"),
+        )
+    )
+    later = ds["tasmax"].sel(time=slice("2002", "2003"))
+    np.testing.assert_allclose(later, celsius["tasmax"] + 273.15, rtol=1e-6)
+
+
+@pytest.mark.parametrize("units", ["parsnips", "m", ""])
+def test_unknown_units_name_the_file_the_variable_the_units_and_those_expected(tmp_path: Path, units: str) -> None:
+    path = store(daily(units=units), tmp_path / "odd.nc")
+    with pytest.raises(DataError, match=rf"odd\.nc: tasmax has units '{units}'; expected K"):
+        open_match(match(asset(path, "tasmax")))
+
+
+def test_a_missing_day_is_reported_with_its_file_and_date(tmp_path: Path) -> None:
+    ds = daily()
+    path = store(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 59)), tmp_path / "gap.nc")
+    with pytest.raises(DataError, match=r"gap\.nc, tasmax: 2000-02-28 is followed by 2000-03-02: days are missing"):
+        open_match(match(asset(path, "tasmax")))
+
+
+def test_a_double_day_is_reported_with_its_file_and_date(tmp_path: Path) -> None:
+    ds = daily()
+    path = store(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 3, 3)), tmp_path / "twice.nc")
+    with pytest.raises(DataError, match=r"twice\.nc, tasmax: 2000-01-04 is followed by 2000-01-04: days are double"):
+        open_match(match(asset(path, "tasmax")))
+
+
+def test_a_gap_between_two_files_names_both(tmp_path: Path) -> None:
+    early, late = daily(), daily(start="2002-01-02", end="2003-12-31")
+    assets = (
+        asset(store(early, tmp_path / "early.nc"), "tasmax"),
+        asset(store(late, tmp_path / "late.nc"), "tasmax", "2002-01-02", "2003-12-31"),
+    )
+    with pytest.raises(DataError, match=r"early\.nc to .*late\.nc: 2001-12-31 is followed by 2002-01-02"):
+        open_match(match(*assets))
+
+
+def test_what_is_wrong_outside_the_period_does_not_matter(tmp_path: Path) -> None:
+    ds = daily(start="1998-01-01")
+    path = store(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 59)), tmp_path / "a.nc")
+    opened = open_match(match(asset(path, "tasmax", "1998-01-01"), period=("2000", "2001")))
+    assert opened.sizes["time"] == 730
+
+
+def test_files_in_two_calendars_are_refused(tmp_path: Path) -> None:
+    first, second = daily(), daily(start="2002-01-01", end="2003-12-30", calendar="360_day")
+    assets = (
+        asset(store(first, tmp_path / "a.nc"), "tasmax"),
+        asset(store(second, tmp_path / "b.nc"), "tasmax", "2002-01-01", "2003-12-30"),
+    )
+    with pytest.raises(DataError, match=r"several calendars \(noleap in .*a\.nc, 360_day in .*b\.nc\)"):
+        open_match(match(*assets))
+
+
+def test_round_off_in_coordinates_is_forgiven_and_other_grids_are_not(tmp_path: Path) -> None:
+    first = store(daily(), tmp_path / "a.nc")
+    pr = daily("pr", units="kg m-2 s-1")
+    close = store(pr.assign_coords(lat=np.asarray(LAT) + 1e-6), tmp_path / "close.nc")
+    ds = open_match(match(asset(first, "tasmax"), asset(close, "pr")))
+    assert ds["pr"].shape == ds["tasmax"].shape
+    assert not ds.isnull().any().to_array().any()
+    far = store(pr.assign_coords(lat=np.asarray(LAT) + 1), tmp_path / "far.nc")
+    with pytest.raises(DataError, match=r"far\.nc and .*a\.nc are on different grids"):
+        open_match(match(asset(first, "tasmax"), asset(far, "pr")))
+
+
+def test_an_absent_file_is_named_with_the_id(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.nc is in the catalogue \(id CMIP6_M\) but does not exist"):
+        open_match(match(asset(tmp_path / "gone.nc", "tasmax")))
+
+
+def test_a_truncated_netcdf_file_is_named(tmp_path: Path) -> None:
+    path = store(daily(), tmp_path / "cut.nc")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(DataError, match=r"cut\.nc \(id CMIP6_M\) cannot be read"):
+        open_match(match(asset(path, "tasmax")))
+
+
+def test_a_zarr_store_without_its_metadata_is_named(tmp_path: Path) -> None:
+    path = store(daily(), tmp_path / "cut.zarr")
+    (path / "zarr.json").unlink()
+    with pytest.raises(DataError, match=r"cut\.zarr \(id CMIP6_M\) cannot be read"):
+        open_match(match(asset(path, "tasmax")))
+
+
+def test_a_variable_that_the_file_lacks_is_named(tmp_path: Path) -> None:
+    path = store(daily(), tmp_path / "a.nc")
+    with pytest.raises(DataError, match=r"a\.nc has no variable pr; it has tasmax"):
+        open_match(match(asset(path, "pr")))
+
+
+def test_zarr_stores_and_archives_of_them_are_opened_like_netcdf(tmp_path: Path) -> None:
+    raw = daily()
+    path = store(raw, tmp_path / "a.zarr")
+    archive = Path(shutil.make_archive(str(tmp_path / "b.zarr"), "zip", path))
+    for each in (path, archive):
+        ds = open_match(match(asset(each, "tasmax")))
+        np.testing.assert_array_equal(ds["tasmax"], raw["tasmax"])
+
+
+def test_chunks_hold_about_a_year_in_whole_stored_chunks(tmp_path: Path) -> None:
+    path = store(daily(), tmp_path / "a.nc", tasmax={"chunksizes": (100, 3, 4)})
+    ds = open_match(match(asset(path, "tasmax")))
+    assert ds["tasmax"].chunks[0][0] == 300
+    assert (
+        open_match(match(asset(path, "tasmax")), xr_open_kwargs={"chunks": {"time": 50}})["tasmax"].chunks[0][0] == 50
+    )
+
+
+def test_a_packed_file_is_unpacked_and_its_packing_forgotten(tmp_path: Path) -> None:
+    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
+    path = store(daily(), tmp_path / "a.nc", tasmax=packing)
+    ds = open_match(match(asset(path, "tasmax")))
+    assert ds["tasmax"].encoding == {}
+    np.testing.assert_allclose(ds["tasmax"], daily()["tasmax"], atol=0.006)
+
+
+def test_latitude_and_longitude_of_a_rotated_grid_are_named_and_its_dimensions_kept(tmp_path: Path) -> None:
+    raw = daily().rename(lat="rlat", lon="rlon")
+    lon2d, lat2d = np.meshgrid(LON, LAT)
+    attrs = {name: {"standard_name": name} for name in ("latitude", "longitude")}
+    rotated = raw.assign_coords(
+        nav_lat=(("rlat", "rlon"), lat2d, attrs["latitude"]), nav_lon=(("rlat", "rlon"), lon2d, attrs["longitude"])
+    ).assign(rotated_pole=((), b"", {"grid_mapping_name": "rotated_latitude_longitude"}))
+    rotated["tasmax"].attrs["grid_mapping"] = "rotated_pole"
+    ds = open_match(match(asset(store(rotated, tmp_path / "a.nc"), "tasmax")))
+    assert ds["tasmax"].dims == ("time", "rlat", "rlon")
+    assert set(ds.coords) == {"time", "rlat", "rlon", "lat", "lon"}
+    np.testing.assert_array_equal(ds["lat"], lat2d)

@@ -1,0 +1,518 @@
+"""The job manager: thousands of Slurm jobs from one thread, each brought to an outcome once.
+
+`JobManager.submit` returns a handle at once. One thread does the rest, in a cycle that costs the same number of Slurm
+commands however many jobs there are: submit what may be submitted; look for result files; ask squeue about all jobs,
+and sacct (or scontrol) about those that squeue does not know; then take each job's next step (`Flight.next_step`).
+All state that must survive the driver is in `records`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from espo_luigi.cluster.answers import Phase, Refusal, Row, classify_refusal, parse_sbatch
+from espo_luigi.cluster.commands import SlurmCommands
+from espo_luigi.cluster.flights import Flight, Patience, Step, with_results
+from espo_luigi.cluster.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
+from espo_luigi.cluster.lock import DriverLock
+from espo_luigi.cluster.policy import EXPLANATION, Cause, next_record
+from espo_luigi.cluster.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.cluster.slurm import MIB, ScriptValues, directives, log_pattern, render_script, task_name
+from espo_luigi.errors import SubmissionError
+
+logger = logging.getLogger(__name__)
+
+CANCEL = "cancel"
+DETACH = "detach"
+_SAY_SILENT_EVERY = 60.0
+_REFRESH_LOCK_EVERY = 30.0
+_LONGEST_BACKOFF = 300.0
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """How the manager works. `workdir` is where jobs start, logs go to ``{log_dir}/{rule}/``; times in seconds."""
+
+    workdir: Path
+    log_dir: Path
+    max_jobs: int = 500
+    poll_seconds: float = 10.0
+    result_seconds: float = 1.0
+    first_backoff: float = 5.0
+    max_uncharged: int = 20
+    patience: Patience = field(default_factory=Patience)
+
+
+class JobManager:
+    """Submits requests to Slurm and brings each to an outcome.
+
+    Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the flights; the other
+    methods may be called from any thread.
+    """
+
+    def __init__(self, settings: JobSettings, commands: SlurmCommands, state_dir: Path) -> None:
+        self.settings = settings
+        self.commands = commands
+        self.store = RecordStore(state_dir)
+        self.stopping: str | None = None
+        self.cancelled = 0
+        self._lock = DriverLock(state_dir)
+        self._handles: dict[str, Handle] = {}
+        self._guard = threading.Lock()
+        self._incoming: deque[tuple[JobRequest, Handle]] = deque()
+        self._ready: deque[Flight] = deque()
+        self._flights: dict[str, Flight] = {}
+        self._leftovers: dict[str, float] = {}
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slurm-jobs", daemon=True)
+        self._hold_until = self._next_poll = self._next_refresh = self._said_silent = 0.0
+        self._backoff = 0.0
+        self._silent_since: float | None = None
+        self._ended: Counter[str] = Counter()
+        self._made_folders: set[Path] = set()
+        self._salt = ""
+
+    def start(self) -> None:
+        """Take the driver's lock and begin. Raises SecondDriverError when another driver has it."""
+        self._lock.acquire()
+        self.store.create_folders()
+        self._salt = self.store.salt
+        (self.store.folder / "control").unlink(missing_ok=True)
+        self._thread.start()
+
+    def submit(self, request: JobRequest, on_progress: Callable[[Progress], None] | None = None) -> Handle:
+        """Take a request and return at once; `on_progress` is called in the manager's thread, and must be quick.
+
+        What an earlier driver submitted for the same run, rule and wildcards is taken over instead of submitted again.
+        Raises SubmissionError for values that cannot be passed to Slurm safely.
+        """
+        task = task_name(request.run, request.rule, request.wildcards, self._salt)
+        render_script(self._script_values(request, self._new_record(task, request)))
+        with self._guard:
+            handle = self._handles.get(task)
+            if handle is not None:
+                return handle
+            handle = Handle(task, on_progress)
+            if self.stopping:
+                handle.resolve(_stopped(self.stopping, 0))
+                return handle
+            self._handles[task] = handle
+            self._incoming.append((request, handle))
+        self._wake.set()
+        return handle
+
+    def status(self) -> dict[str, int]:
+        """Number of requests by where they stand: waiting, pending, running, …, and succeeded and failed so far."""
+        flights = list(self._flights.values())
+        counts = Counter(f.row.phase.value if f.row is not None else f.record.state for f in flights)
+        return {"waiting": len(self._incoming) + len(self._ready), **counts, **self._ended}
+
+    def cancel_all(self, timeout: float = 180.0) -> int:
+        """Stop, cancel all jobs of this run, and return how many there were."""
+        self._stop(CANCEL, timeout)
+        return self.cancelled
+
+    def detach(self, timeout: float = 180.0) -> None:
+        """Stop, and leave the jobs to the next driver."""
+        self._stop(DETACH, timeout)
+
+    close = detach
+
+    def _stop(self, how: str, timeout: float) -> None:
+        self.stopping = self.stopping or how
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while self.stopping is None:
+                self._cycle()
+                self._wake.wait(self.settings.result_seconds)
+                self._wake.clear()
+        except Exception:
+            logger.exception("the job manager cannot go on; jobs stay as they are, for the next driver")
+            self.stopping = DETACH
+        try:
+            if self.stopping == CANCEL:
+                self._cancel_everything()
+        finally:
+            self._resolve_rest()
+            self._lock.release()
+
+    def _cycle(self) -> None:
+        self._obey_control()
+        self._admit()
+        self._submit_ready()
+        self._read_results()
+        now = time.monotonic()
+        if now >= self._next_poll and (self._flights or self._leftovers):
+            self._poll(now)
+            self._next_poll = time.monotonic() + self.settings.poll_seconds
+        for flight in list(self._flights.values()):
+            self._guarded(self._take_step, flight)
+        if now >= self._next_refresh:
+            self._refresh_lock(now)
+
+    def _guarded(self, step: Callable[[Flight], None], flight: Flight) -> None:
+        """One task's trouble (its folder unwritable, say) must not end the others."""
+        try:
+            step(flight)
+        except Exception as error:
+            logger.exception("%s: the driver could not handle this job", flight.record.name)
+            self._finish(flight, _failure(flight, Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
+
+    def _obey_control(self) -> None:
+        control = self.store.folder / "control"
+        if control.exists():
+            self.stopping = self.stopping or (DETACH if control.read_text().strip() == DETACH else CANCEL)
+            control.unlink(missing_ok=True)
+            logger.warning("asked from outside to %s", self.stopping)
+
+    def _refresh_lock(self, now: float) -> None:
+        self._next_refresh = now + _REFRESH_LOCK_EVERY
+        if not self._lock.refresh():
+            logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
+            self.stopping = self.stopping or DETACH
+
+    # Taking in requests.
+
+    def _admit(self) -> None:
+        while self._incoming:
+            request, handle = self._incoming.popleft()
+            try:
+                self._admit_one(request, handle)
+            except Exception as error:
+                self._forget(handle, Failure(Cause.INTERNAL, 0, f"{request.rule}: {error}"))
+
+    def _admit_one(self, request: JobRequest, handle: Handle) -> None:
+        record = self.store.load(handle.task)
+        if record is None or record.state == FINISHED:
+            self._ready.append(Flight(request, handle, self._fresh_record(handle.task, request, record)))
+        elif record.state == PLANNED:
+            self._ready.append(Flight(request, handle, record))
+        else:
+            owner = record.job_id or self.store.claim_owner(record.name)
+            logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
+            self._flights[handle.task] = Flight(request, handle, replace(record, job_id=owner), adopted=True)
+            self._next_poll = 0.0
+
+    def _fresh_record(self, task: str, request: JobRequest, old: Record | None) -> Record:
+        record = self._new_record(task, request)
+        # Numbers go on: no name is ever given to sbatch twice.
+        return record if old is None else replace(record, submission=old.submission + 1)
+
+    def _new_record(self, task: str, request: JobRequest) -> Record:
+        return Record(
+            task=task,
+            rule=request.rule,
+            wildcards=dict(request.wildcards),
+            memory_bytes=request.memory_bytes,
+            time_minutes=request.time_minutes,
+            log_pattern=log_pattern(str(self.settings.log_dir), request.rule, request.wildcards),
+            exclude=request.options.exclude,
+        )
+
+    # Submitting.
+
+    def _submit_ready(self) -> None:
+        """Submit for as long as one look at the results may wait."""
+        until = time.monotonic() + self.settings.result_seconds
+        while self._ready and len(self._flights) < self.settings.max_jobs and self.stopping is None:
+            now = time.monotonic()
+            if now < self._hold_until or now + self.commands.submit_rate.wait_seconds > until:
+                return
+            flight = self._ready.popleft()
+            self._flights[flight.handle.task] = flight
+            self._guarded(self._submit_one, flight)
+
+    def _submit_one(self, flight: Flight) -> None:
+        values = self._script_values(flight.request, flight.record)
+        script, words = render_script(values), directives(values)
+        flight.record = replace(flight.record, state=SUBMITTING)
+        self.store.save(flight.record, durable=True)
+        self._prepare_files(flight, script)
+        answer = self.commands.sbatch(words, self.store.script_path(flight.record.name))
+        job_id = parse_sbatch(answer.stdout) if answer.ok else None
+        if job_id is not None:
+            self._submitted(flight, job_id)
+        elif answer.returncode is not None and classify_refusal(answer.words) is Refusal.PERMANENT:
+            self._finish(flight, _failure(flight, Cause.REFUSED, answer.words))
+        else:
+            self._hold(flight, answer.words)
+
+    def _submitted(self, flight: Flight, job_id: str) -> None:
+        flight.record = replace(flight.record, state=SUBMITTED, job_id=job_id)
+        self.store.save(flight.record)
+        flight.refusal = flight.refused_since = None
+        self._backoff = 0.0
+        flight.handle.report(flight.progress())
+
+    def _hold(self, flight: Flight, words: str) -> None:
+        """Wait before any other submission; whether this one arrived is found out by its name."""
+        self._backoff = min(max(2 * self._backoff, self.settings.first_backoff), _LONGEST_BACKOFF)
+        now = time.monotonic()
+        self._hold_until = now + self._backoff
+        flight.refusal, flight.refusal_words = classify_refusal(words), words
+        flight.refused_since = flight.refused_since or now
+        logger.warning("%s: %s; next submission in %.0f s", flight.record.name, words, self._backoff)
+
+    def _prepare_files(self, flight: Flight, script: str) -> None:
+        request = flight.request
+        folders = (Path(flight.record.log_pattern.replace("%%", "%")).parent, request.result_file.parent)
+        for folder in (*folders, request.heartbeat_file.parent):
+            if folder not in self._made_folders:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._made_folders.add(folder)
+        request.result_file.unlink(missing_ok=True)
+        request.heartbeat_file.unlink(missing_ok=True)
+        self.store.script_path(flight.record.name).write_text(script, encoding="utf-8")
+
+    def _script_values(self, request: JobRequest, record: Record) -> ScriptValues:
+        return ScriptValues(
+            name=record.name,
+            attempt=record.attempt,
+            argv=request.argv,
+            cpus_per_task=request.cpus_per_task,
+            memory_mib=-(-record.memory_bytes // MIB),
+            time_minutes=record.time_minutes,
+            log_pattern=record.log_pattern,
+            claim_file=str(self.store.claim_path(record.name)),
+            workdir=str(self.settings.workdir),
+            options=replace(request.options, exclude=record.exclude),
+        )
+
+    # Watching.
+
+    def _read_results(self) -> None:
+        flights = list(self._flights.values())
+        present = {flight.handle.task for flight in with_results(flights)}
+        now = time.monotonic()
+        for flight in flights:
+            if flight.handle.task in present:
+                flight.read_result(self.store, now)
+            elif flight.result is not None:
+                flight.lost_result()
+
+    def _poll(self, now: float) -> None:
+        rows = self.commands.squeue()
+        if rows is None:
+            self._slurm_is_silent(now, self._flights.values())
+            return
+        by_name = {row.name: row for row in rows}
+        missing = [flight for flight in self._flights.values() if not self._take_in(flight, by_name, now)]
+        self._cancel_leftovers(by_name, now)
+        if missing and not self._ask_memory(missing, now):
+            self._slurm_is_silent(now, [flight for flight in missing if flight.record.job_id])
+            return
+        self._silent_since = None
+        for flight in self._flights.values():
+            if flight.row is not None and flight.row.phase is Phase.RUNNING:
+                flight.read_beat(now)
+            flight.handle.report(flight.progress())
+
+    def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
+        """Whether the answer settles this flight: it is known, or was known to have ended."""
+        row = by_name.get(flight.record.name)
+        if row is None:
+            return flight.ended_since is not None
+        if flight.record.job_id is None:
+            self._submitted(flight, row.job_id)
+        flight.saw(row, now)
+        return True
+
+    def _ask_memory(self, missing: list[Flight], now: float) -> bool:
+        ids = [f.record.job_id for f in missing if f.record.job_id]
+        names = [f.record.name for f in missing if not f.record.job_id]
+        rows = self.commands.remembered(ids, names)
+        # sacct may call a job running that the controller has forgotten: only its ends are believed.
+        by_name = {row.name: row for row in rows or () if row.phase.ended}
+        for flight in missing:
+            known = self._take_in(flight, by_name, now)
+            # A submission without an id is settled by its claim: it does not have to wait for a database.
+            if not known and (rows is not None or flight.record.job_id is None):
+                flight.missed(now)
+        return rows is not None
+
+    def _slurm_is_silent(self, now: float, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            flight.heard_nothing()
+        self._silent_since = self._silent_since or now
+        if now - self._said_silent >= _SAY_SILENT_EVERY:
+            self._said_silent = now
+            logger.warning("Slurm has not answered for %.0f s; waiting, its jobs go on", now - self._silent_since)
+
+    def _cancel_leftovers(self, by_name: Mapping[str, Row], now: float) -> None:
+        """A job that succeeded and does not go wastes its allocation."""
+        for name, since in list(self._leftovers.items()):
+            row = by_name.get(name)
+            if row is None or row.phase.ended:
+                del self._leftovers[name]
+            elif now - since >= self.settings.patience.latency_wait:
+                logger.warning("%s has written its result and does not end: cancelling job %s", name, row.job_id)
+                self.commands.scancel([row.job_id])
+                self._leftovers[name] = now
+
+    # Each job's next step.
+
+    def _take_step(self, flight: Flight) -> None:
+        now = time.monotonic()
+        step = flight.next_step(now, self.settings.patience, self._silent_since is not None)
+        if step is Step.SUCCEED:
+            self._succeed(flight, now)
+        elif step is Step.ENDED:
+            self._retry_or_fail(flight, flight.cause())
+        elif step is Step.LOST:
+            self._retry_or_fail(flight, Cause.LOST)
+        elif step is Step.GIVE_UP_NAME:
+            self._give_up_name(flight, now)
+        elif step is Step.DUMP_STACK:
+            logger.warning("%s: no heartbeat; asking job %s for its stack", flight.record.name, flight.record.job_id)
+            self.commands.dump_stack(str(flight.record.job_id))
+            flight.dumped_since = now
+        elif step is not Step.WAIT:
+            causes = {Step.CANCEL_STALLED: Cause.STALLED, Step.HOPELESS: Cause.HOPELESS}
+            self._cancel_one(flight, causes[step].value if step in causes else "result written", now)
+
+    def _cancel_one(self, flight: Flight, ending: str, now: float) -> None:
+        # On disk first: the next driver must not take our own scancel for somebody's wish.
+        flight.record = replace(flight.record, ending=ending)
+        self.store.save(flight.record)
+        logger.warning("%s: cancelling job %s: %s", flight.record.name, flight.record.job_id, ending)
+        self.commands.scancel([str(flight.record.job_id)])
+        flight.cancel_since = now
+
+    def _succeed(self, flight: Flight, now: float) -> None:
+        if flight.request.is_complete is not None and not flight.request.is_complete():
+            waited = now - (flight.result_since or now)
+            if waited >= self.settings.patience.latency_wait:
+                self._output_missing(flight)
+            return
+        result = dict(flight.result or {})
+        if flight.row is None or not flight.row.phase.ended:
+            self._leftovers[flight.record.name] = now
+        log = flight.log or Path(flight.record.log_pattern)
+        job_id = str(result.get("job_id"))
+        self._finish(flight, Success(job_id, flight.record.attempt, log, result, flight.adopted))
+        self.store.forget_files(flight.record.name)
+
+    def _output_missing(self, flight: Flight) -> None:
+        if not flight.adopted:
+            self._retry_or_fail(flight, Cause.NO_OUTPUT)
+            return
+        # An old success, whose output was removed since: the work has to be done again.
+        logger.info("%s: its result is of an earlier run and its output is gone; submitting anew", flight.record.name)
+        flight.adopted = False
+        self._again(flight, flight.record.next_submission(Cause.NO_OUTPUT.value, attempt=1))
+
+    def _give_up_name(self, flight: Flight, now: float) -> None:
+        """An sbatch without an answer left no trace: make sure that it never will, then try again under a new name."""
+        if not self.store.close_unclaimed(flight.record.name):
+            owner = self.store.claim_owner(flight.record.name)
+            if owner is not None:
+                self._submitted(flight, owner)
+            return
+        alone = not any(other.record.job_id for other in self._flights.values())
+        unclear = flight.refusal is Refusal.UNCLEAR and alone
+        if unclear and now - (flight.refused_since or now) >= self.settings.patience.unclear_refusal:
+            self._finish(flight, _failure(flight, Cause.REFUSED, flight.refusal_words))
+        else:
+            self._again(flight, flight.record.next_submission(Cause.UNCONFIRMED.value))
+
+    def _retry_or_fail(self, flight: Flight, cause: Cause) -> None:
+        # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
+        self.store.close(flight.record.name)
+        node = flight.row.node if flight.row is not None else ""
+        following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
+        if following is None:
+            reason = flight.row.said if flight.row is not None and cause is not Cause.EXCEPTION else ""
+            self._finish(flight, _failure(flight, cause, flight.record.ending and reason))
+        else:
+            logger.warning("%s: job %s: %s; trying again", flight.record.name, flight.record.job_id, cause.value)
+            self._again(flight, following)
+
+    def _again(self, flight: Flight, record: Record) -> None:
+        self.store.save(record)
+        flight.start_over(record)
+        del self._flights[flight.handle.task]
+        self._ready.appendleft(flight)
+
+    def _finish(self, flight: Flight, outcome: Outcome, keep_record: bool = False) -> None:
+        if not keep_record:
+            name = "success" if isinstance(outcome, Success) else outcome.cause.value
+            flight.record = replace(flight.record, state=FINISHED, outcome=name)
+            self.store.save(flight.record)
+        self._ended["succeeded" if isinstance(outcome, Success) else "failed"] += 1
+        self._flights.pop(flight.handle.task, None)
+        self._forget(flight.handle, outcome)
+
+    def _forget(self, handle: Handle, outcome: Outcome) -> None:
+        with self._guard:
+            self._handles.pop(handle.task, None)
+        handle.resolve(outcome)
+
+    # Stopping.
+
+    def _cancel_everything(self) -> None:
+        records = [flight.record for flight in self._flights.values()]
+        cancelled = cancel_records(self.store, self.commands, records)
+        self.cancelled = cancelled or 0
+        if cancelled is None:
+            logger.error("Slurm did not take the cancellation: the next driver, or `espo cancel`, finds the jobs")
+
+    def _resolve_rest(self) -> None:
+        with self._guard:
+            left, self._handles = list(self._handles.values()), {}
+        attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
+        for handle in left:
+            handle.resolve(_stopped(self.stopping or DETACH, attempts.get(handle.task, 0)))
+
+
+def cancel_records(store: RecordStore, commands: SlurmCommands, records: Iterable[Record]) -> int | None:
+    """Cancel the jobs of these records, and no others; return how many, or None if Slurm did not answer."""
+    out = {record.name: record for record in records if record.state in (SUBMITTING, SUBMITTED)}
+    rows = commands.squeue() if out else []
+    if rows is None:
+        return None
+    # By id and name: an id that Slurm has given to somebody else's job meanwhile is left alone.
+    alive = [row.job_id for row in rows if row.name in out and not row.phase.ended]
+    if alive and not commands.scancel(alive):
+        return None
+    for record in out.values():
+        store.close(record.name)
+        store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
+    return len(alive)
+
+
+def request_stop(state_dir: Path, how: str) -> bool:
+    """Ask the driver that works in `state_dir` to `CANCEL` or `DETACH`; False when none does."""
+    if how not in (CANCEL, DETACH):
+        raise SubmissionError(f"a driver can be asked to {CANCEL!r} or {DETACH!r}, not to {how!r}")
+    if DriverLock(state_dir).holder() is None:
+        return False
+    write_atomically(state_dir / "control", how)
+    return True
+
+
+def _stopped(how: str, attempts: int) -> Failure:
+    cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
+    return Failure(cause, attempts, EXPLANATION[cause])
+
+
+def _failure(flight: Flight, cause: Cause, words: str = "") -> Failure:
+    record = flight.record
+    wildcards = ", ".join(f"{key}={value}" for key, value in sorted(record.wildcards.items()))
+    exception = (flight.result or {}).get("exception") if cause is Cause.EXCEPTION else None
+    message = (
+        f"{record.rule} ({wildcards}): job {record.job_id or '(none)'}, attempt {record.attempt}: {cause.value}: "
+        f"{exception or words or EXPLANATION[cause]}; log: {flight.log or 'none'}"
+    )
+    return Failure(cause, record.attempt, message, flight.log, flight.tail())

@@ -278,8 +278,11 @@ def _in_convention(lon: xr.DataArray, region: Mapping[str, Any]) -> list[float]:
     """The region's western and eastern bound as the data count longitudes (0 to 360, or -180 to 180)."""
     bounds = [float(bound) for bound in region["lon_bnds"]]
     lowest, highest = float(lon.min()), float(lon.max())
-    if highest > 180 and lowest >= 0:
-        return _moved(bounds, [bound < 0 for bound in bounds], 360.0, f"0 to 360 ({_extent(lon)})", region)
+    # Some grids of 0 to 360 begin half a cell before Greenwich.
+    if highest > 180 and lowest > -90:
+        return _moved(
+            bounds, [bound < min(lowest, 0.0) for bound in bounds], 360.0, f"0 to 360 ({_extent(lon)})", region
+        )
     return _moved(bounds, [bound > 180 for bound in bounds], -360.0, f"-180 to 180 ({_extent(lon)})", region)
 
 

@@ -1,0 +1,276 @@
+"""Extraction: dtr, periods and boxes, against plain xarray and xclim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from xclim.core.units import convert_units_to
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.extract import extract
+
+ALL = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
+GLOBE_LON = np.arange(0.0, 360.0, 7.5)
+GLOBE_LAT = np.arange(-85.0, 86.0, 10.0)
+
+
+def region(lon: Any = (-110.0, -70.0), lat: Any = (35.0, 55.0), **extra: Any) -> dict[str, Any]:
+    return {"name": "NAM", "method": "bbox", "lon_bnds": lon, "lat_bnds": lat} | extra
+
+
+def world(
+    *,
+    calendar: str = "noleap",
+    lon: Any = GLOBE_LON,
+    lat: Any = GLOBE_LAT,
+    start: str = "2000-01-01",
+    end: str = "2002-12-31",
+    units: str = "K",
+) -> xr.Dataset:
+    time = xr.date_range(start, end, freq="D", calendar=calendar)
+    rng = np.random.default_rng(1)
+    shape = (len(time), len(lat), len(lon))
+    low = {"K": 260.0, "degC": -13.0}[units]
+    fields = {
+        "tasmin": (low + rng.uniform(0, 10, shape), units),
+        "tasmax": (low + 10 + rng.uniform(0, 10, shape), units),
+        "pr": (rng.uniform(0, 1e-4, shape), "kg m-2 s-1"),
+    }
+    data = {
+        name: (("time", "lat", "lon"), values.astype("float32"), {"units": u}) for name, (values, u) in fields.items()
+    }
+    return xr.Dataset(
+        data, {"time": time, "lat": np.asarray(lat), "lon": np.asarray(lon)}, {"cat:id": "CMIP6_M", "title": "t"}
+    )
+
+
+def cut(
+    ds: xr.Dataset, where: dict[str, Any] | None = None, *, period: tuple[str, str] = ("2000", "2002"), **kwargs: Any
+) -> xr.Dataset:
+    return extract(ds, **{"variables_and_freqs": ALL, "period": period, "region": where or region()} | kwargs)
+
+
+def test_dtr_is_tasmax_minus_tasmin_as_a_difference_in_kelvin_and_float32() -> None:
+    ds = world()
+    dtr = cut(ds)["dtr"]
+    plain = (ds["tasmax"] - ds["tasmin"]).sel(lat=slice(35, 55), lon=slice(250, 290))
+    np.testing.assert_array_equal(dtr.values, plain.values)
+    assert dtr.dtype == "float32"
+    assert dtr.attrs["units"] == "K"
+    assert dtr.attrs["units_metadata"] == "temperature: difference"
+
+
+@pytest.mark.parametrize("which", [("tasmax", "tasmin"), ("tasmin",), ("tasmax",)])
+def test_dtr_does_not_depend_on_the_units_of_its_sources(which: tuple[str, ...]) -> None:
+    kelvin, mixed = world(), world()
+    for name in which:
+        mixed[name] = convert_units_to(mixed[name].astype("float64"), "degC")
+    result = cut(mixed)
+    np.testing.assert_allclose(result["dtr"], cut(kelvin)["dtr"], atol=1e-4)
+    np.testing.assert_allclose(result["tasmax"], cut(kelvin)["tasmax"], atol=1e-4)
+    assert {result[name].attrs["units"] for name in ("tasmax", "tasmin", "dtr")} == {"K"}
+
+
+def test_a_stored_dtr_is_kept_and_one_in_celsius_is_not_shifted() -> None:
+    ds = world()
+    ds["dtr"] = (ds["tasmax"] * 0 + 7.0).assign_attrs(units="degC")
+    dtr = cut(ds)["dtr"]
+    assert float(dtr.min()) == float(dtr.max()) == 7.0
+    assert dtr.attrs["units"] == "K"
+
+
+def test_variables_come_in_the_order_asked_for_and_no_others() -> None:
+    ds = world().assign(other=world()["pr"])
+    assert list(cut(ds).data_vars) == list(ALL)
+    assert list(cut(ds, variables_and_freqs={"pr": "D"}).data_vars) == ["pr"]
+
+
+def test_a_missing_variable_is_named() -> None:
+    with pytest.raises(DataError, match=r"variable dtr is missing; got \['pr', 'tasmax'\]"):
+        cut(world().drop_vars("tasmin"), variables_and_freqs={"tasmax": "D", "dtr": "D"})
+    with pytest.raises(DataError, match=r"\{'pr': 'MS'\} are wanted; expected D"):
+        cut(world(), variables_and_freqs={"pr": "MS"})
+
+
+@pytest.mark.parametrize("units", ["furlong", "kg", None])
+def test_units_that_are_not_temperature_are_refused_with_what_was_expected(units: str | None) -> None:
+    ds = world()
+    ds["tasmax"].attrs = {} if units is None else {"units": units}
+    with pytest.raises(DataError, match=f"tasmax has units '{units or 'none'}'; expected K"):
+        cut(ds)
+
+
+@pytest.mark.parametrize(("calendar", "days"), [("noleap", 365), ("standard", 366), ("360_day", 360)])
+def test_whole_years_are_selected_in_the_native_calendar(calendar: str, days: int) -> None:
+    end = "2002-12-30" if calendar == "360_day" else "2002-12-31"
+    ds = world(calendar=calendar, start="1999-01-01", end=end)
+    result = cut(ds, period=("2000", "2001"))
+    assert result.sizes["time"] == days + (360 if calendar == "360_day" else 365)
+    assert set(result["time"].dt.year.values.tolist()) == {2000, 2001}
+    assert result["time"].dtype == ds["time"].dtype
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        ("2000-01-01", "2001-12-31", "2000-01-01 to 2001-12-31"),
+        ("2000-01-02", "2002-12-31", "2000-01-02 to 2002-12-31"),
+    ],
+)
+def test_a_period_that_the_data_do_not_cover_says_what_was_wanted_and_found(start: str, end: str, found: str) -> None:
+    with pytest.raises(DataError, match=f"period 2000-2002 is wanted, but the data cover {found}"):
+        cut(world(start=start, end=end))
+
+
+def test_data_that_have_nothing_of_the_period_say_what_they_have() -> None:
+    with pytest.raises(DataError, match="period 2050-2060 is wanted, but the data cover 2000-01-01 to 2002-12-31"):
+        cut(world(), period=("2050", "2060"))
+
+
+def test_missing_and_double_days_in_the_period_are_refused() -> None:
+    ds = world()
+    with pytest.raises(DataError, match="2000-01-05 is followed by 2000-01-07: days are missing"):
+        cut(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 5)))
+    with pytest.raises(DataError, match="2000-01-06 is followed by 2000-01-06: days are double"):
+        cut(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 5, 5)))
+
+
+def test_time_that_was_not_decoded_is_refused() -> None:
+    ds = world()
+    with pytest.raises(DataError, match="not dates; open the data with decode_times=True"):
+        cut(ds.assign_coords(time=np.arange(ds.sizes["time"])))
+
+
+def test_bounds_of_the_box_are_inclusive() -> None:
+    result = cut(world(), region(lon=(-112.5, -90.0), lat=(35.0, 55.0)))
+    assert result["lon"].values.tolist() == [247.5, 255.0, 262.5, 270.0]
+    assert result["lat"].values.tolist() == [35.0, 45.0, 55.0]
+
+
+@pytest.mark.parametrize("flip", [("lat",), ("lon",), ("lat", "lon")])
+def test_descending_coordinates_give_the_same_cells_in_their_own_order(flip: tuple[str, ...]) -> None:
+    ds = world()
+    reverse = {name: slice(None, None, -1) for name in flip}
+    xr.testing.assert_equal(cut(ds.isel(reverse)), cut(ds).isel(reverse))
+
+
+def test_bounds_follow_the_longitude_convention_of_the_data() -> None:
+    ds = world()
+    west = ds.assign_coords(lon=((ds["lon"] + 180) % 360) - 180).sortby("lon")
+    by_east = cut(ds)
+    by_west = cut(west)
+    assert by_west["lon"].values.tolist() == (by_east["lon"].values - 360).tolist()
+    np.testing.assert_array_equal(by_west["tasmax"], by_east["tasmax"])
+    xr.testing.assert_equal(cut(west, region(lon=(250.0, 290.0))), by_west)
+    xr.testing.assert_equal(cut(ds, region(lon=(250.0, 290.0))), by_east)
+
+
+def test_longitudes_that_begin_just_before_greenwich_count_as_0_to_360() -> None:
+    ds = world(lon=GLOBE_LON - 3.75)
+    result = cut(ds)
+    np.testing.assert_array_equal(result["lon"], ds["lon"].sel(lon=slice(250, 290)))
+
+
+def test_a_box_across_greenwich_is_cut_from_signed_longitudes_and_refused_on_0_to_360() -> None:
+    ds = world()
+    across = region(lon=(-20.0, 20.0))
+    west = ds.assign_coords(lon=((ds["lon"] + 180) % 360) - 180).sortby("lon")
+    assert cut(west, across)["lon"].values.tolist() == [-15.0, -7.5, 0.0, 7.5, 15.0]
+    with pytest.raises(DataError, match=r"region NAM: longitudes -20 to 20 straddle the edge .* 0 to 360"):
+        cut(ds, across)
+
+
+def test_a_box_across_the_date_line_is_cut_from_0_to_360_and_refused_on_signed_longitudes() -> None:
+    ds = world()
+    across = region(lon=(170.0, 190.0))
+    assert cut(ds, across)["lon"].values.tolist() == [172.5, 180.0, 187.5]
+    west = ds.assign_coords(lon=((ds["lon"] + 180) % 360) - 180).sortby("lon")
+    with pytest.raises(DataError, match=r"straddle the edge .* -180 to 180"):
+        cut(west, across)
+
+
+def test_the_buffer_widens_each_bound_by_so_many_of_the_largest_steps() -> None:
+    lat = [20.0, 30.0, 38.0, 44.0, 48.0, 60.0, 80.0]
+    ds = world(lat=lat)
+    narrow = cut(ds, region(lat=(40.0, 50.0)))
+    assert narrow["lat"].values.tolist() == [44.0, 48.0]
+    # The largest step is 20: 0.5 of it on each side reaches 30 to 60.
+    wide = cut(ds, region(lat=(40.0, 50.0), tile_buffer=0.5))
+    assert wide["lat"].values.tolist() == [30.0, 38.0, 44.0, 48.0, 60.0]
+    lon = wide["lon"].values
+    assert (lon[0], lon[-1]) == (247.5, 292.5)
+    by_xarray = ds["tasmax"].sel(lat=slice(30, 60), lon=slice(250 - 3.75, 290 + 3.75))
+    np.testing.assert_array_equal(wide["tasmax"], by_xarray)
+
+
+def test_a_box_without_cells_says_where_the_data_are() -> None:
+    regional = world(lon=np.arange(0.0, 30.0, 5.0), lat=np.arange(40.0, 60.0, 5.0))
+    with pytest.raises(DataError, match=r"region NAM .* holds no cell of the data \(0 to 25 °E, 40 to 55 °N\)"):
+        cut(regional)
+
+
+def rotated(east: bool) -> xr.Dataset:
+    """A grid of its own, turned against the meridians, with 2-D lat and lon."""
+    y, x = np.arange(12.0), np.arange(15.0)
+    lat = 36 + 1.5 * y[:, None] + 0.3 * x[None, :]
+    lon = -100 + 2.0 * x[None, :] - 0.5 * y[:, None]
+    ds = world(lat=y, lon=x, end="2000-12-31").rename(lat="rlat", lon="rlon")
+    coords = {"lat": (("rlat", "rlon"), lat), "lon": (("rlat", "rlon"), lon % 360 if east else lon)}
+    return ds.assign_coords(coords)
+
+
+@pytest.mark.parametrize("east", [True, False])
+def test_a_curvilinear_grid_is_cropped_and_cells_outside_the_box_are_nan(east: bool) -> None:
+    ds = rotated(east)
+    result = cut(ds, region(lon=(-95.0, -85.0), lat=(42.0, 48.0)), period=("2000", "2000"))
+    signed = ((ds["lon"] + 180) % 360) - 180
+    inside = (signed >= -95) & (signed <= -85) & (ds["lat"] >= 42) & (ds["lat"] <= 48)
+    oracle = ds["tasmax"].where(inside, drop=True)
+    np.testing.assert_array_equal(result["tasmax"].values, oracle.values)
+    assert result["tasmax"].dims == ("time", "rlat", "rlon")
+    assert result["tasmax"].dtype == "float32"
+    assert result["dtr"].isnull().any()
+    assert 0 < int(result["tasmax"][0].notnull().sum()) == int(inside.sum())
+    assert not result["lat"].isnull().any()
+
+
+def test_the_buffer_of_a_curvilinear_grid_counts_the_steps_along_its_dimensions() -> None:
+    ds = rotated(False)
+    wide = cut(ds, region(lon=(-95.0, -85.0), lat=(42.0, 48.0), tile_buffer=1.0), period=("2000", "2000"))
+    inside = (ds["lon"] >= -97) & (ds["lon"] <= -83) & (ds["lat"] >= 40.5) & (ds["lat"] <= 49.5)
+    assert int(wide["tasmax"][0].notnull().sum()) == int(inside.sum())
+
+
+def test_latitude_and_longitude_are_named_lat_and_lon_and_other_scalars_go() -> None:
+    ds = world().rename(lat="latitude", lon="longitude").assign_coords(height=2.0)
+    result = cut(ds)
+    assert set(result.coords) == {"time", "lat", "lon"}
+    xr.testing.assert_equal(result, cut(world()))
+    with pytest.raises(DataError, match="no coordinate lat and lon"):
+        cut(world().rename(lat="a", lon="b"))
+
+
+def test_attributes_say_what_was_extracted_and_keep_the_rest() -> None:
+    ds = world().assign_attrs(history="before")
+    attrs = cut(ds).attrs
+    expected = {
+        "cat:domain": "NAM",
+        "cat:processing_level": "extracted",
+        "cat:xrfreq": "D",
+        "cat:frequency": "day",
+        "cat:id": "CMIP6_M",
+        "title": "t",
+    }
+    assert expected.items() <= attrs.items()
+    assert attrs["history"].splitlines() == ["espo_luigi: extracted 2000-2002, region NAM", "before"]
+
+
+def test_it_is_lazy_and_mutates_nothing() -> None:
+    ds = world().chunk({"time": 365})
+    before = ds.copy(deep=True)
+    result = cut(ds)
+    assert all(variable.chunks is not None for variable in result.data_vars.values())
+    xr.testing.assert_identical(ds, before)

@@ -7,6 +7,7 @@ Threads are Python's and not numba's, whose own layers cannot be entered from se
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import adjust_kernels, quantile_kernels
+from espo_luigi.science import adjust_kernels, preparation_kernels, quantile_kernels
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 8
@@ -131,6 +132,66 @@ def train(
 
     run_by_cells(kernel, n_cells, threads)
     return made
+
+
+class Prepared(NamedTuple):
+    """Series prepared for training (cell, time); with adaptation, pth and dP0 (cell, dayofyear), else None."""
+
+    reference: np.ndarray
+    historical: np.ndarray
+    pth: np.ndarray | None
+    dP0: np.ndarray | None  # noqa: N815 - the field's name
+
+
+def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
+    """Make each cell's 64-bit seed from a text and the cell's position in the whole grid."""
+    start = np.frombuffer(hashlib.sha256(seed.encode()).digest()[:8], dtype="<u8")[0]
+    text = (f"{start}|{cell}".encode() for cell in np.asarray(cells).ravel().tolist())
+    digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in text)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def prepare(
+    reference: np.ndarray,
+    historical: np.ndarray,
+    plan: WindowPlan,
+    *,
+    seeds: np.ndarray,
+    jitter_under: float | None = None,
+    adapt_freq: float | None = None,
+    threads: int = 1,
+) -> Prepared:
+    """Prepare series for training as ESPO-G does: noise in what is below a threshold, then ``adapt_freq`` of historical.
+
+    Thresholds are in the data's units. Distributions are those of xsdba's ``jitter_under_thresh`` and ``adapt_freq``;
+    a cell's draws depend on its seed (see ``cell_seeds``) and nothing else.
+    """
+    dtype = np.result_type(reference, historical)
+    reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
+    n_cells, n_times = reference.shape
+    new = np.empty_like(reference), np.empty_like(historical)
+    by_group = (n_cells if adapt_freq is not None else 0, plan.dayofyear.size)
+    pth, dry_share = np.empty(by_group, dtype), np.empty(by_group)
+
+    def kernel(cells: slice) -> None:
+        preparation_kernels.prepare_cells(
+            reference[cells],
+            historical[cells],
+            np.empty((2, n_times), dtype=f"u{dtype.itemsize}"),
+            plan,
+            jitter_under is not None,
+            float(jitter_under or 0),
+            adapt_freq is not None,
+            dtype.type(adapt_freq or 0),
+            seeds[cells],
+            new[0][cells],
+            new[1][cells],
+            pth[cells],
+            dry_share[cells],
+        )
+
+    run_by_cells(kernel, n_cells, threads)
+    return Prepared(*new, *((pth, dry_share) if adapt_freq is not None else (None, None)))
 
 
 class AdjustmentPlan(NamedTuple):

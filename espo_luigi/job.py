@@ -10,7 +10,6 @@ import faulthandler
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -18,10 +17,11 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
@@ -44,8 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     if order is None:
         raise SystemExit(f"{path}: not a readable job order")
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
+    logging.getLogger("espo_luigi").setLevel(logging.INFO)
+    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     signal.signal(signal.SIGTERM, _stop)
@@ -61,6 +63,7 @@ def _stop(signum: int, _frame: object) -> None:
 
 def _run(order: dict[str, Any]) -> dict[str, Any]:
     started = time.time()
+    peak = PeakMemory()
     result: dict[str, Any] = {
         "outcome": "success",
         "exception": None,
@@ -68,7 +71,7 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         "job_id": os.environ.get("SLURM_JOB_ID"),
     }
     try:
-        _work(order)
+        _work(order, peak)
     except EspoError as error:
         logger.error("%s", error)
         result |= {"outcome": "error", "exception": f"{type(error).__name__}: {error}"}
@@ -79,13 +82,14 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
             "exception": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
         }
+    peak.look()
     return result | {
         "family": order["family"],
         "parameters": order["parameters"],
         "node": socket.gethostname(),
         "started": started,
         "ended": time.time(),
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak.bytes,
     }
 
 
@@ -97,13 +101,15 @@ def _outcome(error: BaseException) -> str:
     return "stopped" if isinstance(error, SystemExit) else "error"
 
 
-def _work(order: dict[str, Any]) -> None:
+def _work(order: dict[str, Any], peak: PeakMemory) -> None:
     task = rebuild_task(order)
     resources = Resources(**order["resources"])
-    chosen = settings()
-    client = task.dask_client() | ({"dashboard_address": "127.0.0.1:0"} if chosen.dashboard else {})
-    session = dask_session(resources, task.dask_settings(), client) if task.uses_dask else nullcontext()
-    with _alive(order), session as active, _heartbeat(Path(order["heartbeat"]), active):
+    session = (
+        dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
+        if task.uses_dask
+        else nullcontext()
+    )
+    with _alive(order), session as active, _heartbeat(Path(order["heartbeat"]), active, peak):
         logger.info("%s starts", task.label())
         task.work()
         logger.info("%s is done", task.label())
@@ -127,7 +133,7 @@ def _alive(order: dict[str, Any]) -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(1.0):
-            if os.getppid() != parent:
+            if not psutil.pid_exists(parent):
                 logger.error("The driver (pid %s) is gone: stopping", parent)
                 os.kill(os.getpid(), signal.SIGTERM)
                 done.wait(10)
@@ -142,12 +148,13 @@ def _alive(order: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _heartbeat(path: Path, client: Any) -> Iterator[None]:
+def _heartbeat(path: Path, client: Any, peak: PeakMemory) -> Iterator[None]:
     done = threading.Event()
     most = [1]
 
     def beat() -> None:
         while True:
+            peak.look()
             write_json(path, _sign_of_life(client, most))
             if done.wait(_HEARTBEAT_SECONDS):
                 return
@@ -181,9 +188,26 @@ def _sign_of_life(client: Any, most: list[int]) -> dict[str, Any]:
     }
 
 
-def _peak_memory() -> int:
-    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return 1024 * max(own, children)
+class PeakMemory:
+    """The most memory that this process and its children held at once, in bytes, as far as they were looked at."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def look(self) -> None:
+        """Look now."""
+        own = psutil.Process()
+        total = 0
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += process.memory_info().rss
+        self.bytes = max(self.bytes, total, _own_peak())
+
+
+def _own_peak() -> int:
+    # Not getrusage: its maximum starts at the parent's.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 if __name__ == "__main__":

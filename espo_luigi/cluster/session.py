@@ -52,7 +52,11 @@ def scratch_folder() -> str:
 
 @contextmanager
 def dask_session(
-    resources: Resources, settings: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None
+    resources: Resources,
+    settings: Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
+    *,
+    dashboard: bool = False,
 ) -> Iterator[Client]:
     """Start a `LocalCluster` sized to `resources`, and close it at the end.
 
@@ -68,6 +72,8 @@ def dask_session(
         Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
     client
         Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
+    dashboard
+        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
     """
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
     several = resources.n_workers > 1
@@ -76,7 +82,9 @@ def dask_session(
         "threads_per_worker": resources.threads_per_worker,
         "processes": several,
         "memory_limit": resources.worker_memory_bytes,
-        "dashboard_address": None,
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": dashboard},
+        "worker_dashboard_address": "127.0.0.1:0",
     }
     if several:
         keywords |= {"host": "127.0.0.1", "protocol": "tcp"}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
+import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
+from espo_luigi.engine.forkserver import Child, ForkServer
 from espo_luigi.engine.jobfile import JobFiles, read_json, write_order
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
@@ -20,7 +19,6 @@ from espo_luigi.errors import JobError
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
 _HEARTBEAT_SECONDS = 2.0
 
 
@@ -55,7 +53,9 @@ class LocalEngine:
         chosen = settings()
         memory = parse_memory(chosen.local_memory) if chosen.local_memory else machine_memory() * 9 // 10
         self._slots = Slots(chosen.local_cpus or machine_cpus(), memory)
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._server: ForkServer | None = None
+        self._lock = threading.Lock()
+        self._children: dict[str, Child] = {}
         self._said: set[str] = set()
         self._stopping = False
 
@@ -80,36 +80,28 @@ class LocalEngine:
         self._stopping = True
         child = self._children.get(task.task_id)
         if child is not None:
-            child.terminate()
+            child.signal(signal.SIGTERM)
 
     def _fit(self, task: SlurmTask) -> Resources:
         asked = task.allocation
-        fitted = asked.fitted(self._slots.cpus, self._slots.memory_bytes)
+        # Half of the machine: two jobs side by side lose less in starting, reading and writing than one as large as it.
+        fitted = asked.fitted(max(1, self._slots.cpus // 2), self._slots.memory_bytes // 2)
         family = task.get_task_family()
         if fitted != asked and family not in self._said:
             self._said.add(family)
             logger.info("%s asks for %s; fitted to this machine: %s", family, _described(asked), _described(fitted))
         return fitted
 
-    def _start(self, task: SlurmTask, files: JobFiles) -> subprocess.Popen[bytes]:
-        with open(files.log, "wb") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "espo_luigi.job", str(files.order)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._children[task.task_id] = child
+    def _start(self, task: SlurmTask, files: JobFiles) -> Child:
+        with self._lock:
+            if self._server is None:
+                self._server = ForkServer([*task.preload, task.task_module])
+            child = self._children[task.task_id] = self._server.start(files.order, files.log)
         return child
 
-    def _wait(self, task: SlurmTask, files: JobFiles, child: subprocess.Popen[bytes]) -> None:
-        looked = time.monotonic()
-        while child.poll() is None:
-            time.sleep(_POLL_SECONDS)
-            if time.monotonic() - looked > _HEARTBEAT_SECONDS:
-                looked = time.monotonic()
-                show_progress(task, files)
+    def _wait(self, task: SlurmTask, files: JobFiles, child: Child) -> None:
+        while not child.ended.wait(_HEARTBEAT_SECONDS):
+            show_progress(task, files)
         del self._children[task.task_id]
 
 

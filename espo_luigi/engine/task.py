@@ -27,6 +27,8 @@ class SlurmTask(luigi.Task):
 
     resources_default = Resources()
     uses_dask = True
+    # Modules that jobs of the local engine find imported already.
+    preload: tuple[str, ...] = ()
 
     n_workers = luigi.IntParameter(default=1, significant=False)
     cpus_per_task = luigi.IntParameter(default=1, significant=False)

@@ -90,6 +90,8 @@ class DiagDomainParameter(WildcardParameter):
 class EspoTask(DependencyHelpers, SlurmTask):
     """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
 
+    preload = ("espo_luigi.tasks", "xclim", "xsdba", "distributed")
+
     def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
         raise NotImplementedError
@@ -183,7 +185,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def _pack(self, source: Path, path: Path, marker: store.Marker) -> None:
         if settings().final_format == "zip":
-            store.pack(source, path)
+            store.pack(source, path, marker)
             return
         dataset = store.open_store(source)
         store.write_store(

@@ -8,11 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from espo_luigi import demo
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.engine.settings import settings
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
+
+_SEARCH_ARGUMENTS = {
+    "variables_and_freqs",
+    "periods",
+    "other_search_criteria",
+    "exclusions",
+    "allow_resampling",
+    "allow_conversion",
+    "match_hist_and_fut",
+    "restrict_members",
+}
 
 
 class RunContext:
@@ -74,9 +84,11 @@ class RunContext:
 
     def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
         if self.config.demo is not None:
-            demo.ensure_demo(self.config.demo)
+            from espo_luigi.demo import ensure_demo  # imports scipy.signal, which no other process needs
+
+            ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.model_dump(exclude={"data_catalogs"})
+        criteria = search.model_dump(include=_SEARCH_ARGUMENTS)
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)

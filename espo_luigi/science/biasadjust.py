@@ -180,7 +180,8 @@ def adjust(
             jitter_under=_threshold(jitter_under, "jitter_under", trained.units),
         )
         parts.append(_adjust_in_blocks(part, training, setup, engine))
-    scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time")
+    scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time", coords="minimal", compat="override")
+    scenario = scenario.chunk(time=-1) if scenario.chunks else scenario
     described = _described(training, trained, arguments)
     extra = {"cat:bias_adjust_institution": bias_adjust_institution, "cat:bias_adjust_project": bias_adjust_project}
     return scenario.transpose(*simulation.dims).assign_attrs(

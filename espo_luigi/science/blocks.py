@@ -43,9 +43,9 @@ def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, nam
             raise DataError(f"{names[0]} and {names[1]} have different coordinates along {dim!r}; regrid one of them.")
 
 
-def is_lazy(*objects: xr.Dataset | xr.DataArray) -> bool:
-    """Whether any of the objects is Dask-backed."""
-    return any(obj.chunks for obj in objects)
+def is_lazy(data: xr.Dataset) -> bool:
+    """Whether any of the variables is Dask-backed."""
+    return any(variable.chunks for variable in data.variables.values())
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Blocks:
             data = data.merge(
                 others.drop_vars([name for name in others.coords if name not in others.dims or name in dims])
             )
-        lazy = is_lazy(*series.values(), data)
+        lazy = is_lazy(data)
         sizes = tuple(first.sizes[dim] for dim in dims)
         data["cell"] = dims, np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
         _warn_of_time_chunks(series)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -290,8 +292,9 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_chunks(monkeypatch: pyt
     monkeypatch.setattr(xsdba_path, "CELLS_IN_A_BLOCK", 2)
     reference, simulation = series("pr", 1), series("pr", 2)
     eager = biasadjust.train(reference, simulation, **RANDOM, seed="a", engine="xsdba")
-    for cells in (1, 3, 5):
-        lazy = biasadjust.train(reference, simulation.chunk(loc=cells), **RANDOM, seed="a", engine="xsdba")
+    for cells in (1, 5):
+        chunked = reference.chunk(loc=4), simulation.chunk(loc=cells)
+        lazy = biasadjust.train(*chunked, **RANDOM, seed="a", engine="xsdba")
         assert lazy.chunksizes["loc"] == (2, 2, 1)
         xr.testing.assert_identical(lazy.compute(scheduler="threads", num_workers=2), eager)
     adjusted = [
@@ -300,6 +303,44 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_chunks(monkeypatch: pyt
     ]
     for lazy in adjusted[1:]:
         xr.testing.assert_identical(lazy.compute(), adjusted[0])
+
+
+DAYOFYEAR: dict[str, Any] = {
+    "period": [2000, 2004],
+    "xclim_train_args": {"kind": "*", "nquantiles": 20},
+    "jitter_under": {"thresh": "0.01 mm d-1"},
+}
+
+
+def test_our_kernels_give_the_same_bytes_whatever_the_chunks() -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    arguments = {"periods": [2000, 2009], "xclim_adjust_args": {"detrend": LOESS}}
+    eager = biasadjust.train(reference, simulation, **DAYOFYEAR, seed="a", engine="kernels")
+    adjusted = biasadjust.adjust(simulation, eager, **arguments, jitter_under={"thresh": "0.1 mm d-1"}, seed="a")
+    for cells in (1, 3):
+        chunked = simulation.chunk(loc=cells)
+        lazy = biasadjust.train(reference.chunk(loc=2), chunked, **DAYOFYEAR, seed="a", engine="kernels")
+        xr.testing.assert_identical(lazy.compute(scheduler="threads", num_workers=2), eager)
+        lazy_scenario = biasadjust.adjust(chunked, lazy, **arguments, jitter_under={"thresh": "0.1 mm d-1"}, seed="a")
+        xr.testing.assert_identical(lazy_scenario.compute(), adjusted)
+
+
+def test_our_kernels_need_neither_xsdba_nor_xclim_to_be_imported() -> None:
+    """Either takes longer to import than a block takes to train."""
+    program = """
+import sys
+import numpy as np, xarray as xr
+from espo_luigi.science import biasadjust
+time = xr.date_range("2000-01-01", "2002-12-31", calendar="noleap")
+pr = xr.DataArray(np.ones((time.size, 1), "f4"), dims=("time", "loc"), coords={"time": time}, attrs={"units": "mm d-1"})
+thresholds = {"jitter_under": {"thresh": "1e-7 kg m-2 s-1"}}
+training = biasadjust.train(pr, pr, period=[2000, 2002], **thresholds, engine="kernels")
+loess = {"detrend": {"LoessDetrend": {"f": 0.9}}}
+biasadjust.adjust(pr, training, periods=[2000, 2002], xclim_adjust_args=loess, engine="kernels")
+sys.exit(str({"xsdba", "xclim"} & set(sys.modules)) if {"xsdba", "xclim"} & set(sys.modules) else 0)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
 
 
 def test_another_seed_gives_other_draws() -> None:
@@ -367,7 +408,10 @@ def test_several_periods_are_adjusted_one_by_one() -> None:
     simulation = series("tasmax", 2)
     training = biasadjust.train(series("tasmax", 1), simulation, **MONTHLY)
     args = QUICK["xclim_adjust_args"]
-    both = biasadjust.adjust(simulation, training, periods=[[2000, 2004], ["2005", "2009"]], xclim_adjust_args=args)
+    pairs = [[2000, 2004], ["2005", "2009"]]
+    lazy = biasadjust.adjust(simulation.chunk(loc=2), training, periods=pairs, xclim_adjust_args=args)
+    assert len(lazy.chunksizes["time"]) == 1
+    both = lazy.compute()
     second = biasadjust.adjust(simulation, training, periods=["2005", "2009"], xclim_adjust_args=args)
     assert both.sizes == simulation.sizes
     np.testing.assert_array_equal(both.sel(time=slice("2005", None)), second)

@@ -110,6 +110,16 @@ class Row:
         return phase_of(self.state)
 
     @property
+    def launch_failed(self) -> bool:
+        """Whether a node could not start the job, which Slurm then queued again and holds."""
+        return self.phase is Phase.PENDING and self.reason.lower().startswith("launch failed")
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the job waits for something that waiting does not bring."""
+        return self.launch_failed or (self.phase is Phase.PENDING and self.reason in HOPELESS_REASONS)
+
+    @property
     def said(self) -> str:
         """The state for people: ``PENDING (Priority)``."""
         return f"{self.state} ({self.reason})" if self.reason not in ("", "None") else self.state

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.cluster.answers import HOPELESS_REASONS, Phase, Refusal, Row, says_out_of_memory
-from espo_luigi.cluster.handles import Handle, JobRequest, Progress
-from espo_luigi.cluster.policy import Cause, cause_of
+from espo_luigi.cluster.answers import Phase, Refusal, Row, says_out_of_memory
+from espo_luigi.cluster.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.cluster.policy import EXPLANATION, Cause, cause_of
 from espo_luigi.cluster.records import Record, RecordStore, read_json
 from espo_luigi.cluster.slurm import log_path
 
@@ -73,9 +73,11 @@ class Flight:
     beat_since: float | None = None
     dumped_since: float | None = None
     cancel_since: float | None = None
+    silent: bool = False
     refusal: Refusal | None = None
     refused_since: float | None = None
     refusal_words: str = ""
+    hopeless_words: str = ""
 
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what sbatch said stays."""
@@ -98,21 +100,23 @@ class Flight:
         if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
             # The heartbeat is only expected of a job that runs: a requeued or resumed one gets its full time again.
             self.beat_since, self.dumped_since = now, None
-        self.row, self.absent_since = row, None
+        self.row, self.absent_since, self.silent = row, None, False
         # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
         self.ended_since = (self.ended_since or now) if row.phase.ended else None
         if row.phase is Phase.PENDING and self.result is not None and not self.succeeded:
             self.void_result, self.result, self.result_since = self.result, None, None
-        hopeless = row.phase is Phase.PENDING and row.reason in HOPELESS_REASONS
-        self.hopeless_since = (self.hopeless_since or now) if hopeless else None
+        self.hopeless_since = (self.hopeless_since or now) if row.hopeless else None
+        self.hopeless_words = row.said if row.hopeless else self.hopeless_words
 
     def missed(self, now: float) -> None:
         """Take in that Slurm answered, and does not know the job."""
         self.absent_since = now if self.absent_since is None else self.absent_since
+        self.silent = False
 
     def heard_nothing(self) -> None:
-        """Slurm did not answer: absence has to begin anew."""
+        """Take in that Slurm did not answer: absence has to begin anew."""
         self.absent_since = None
+        self.silent = True
 
     def read_beat(self, now: float) -> None:
         """Look at the heartbeat; any change of the file counts, whatever the node's clock says."""
@@ -145,7 +149,7 @@ class Flight:
         if not self.succeeded:
             self.result = self.result_since = None
 
-    def next_step(self, now: float, patience: Patience, slurm_silent: bool) -> Step:
+    def next_step(self, now: float, patience: Patience) -> Step:
         """What is to be done now; a pure function of what is known."""
         if self.succeeded:
             return Step.SUCCEED
@@ -154,8 +158,8 @@ class Flight:
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
         if self.result is not None and _over(self.result_since, now, patience.latency_wait):
-            return self._step_after_result(now, slurm_silent)
-        if slurm_silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
+            return self._step_after_result(now)
+        if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
             return Step.WAIT
         if self.absent_since is not None:
             return self._step_while_absent(now, patience)
@@ -163,11 +167,11 @@ class Flight:
             return Step.HOPELESS
         return self._step_while_running(now, patience)
 
-    def _step_after_result(self, now: float, slurm_silent: bool) -> Step:
+    def _step_after_result(self, now: float) -> Step:
         outcome = self.result.get("outcome") if self.result else None
-        if outcome == "error" and (slurm_silent or self.absent_since is not None):
+        if outcome == "error" and self.silent:
             return Step.ENDED
-        if outcome in ("error", "memory") and not slurm_silent:
+        if outcome in ("error", "memory") and not self.silent:
             # It wrote its result and does not go: it would block the retry, or waste its allocation.
             if self.absent_since is not None:
                 return Step.ENDED
@@ -188,6 +192,13 @@ class Flight:
         if self.dumped_since is not None:
             return Step.CANCEL_STALLED if _over(self.dumped_since, now, patience.stack_dump) else Step.WAIT
         return Step.DUMP_STACK if _over(self.beat_since, now, timeout) else Step.WAIT
+
+    def ending(self, step: Step) -> str:
+        """Why the job is about to be cancelled by us, as the record keeps it."""
+        if step is Step.HOPELESS and self.row is not None:
+            # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+            return (Cause.NODE if self.row.launch_failed else Cause.HOPELESS).value
+        return Cause.STALLED.value if step is Step.CANCEL_STALLED else "result written"
 
     def cause(self) -> Cause:
         """Why the job, which has ended, did not succeed."""
@@ -211,14 +222,27 @@ class Flight:
         traceback = str((self.result or {}).get("traceback") or "")
         return "\n".join(traceback.splitlines()[-15:]) or self.log_tail()
 
+    def failure(self, cause: Cause, words: str = "") -> Failure:
+        """The end of a flight that is not tried again; `words` are Slurm's or Python's own, if any."""
+        record = self.record
+        if cause is Cause.EXCEPTION:
+            words = str((self.result or {}).get("exception") or "")
+        elif not words and self.row is not None:
+            words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"
+        wildcards = ", ".join(f"{key}={value}" for key, value in sorted(record.wildcards.items()))
+        message = (
+            f"{record.rule} ({wildcards}): job {record.job_id or '(none)'}, attempt {record.attempt}: {cause.value}: "
+            f"{words + '; ' if words else ''}{EXPLANATION[cause]}; log: {self.log or 'none'}"
+        )
+        return Failure(cause, record.attempt, message, self.log, self.tail())
+
     def progress(self) -> Progress:
         """Where the job stands, for people."""
         if self.row is None:
             return Progress(self.record.state, self.record.job_id, self.record.attempt)
-        beat = read_json(self.request.heartbeat_file) if self.beat and self.row.phase is Phase.RUNNING else None
-        return Progress(
-            self.row.said, self.row.job_id, self.record.attempt, self.row.node, (beat or {}).get("progress")
-        )
+        said = read_json(self.request.heartbeat_file) if self.beat and self.row.phase is Phase.RUNNING else None
+        heartbeat = {key: value for key, value in (said or {}).items() if key != "time"}
+        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

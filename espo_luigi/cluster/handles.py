@@ -47,13 +47,13 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a job stands: Slurm's state and reason, and the heartbeat's ``progress`` as the job wrote it."""
+    """Where a job stands: Slurm's state and reason, and what the job's heartbeat says besides the time."""
 
     state: str
     job_id: str | None = None
     attempt: int = 1
     node: str = ""
-    progress: Any = None
+    heartbeat: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

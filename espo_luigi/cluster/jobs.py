@@ -13,40 +13,24 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from espo_luigi.cluster.answers import Phase, Refusal, Row, classify_refusal, parse_sbatch
+from espo_luigi.cluster.answers import Phase, Refusal, Row
 from espo_luigi.cluster.commands import SlurmCommands
-from espo_luigi.cluster.flights import Flight, Patience, Step, with_results
+from espo_luigi.cluster.flights import Flight, Step, with_results
 from espo_luigi.cluster.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
 from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.policy import EXPLANATION, Cause, next_record
-from espo_luigi.cluster.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
-from espo_luigi.cluster.slurm import MIB, ScriptValues, directives, log_pattern, render_script, task_name
-from espo_luigi.errors import SubmissionError
+from espo_luigi.cluster.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.cluster.slurm import task_name
+from espo_luigi.cluster.stopping import CANCEL, DETACH, cancel_records, take_control
+from espo_luigi.cluster.submitter import JobSettings, Submitter
 
 logger = logging.getLogger(__name__)
 
-CANCEL = "cancel"
-DETACH = "detach"
 _SAY_SILENT_EVERY = 60.0
 _REFRESH_LOCK_EVERY = 30.0
-_LONGEST_BACKOFF = 300.0
-
-
-@dataclass(frozen=True)
-class JobSettings:
-    """How the manager works. `workdir` is where jobs start, logs go to ``{log_dir}/{rule}/``; times in seconds."""
-
-    workdir: Path
-    log_dir: Path
-    max_jobs: int = 500
-    poll_seconds: float = 10.0
-    result_seconds: float = 1.0
-    first_backoff: float = 5.0
-    max_uncharged: int = 20
-    patience: Patience = field(default_factory=Patience)
 
 
 class JobManager:
@@ -60,6 +44,7 @@ class JobManager:
         self.settings = settings
         self.commands = commands
         self.store = RecordStore(state_dir)
+        self._submitter = Submitter(settings, commands, self.store)
         self.stopping: str | None = None
         self.cancelled = 0
         self._lock = DriverLock(state_dir)
@@ -71,11 +56,10 @@ class JobManager:
         self._leftovers: dict[str, float] = {}
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slurm-jobs", daemon=True)
-        self._hold_until = self._next_poll = self._next_refresh = self._said_silent = 0.0
-        self._backoff = 0.0
+        self._next_poll = self._next_refresh = 0.0
+        self._said_silent = -_SAY_SILENT_EVERY
         self._silent_since: float | None = None
         self._ended: Counter[str] = Counter()
-        self._made_folders: set[Path] = set()
         self._salt = ""
 
     def start(self) -> None:
@@ -83,7 +67,7 @@ class JobManager:
         self._lock.acquire()
         self.store.create_folders()
         self._salt = self.store.salt
-        (self.store.folder / "control").unlink(missing_ok=True)
+        take_control(self.store.folder)
         self._thread.start()
 
     def submit(self, request: JobRequest, on_progress: Callable[[Progress], None] | None = None) -> Handle:
@@ -93,7 +77,7 @@ class JobManager:
         Raises SubmissionError for values that cannot be passed to Slurm safely.
         """
         task = task_name(request.run, request.rule, request.wildcards, self._salt)
-        render_script(self._script_values(request, self._new_record(task, request)))
+        self._submitter.check(task, request)
         with self._guard:
             handle = self._handles.get(task)
             if handle is not None:
@@ -168,14 +152,13 @@ class JobManager:
             step(flight)
         except Exception as error:
             logger.exception("%s: the driver could not handle this job", flight.record.name)
-            self._finish(flight, _failure(flight, Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
+            self._finish(flight, flight.failure(Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
 
     def _obey_control(self) -> None:
-        control = self.store.folder / "control"
-        if control.exists():
-            self.stopping = self.stopping or (DETACH if control.read_text().strip() == DETACH else CANCEL)
-            control.unlink(missing_ok=True)
-            logger.warning("asked from outside to %s", self.stopping)
+        asked = take_control(self.store.folder)
+        if asked is not None:
+            logger.warning("asked from outside to %s", asked)
+            self.stopping = self.stopping or asked
 
     def _refresh_lock(self, now: float) -> None:
         self._next_refresh = now + _REFRESH_LOCK_EVERY
@@ -196,7 +179,7 @@ class JobManager:
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
-            self._ready.append(Flight(request, handle, self._fresh_record(handle.task, request, record)))
+            self._ready.append(Flight(request, handle, self._submitter.plan(handle.task, request, record)))
         elif record.state == PLANNED:
             self._ready.append(Flight(request, handle, record))
         else:
@@ -205,22 +188,6 @@ class JobManager:
             self._flights[handle.task] = Flight(request, handle, replace(record, job_id=owner), adopted=True)
             self._next_poll = 0.0
 
-    def _fresh_record(self, task: str, request: JobRequest, old: Record | None) -> Record:
-        record = self._new_record(task, request)
-        # Numbers go on: no name is ever given to sbatch twice.
-        return record if old is None else replace(record, submission=old.submission + 1)
-
-    def _new_record(self, task: str, request: JobRequest) -> Record:
-        return Record(
-            task=task,
-            rule=request.rule,
-            wildcards=dict(request.wildcards),
-            memory_bytes=request.memory_bytes,
-            time_minutes=request.time_minutes,
-            log_pattern=log_pattern(str(self.settings.log_dir), request.rule, request.wildcards),
-            exclude=request.options.exclude,
-        )
-
     # Submitting.
 
     def _submit_ready(self) -> None:
@@ -228,67 +195,16 @@ class JobManager:
         until = time.monotonic() + self.settings.result_seconds
         while self._ready and len(self._flights) < self.settings.max_jobs and self.stopping is None:
             now = time.monotonic()
-            if now < self._hold_until or now + self.commands.submit_rate.wait_seconds > until:
+            if self._submitter.held(now) or now + self.commands.submit_rate.wait_seconds > until:
                 return
             flight = self._ready.popleft()
             self._flights[flight.handle.task] = flight
             self._guarded(self._submit_one, flight)
 
     def _submit_one(self, flight: Flight) -> None:
-        values = self._script_values(flight.request, flight.record)
-        script, words = render_script(values), directives(values)
-        flight.record = replace(flight.record, state=SUBMITTING)
-        self.store.save(flight.record, durable=True)
-        self._prepare_files(flight, script)
-        answer = self.commands.sbatch(words, self.store.script_path(flight.record.name))
-        job_id = parse_sbatch(answer.stdout) if answer.ok else None
-        if job_id is not None:
-            self._submitted(flight, job_id)
-        elif answer.returncode is not None and classify_refusal(answer.words) is Refusal.PERMANENT:
-            self._finish(flight, _failure(flight, Cause.REFUSED, answer.words))
-        else:
-            self._hold(flight, answer.words)
-
-    def _submitted(self, flight: Flight, job_id: str) -> None:
-        flight.record = replace(flight.record, state=SUBMITTED, job_id=job_id)
-        self.store.save(flight.record)
-        flight.refusal = flight.refused_since = None
-        self._backoff = 0.0
-        flight.handle.report(flight.progress())
-
-    def _hold(self, flight: Flight, words: str) -> None:
-        """Wait before any other submission; whether this one arrived is found out by its name."""
-        self._backoff = min(max(2 * self._backoff, self.settings.first_backoff), _LONGEST_BACKOFF)
-        now = time.monotonic()
-        self._hold_until = now + self._backoff
-        flight.refusal, flight.refusal_words = classify_refusal(words), words
-        flight.refused_since = flight.refused_since or now
-        logger.warning("%s: %s; next submission in %.0f s", flight.record.name, words, self._backoff)
-
-    def _prepare_files(self, flight: Flight, script: str) -> None:
-        request = flight.request
-        folders = (Path(flight.record.log_pattern.replace("%%", "%")).parent, request.result_file.parent)
-        for folder in (*folders, request.heartbeat_file.parent):
-            if folder not in self._made_folders:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._made_folders.add(folder)
-        request.result_file.unlink(missing_ok=True)
-        request.heartbeat_file.unlink(missing_ok=True)
-        self.store.script_path(flight.record.name).write_text(script, encoding="utf-8")
-
-    def _script_values(self, request: JobRequest, record: Record) -> ScriptValues:
-        return ScriptValues(
-            name=record.name,
-            attempt=record.attempt,
-            argv=request.argv,
-            cpus_per_task=request.cpus_per_task,
-            memory_mib=-(-record.memory_bytes // MIB),
-            time_minutes=record.time_minutes,
-            log_pattern=record.log_pattern,
-            claim_file=str(self.store.claim_path(record.name)),
-            workdir=str(self.settings.workdir),
-            options=replace(request.options, exclude=record.exclude),
-        )
+        refused = self._submitter.submit(flight)
+        if refused is not None:
+            self._finish(flight, flight.failure(Cause.REFUSED, refused))
 
     # Watching.
 
@@ -312,8 +228,8 @@ class JobManager:
         self._cancel_leftovers(by_name, now)
         if missing and not self._ask_memory(missing, now):
             self._slurm_is_silent(now, [flight for flight in missing if flight.record.job_id])
-            return
-        self._silent_since = None
+        else:
+            self._silent_since = None
         for flight in self._flights.values():
             if flight.row is not None and flight.row.phase is Phase.RUNNING:
                 flight.read_beat(now)
@@ -325,7 +241,7 @@ class JobManager:
         if row is None:
             return flight.ended_since is not None
         if flight.record.job_id is None:
-            self._submitted(flight, row.job_id)
+            self._submitter.confirm(flight, row.job_id)
         flight.saw(row, now)
         return True
 
@@ -365,7 +281,7 @@ class JobManager:
 
     def _take_step(self, flight: Flight) -> None:
         now = time.monotonic()
-        step = flight.next_step(now, self.settings.patience, self._silent_since is not None)
+        step = flight.next_step(now, self.settings.patience)
         if step is Step.SUCCEED:
             self._succeed(flight, now)
         elif step is Step.ENDED:
@@ -379,8 +295,7 @@ class JobManager:
             self.commands.dump_stack(str(flight.record.job_id))
             flight.dumped_since = now
         elif step is not Step.WAIT:
-            causes = {Step.CANCEL_STALLED: Cause.STALLED, Step.HOPELESS: Cause.HOPELESS}
-            self._cancel_one(flight, causes[step].value if step in causes else "result written", now)
+            self._cancel_one(flight, flight.ending(step), now)
 
     def _cancel_one(self, flight: Flight, ending: str, now: float) -> None:
         # On disk first: the next driver must not take our own scancel for somebody's wish.
@@ -418,12 +333,12 @@ class JobManager:
         if not self.store.close_unclaimed(flight.record.name):
             owner = self.store.claim_owner(flight.record.name)
             if owner is not None:
-                self._submitted(flight, owner)
+                self._submitter.confirm(flight, owner)
             return
         alone = not any(other.record.job_id for other in self._flights.values())
         unclear = flight.refusal is Refusal.UNCLEAR and alone
         if unclear and now - (flight.refused_since or now) >= self.settings.patience.unclear_refusal:
-            self._finish(flight, _failure(flight, Cause.REFUSED, flight.refusal_words))
+            self._finish(flight, flight.failure(Cause.REFUSED, flight.refusal_words))
         else:
             self._again(flight, flight.record.next_submission(Cause.UNCONFIRMED.value))
 
@@ -433,8 +348,7 @@ class JobManager:
         node = flight.row.node if flight.row is not None else ""
         following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
         if following is None:
-            reason = flight.row.said if flight.row is not None and cause is not Cause.EXCEPTION else ""
-            self._finish(flight, _failure(flight, cause, flight.record.ending and reason))
+            self._finish(flight, flight.failure(cause))
         else:
             logger.warning("%s: job %s: %s; trying again", flight.record.name, flight.record.job_id, cause.value)
             self._again(flight, following)
@@ -476,43 +390,6 @@ class JobManager:
             handle.resolve(_stopped(self.stopping or DETACH, attempts.get(handle.task, 0)))
 
 
-def cancel_records(store: RecordStore, commands: SlurmCommands, records: Iterable[Record]) -> int | None:
-    """Cancel the jobs of these records, and no others; return how many, or None if Slurm did not answer."""
-    out = {record.name: record for record in records if record.state in (SUBMITTING, SUBMITTED)}
-    rows = commands.squeue() if out else []
-    if rows is None:
-        return None
-    # By id and name: an id that Slurm has given to somebody else's job meanwhile is left alone.
-    alive = [row.job_id for row in rows if row.name in out and not row.phase.ended]
-    if alive and not commands.scancel(alive):
-        return None
-    for record in out.values():
-        store.close(record.name)
-        store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
-    return len(alive)
-
-
-def request_stop(state_dir: Path, how: str) -> bool:
-    """Ask the driver that works in `state_dir` to `CANCEL` or `DETACH`; False when none does."""
-    if how not in (CANCEL, DETACH):
-        raise SubmissionError(f"a driver can be asked to {CANCEL!r} or {DETACH!r}, not to {how!r}")
-    if DriverLock(state_dir).holder() is None:
-        return False
-    write_atomically(state_dir / "control", how)
-    return True
-
-
 def _stopped(how: str, attempts: int) -> Failure:
     cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
     return Failure(cause, attempts, EXPLANATION[cause])
-
-
-def _failure(flight: Flight, cause: Cause, words: str = "") -> Failure:
-    record = flight.record
-    wildcards = ", ".join(f"{key}={value}" for key, value in sorted(record.wildcards.items()))
-    exception = (flight.result or {}).get("exception") if cause is Cause.EXCEPTION else None
-    message = (
-        f"{record.rule} ({wildcards}): job {record.job_id or '(none)'}, attempt {record.attempt}: {cause.value}: "
-        f"{exception or words or EXPLANATION[cause]}; log: {flight.log or 'none'}"
-    )
-    return Failure(cause, record.attempt, message, flight.log, flight.tail())

@@ -101,10 +101,9 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     exception that the stopping caused. `phase` None is a job of which Slurm says nothing.
     """
     outcome = result.get("outcome") if result else None
-    if ending == Cause.STALLED.value:
-        return Cause.STALLED
-    if ending == Cause.HOPELESS.value:
-        return Cause.HOPELESS
+    for ours in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
+        if ending == ours.value:
+            return ours
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
     if outcome == "memory" or log_says_memory:

@@ -60,7 +60,11 @@ def _beat(job: dict, stop_beating: bool) -> None:
 
 def _outcome(what: str) -> dict[str, str]:
     if what == "fail":
-        return {"outcome": "error", "exception": "ValueError: no such model", "traceback": "Traceback …\nValueError: no"}
+        return {
+            "outcome": "error",
+            "exception": "ValueError: no such model",
+            "traceback": "Traceback …\nValueError: no",
+        }
     return {"outcome": "success"}
 
 

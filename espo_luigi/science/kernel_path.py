@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.errors import DataError
 from espo_luigi.science import seeds
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.training import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, object_attribute
+from espo_luigi.science.windows import plan_windows
 
 # Enough to keep every thread busy; a block's memory grows with it.
 CELLS_IN_A_BLOCK = 600
@@ -22,7 +25,6 @@ _METHOD = "DetrendedQuantileMapping"
 _TRAIN_ARGS = {"kind", "nquantiles"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True, "mult_skip_zeros": False}
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
-_LONGEST_WINDOW = 127
 
 
 def why_not_train(setup: TrainingSetup) -> str | None:
@@ -30,23 +32,28 @@ def why_not_train(setup: TrainingSetup) -> str | None:
     others = set(setup.train_args) - _TRAIN_ARGS
     if others:
         return f"the kernels have no {', '.join(sorted(others))}"
-    if setup.adapt_freq is not None:
-        return "the kernels do not adapt frequencies yet"
-    return _why_not(setup.method, setup.group)
+    if setup.adapt_freq is not None and setup.adapt_freq_group not in (None, setup.group):
+        return f"the kernels adapt frequencies in the training's groups, not in {setup.adapt_freq_group}"
+    return _why_not(setup.method, setup.group, setup.time)
 
 
 def why_not_adjust(setup: AdjustmentSetup) -> str | None:
     """Say why the kernels cannot do this adjustment; None if they can."""
     if any(setup.trained.state.get(name) is not None for name in ("adapt_freq_thresh", "max_tail_factor")):
         return "the training adapts or limits the simulation, too"
-    return _why_not(setup.trained.method, setup.trained.group) or _why_not_arguments(setup.adjust_args)
+    trained = setup.trained
+    return _why_not(trained.method, trained.group, setup.time) or _why_not_arguments(setup.adjust_args)
 
 
-def _why_not(method: str, group: Grouping) -> str | None:
+def _why_not(method: str, group: Grouping, time: TimeAxis) -> str | None:
     if method != _METHOD:
         return f"the kernels have no {method}"
-    if group.name != "time.dayofyear" or group.window % 2 == 0 or group.window > _LONGEST_WINDOW:
-        return f"the kernels do days of year in odd windows of up to {_LONGEST_WINDOW} days, not {group}"
+    if group.name != "time.dayofyear":
+        return f"the kernels do days of year, not {group}"
+    try:
+        plan_windows(time.dayofyear, group.window)
+    except DataError as error:
+        return str(error)
     return None
 
 
@@ -104,17 +111,38 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     """Train on a block with the variables `reference`, `historical` (cells, time) and `cell` (cells)."""
     from espo_luigi.science import quantile_mapping
 
-    reference, historical = (_series(block, name, setup) for name in ("reference", "historical"))
-    plan = quantile_mapping.plan_windows(setup.time.dayofyear, setup.group.window)
+    reference, historical = (_flat(block, name, ("time",)) for name in ("reference", "historical"))
+    plan = plan_windows(setup.time.dayofyear, setup.group.window)
+    prepared = quantile_mapping.prepare(
+        reference,
+        historical,
+        plan,
+        seeds=quantile_mapping.cell_seeds(setup.seed, block["cell"].values),
+        jitter_under=setup.jitter_under,
+        adapt_freq=setup.adapt_freq,
+        threads=_threads(),
+    )
     made = quantile_mapping.train(
-        reference, historical, plan, quantiles=_quantiles(setup), kind=_kind(setup), threads=_threads()
+        prepared.reference,
+        prepared.historical,
+        plan,
+        quantiles=_quantiles(setup),
+        kind=_kind(setup),
+        threads=_threads(),
     )
     by_day, by_quantile = ("dayofyear",), ("dayofyear", "quantiles")
+    arrays = {
+        "af": (made.factors, by_quantile),
+        "hist_q": (made.historical_quantiles, by_quantile),
+        "scaling": (made.scaling, by_day),
+        "pth": (prepared.pth, by_day),
+        "dP0": (prepared.dP0, by_day),
+    }
     return xr.Dataset(
         {
-            "af": _shaped(block, _all_days(made.factors, plan.dayofyear, setup), by_quantile),
-            "hist_q": _shaped(block, _all_days(made.historical_quantiles, plan.dayofyear, setup), by_quantile),
-            "scaling": _shaped(block, _all_days(made.scaling, plan.dayofyear, setup), by_day),
+            name: _shaped(block, _all_days(values, plan.dayofyear, setup), dims)
+            for name, (values, dims) in arrays.items()
+            if values is not None
         }
     )
 
@@ -137,18 +165,18 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         n_training_days=block.sizes["dayofyear"],
     )
     adjusted = quantile_mapping.adjust(
-        _series(block, "simulation", setup), training, plan, kind=trained.kind or "+", threads=_threads()
+        _simulation(block, setup), training, plan, kind=trained.kind or "+", threads=_threads()
     )
     return xr.Dataset({"simulation": _shaped(block, adjusted, ("time",))})
 
 
-def _series(block: xr.Dataset, name: str, setup: TrainingSetup | AdjustmentSetup) -> np.ndarray:
-    """One series of the block as (cell, time), jittered if that is asked for."""
-    values = _flat(block, name, ("time",))
+def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> np.ndarray:
+    """Simulation as (cell, time), jittered if that is asked for."""
+    values = _flat(block, "simulation", ("time",))
     if setup.jitter_under is None:
         return values
     cells = block["cell"].values.ravel()
-    return seeds.jitter_under(values, setup.jitter_under, seed=setup.seed, role=name, cells=cells)
+    return seeds.jitter_under(values, setup.jitter_under, seed=setup.seed, role="simulation", cells=cells)
 
 
 def _flat(block: xr.Dataset, name: str, last: tuple[Hashable, ...]) -> np.ndarray:

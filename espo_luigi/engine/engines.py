@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from typing import Protocol
 
 from espo_luigi.engine.local import LocalEngine
@@ -17,7 +17,19 @@ class Engine(Protocol):
     def stop(self, task: SlurmTask) -> None: ...
 
 
-@functools.cache
+_lock = threading.Lock()
+_engines: dict[str, Engine] = {}
+
+
 def engine(name: str) -> Engine:
-    """Return the engine called `name` in ``[espo] engine``."""
-    return {"local": LocalEngine}[name]()
+    """Return the engine called `name` in ``[espo] engine``; tasks ask from many threads at once."""
+    with _lock:
+        if name not in _engines:
+            _engines[name] = {"local": LocalEngine}[name]()
+        return _engines[name]
+
+
+def forget_engines() -> None:
+    """Forget the engines, so that changed settings count."""
+    with _lock:
+        _engines.clear()

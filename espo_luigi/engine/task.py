@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import luigi
 
@@ -28,7 +28,7 @@ class SlurmTask(luigi.Task):
     resources_default = Resources()
     uses_dask = True
     # Modules that jobs of the local engine find imported already.
-    preload: tuple[str, ...] = ()
+    preload: ClassVar[tuple[str, ...]] = ()
 
     n_workers = luigi.IntParameter(default=1, significant=False)
     cpus_per_task = luigi.IntParameter(default=1, significant=False)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import luigi
 import xarray as xr
@@ -90,7 +90,7 @@ class DiagDomainParameter(WildcardParameter):
 class EspoTask(DependencyHelpers, SlurmTask):
     """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
 
-    preload = ("espo_luigi.tasks", "xclim", "xsdba", "distributed")
+    preload: ClassVar[tuple[str, ...]] = ("espo_luigi.tasks", "xclim", "xsdba", "distributed")
 
     def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""

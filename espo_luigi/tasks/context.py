@@ -71,11 +71,9 @@ class RunContext:
         for name, folder in {
             "paths.tmpdir": paths.tmpdir,
             "paths.final": paths.final,
-            "workdir": settings().workdir,
+            "workdir": Path(settings().workdir),
         }.items():
-            there = next(
-                parent for parent in (Path(folder).absolute(), *Path(folder).absolute().parents) if parent.exists()
-            )
+            there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
             if not os.access(there, os.W_OK | os.X_OK):
                 raise StoreError(
                     f"{name} = {folder}: {there} cannot be written; choose another folder, or get the right to write"

@@ -147,10 +147,11 @@ def smooth_incomplete(x, means, fraction, spacing, trends):
 
 
 @inlined
-def fill_table(factors, historical_quantiles, known_x, known_factors, middles, edges, edge_factors):
+def fill_table(factors, nearest, historical_quantiles, known_x, known_factors, middles, edges, edge_factors):
     """Lay out one day of year for the search: its points without NaN, the middles between them, and its ends.
 
-    Returns the number of points. The ends are the first and last quantile and factor that are not NaN, as xsdba has it.
+    Returns the number of points. The ends are the first and last quantile and factor that are not NaN, as xsdba has it;
+    ``nearest`` are the factors of points that are found as nearest (see ``quantile_mapping.settle_ties``).
     """
     count = 0
     edges[:] = np.nan
@@ -166,7 +167,7 @@ def fill_table(factors, historical_quantiles, known_x, known_factors, middles, e
             edge_factors[1] = factor
         if not (np.isnan(x) or np.isnan(factor)):
             known_x[count] = x
-            known_factors[count] = factor
+            known_factors[count] = nearest[index]
             if count > 0:
                 middles[count - 1] = 0.5 * (known_x[count - 1] + known_x[count])
             count += 1
@@ -248,13 +249,14 @@ def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
 
 
 @inlined
-def fill_tables(factors, historical_quantiles, counts, known_x, known_factors, middles, edges, edge_factors):
+def fill_tables(factors, nearest, historical_quantiles, counts, known_x, known_factors, middles, edges, edge_factors):
     """Lay out all days of year, with the last one before the first and the first one after the last."""
     n_days = factors.shape[0]
     for row in range(n_days + 2):
         day = (row - 1) % n_days
         counts[row] = fill_table(
             factors[day],
+            nearest[day],
             historical_quantiles[day],
             known_x[row],
             known_factors[row],
@@ -302,7 +304,9 @@ def find_factors(anomalies, rows, tables, factors):
 
 
 @inlined
-def adjust_run(scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out):
+def adjust_run(
+    scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out
+):
     """Adjust the days of one run, a block of days of year at a time."""
     block = np.empty((centres.size + plan.weights.shape[2] + 4, BLOCK))
     trends = np.empty((centres.size, BLOCK))
@@ -319,7 +323,7 @@ def adjust_run(scaled, means, centres, first_group, n_groups, kind_of_years, com
 
 
 @compiled
-def adjust_cells(simulation, factors, historical_quantiles, scaling, plan, multiplicative, out):
+def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, plan, multiplicative, out):
     """Adjust each cell; scratch is per call and stays in the second-level cache."""
     n_times, half = simulation.shape[1], plan.window // 2
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
@@ -336,7 +340,15 @@ def adjust_cells(simulation, factors, historical_quantiles, scaling, plan, multi
     padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
     for cell in range(simulation.shape[0]):
         fill_tables(
-            factors[cell], historical_quantiles[cell], counts, known_x, known_factors, middles, edges, edge_factors
+            factors[cell],
+            nearest[cell],
+            historical_quantiles[cell],
+            counts,
+            known_x,
+            known_factors,
+            middles,
+            edges,
+            edge_factors,
         )
         scale_series(simulation[cell], scaling[cell], plan.scaling_rows, multiplicative, scaled)
         complete = window_means(scaled, half, plan.window, padded, means)

@@ -1,6 +1,7 @@
 """A run of the demo in a folder of its own, once for all tests of the rules."""
 
 import functools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,17 +16,19 @@ from espo_luigi.tasks.context import forget
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
 
 
-def write_config(folder: Path, **changes: object) -> list[Path]:
+def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     """Write the demo's configuration for `folder`, with dotted keys replaced; return its files."""
     config = yaml.safe_load((CONFIG / "config.yml").read_text())
     paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
-    text = yaml.safe_dump(paths | {"demo": config["demo"]}).replace("espo-demo", str(folder))
+    text = yaml.safe_dump(paths, sort_keys=False).replace("espo-demo/raw", str(raw)).replace("espo-demo", str(folder))
     for key, value in changes.items():
         *parents, last = key.split("__")
         functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)[last] = value
+    for properties in CONFIG.glob("*properties*.yml"):
+        shutil.copy(properties, folder)
     files = [folder / "config.yml", folder / "paths.yml"]
-    files[0].write_text(yaml.safe_dump(config).replace("config/demo/", f"{CONFIG}/"))
-    files[1].write_text(text.replace("config/demo/", f"{CONFIG}/"))
+    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
+    files[1].write_text(text)
     return files
 
 
@@ -52,10 +55,9 @@ def demo_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture()
 def configured(tmp_path: Path, demo_raw: Path) -> Iterator[Callable[..., list[Path]]]:
     """A function that configures this process for the demo, with changes, in the test's own folder."""
-    (tmp_path / "raw").symlink_to(demo_raw)
 
     def configure(**changes: object) -> list[Path]:
-        files = write_config(tmp_path, **changes)
+        files = write_config(tmp_path, demo_raw, **changes)
         use(files, tmp_path)
         return files
 

@@ -171,7 +171,7 @@ def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list
     }
     for step in config["off-diag"]["steps"].values():
         step["domain"] = {name: host for name, host in step["domain"].items() if name in config["off-diag"]["domains"]}
-    files[0].write_text(yaml.safe_dump(config))
+    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
     from espo_luigi.tasks.context import forget
 
     forget()

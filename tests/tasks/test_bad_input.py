@@ -1,0 +1,227 @@
+"""Bad input: the message says what was got, what was expected and where, and nothing is lost."""
+
+import csv
+import logging
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import luigi
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.engine.engines import forget_engines
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.tasks.context import context
+
+Configure = Callable[..., list[Path]]
+
+
+@pytest.fixture()
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr("espo_luigi.engine.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+    caplog.set_level(logging.INFO, "espo_luigi")
+    return caplog
+
+
+@pytest.fixture()
+def own_raw(tmp_path: Path, demo_raw: Path, configured: Configure) -> Path:
+    """A copy of the raw data that the test may damage; the demo does not make it anew."""
+    raw = tmp_path / "raw"
+    shutil.copytree(demo_raw, raw)
+    files = configured()
+    text = files[1].read_text().replace(str(demo_raw), str(raw))
+    for catalogue in raw.glob("*.*"):
+        catalogue.write_text(catalogue.read_text().replace(str(demo_raw), str(raw)))
+    paths = yaml.safe_load(text)
+    del paths["demo"]
+    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
+    return raw
+
+
+def fails(*wanted: luigi.Task) -> None:
+    assert not espo_luigi.build(list(wanted)).succeeded
+
+
+def nothing_started(folder: Path) -> bool:
+    return not (folder / "run").exists() and not (folder / "work").exists() and not (folder / "final").exists()
+
+
+def edit_rows(catalogue: Path, change: Callable[[dict[str, str]], dict[str, str] | None]) -> None:
+    with catalogue.open() as file:
+        rows = list(csv.DictReader(file))
+    kept = [row for row in (change(dict(row)) for row in rows) if row is not None]
+    with catalogue.open("w") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(kept)
+
+
+def test_a_missing_catalogue_is_named_with_the_command_that_makes_one(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    (own_raw / "simulation.json").unlink()
+    fails(tasks.All())
+    assert str(own_raw / "simulation.json") in log.text
+    assert "espo catalog" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_a_catalogue_without_history_says_that_history_is_missing(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    edit_rows(own_raw / "simulation.csv", lambda row: None if row["experiment"] == "historical" else row)
+    fails(tasks.All())
+    assert "histor" in log.text
+    assert "Demo-NoLeap" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_a_simulation_that_ends_in_2099_stops_the_run_before_it_starts(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    end = {"date_end": "2099-12-30 00:00"}
+    edit_rows(own_raw / "simulation.csv", lambda row: row | end if row["experiment"] == "ssp585" else row)
+    fails(tasks.All())
+    assert "ends on 2099-12-30, expected all of 2100" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_an_unknown_region_lists_the_regions(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    configured()
+    fails(tasks.RefDefault(region="east"))
+    assert "--region 'east' is not one of: south, middle, north" in log.text
+    assert nothing_started(tmp_path)
+
+
+@pytest.mark.parametrize(("bound", "what"), [(45.9, "overlap"), (46.2, "gap")])
+def test_regions_that_overlap_or_leave_a_gap_are_named(configured: Configure, bound: float, what: str) -> None:
+    regions = {
+        name: {"name": name, "method": "bbox", "lon_bnds": [-67.0, -64.5], "lat_bnds": bounds}
+        for name, bounds in {"south": [45.0, 46.0], "middle": [bound, 47.0], "north": [47.0, 48.0]}.items()
+    }
+    configured(custom__regions=regions)
+    with pytest.raises(ConfigurationError) as refusal:
+        context()
+    assert {"south", "middle", what} <= set(str(refusal.value).replace(",", " ").replace(":", " ").split()) | {what}
+    assert what in str(refusal.value)
+    assert str(bound) in str(refusal.value)
+
+
+def test_sizing_that_does_not_divide_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    configured()
+    configuration = luigi.configuration.get_config()
+    configuration.set("Train", "n_workers", "5")
+    try:
+        fails(tasks.All())
+    finally:
+        configuration.remove_section("Train")
+    assert "Train: cpus_per_task = 12 cannot be shared equally by n_workers = 5" in log.text
+    assert "10 or 15" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_a_reference_without_a_land_cell_in_a_region_is_named(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
+    for file in (own_raw / "reconstruction").rglob("*.nc"):
+        dataset = xr.load_dataset(file)
+        (name,) = [name for name in ("tasmax", "tasmin", "pr") if name in dataset]
+        dataset[name] = dataset[name].where(dataset.lat < 47.0, np.float32(np.nan))
+        file.unlink()
+        dataset.to_netcdf(file)
+    fails(tasks.RefDefault(region="north"), tasks.RefDefault(region="south"))
+    assert "north" in log.text
+    assert "NaN" in log.text
+    assert tasks.RefDefault(region="south").complete()
+    assert not tasks.RefDefault(region="north").complete()
+
+
+def test_unknown_units_name_the_variable_and_what_is_expected(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
+    (file,) = (own_raw / "reconstruction").rglob("pr_*.nc")
+    dataset = xr.load_dataset(file)
+    dataset.pr.attrs["units"] = "furlongs"
+    file.unlink()
+    dataset.to_netcdf(file)
+    fails(tasks.RefDefault(region="south"))
+    assert "furlongs" in log.text
+    assert "kg m-2 s-1" in log.text
+    assert file.name in log.text
+
+
+def test_an_unreadable_netcdf_file_is_named(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
+    (file,) = (own_raw / "reconstruction").rglob("tasmax_*.nc")
+    file.write_bytes(file.read_bytes()[:1000])
+    fails(tasks.RefDefault(region="south"))
+    assert file.name in log.text
+
+
+def test_a_truncated_store_is_an_error_that_names_it_and_nothing_is_built_on_it(
+    configured: Configure, log: pytest.LogCaptureFixture
+) -> None:
+    configured()
+    assert espo_luigi.build([tasks.RefDefault(region="south")]).succeeded
+    path = tasks.RefDefault(region="south").out_reference().path
+    chunk = next(path.glob("tasmax/c/*/*"))
+    chunk.write_bytes(chunk.read_bytes()[:100])
+    fails(tasks.ReferenceCalendar(region="south", calendar="noleap"))
+    assert str(path) in log.text
+    assert not tasks.ReferenceCalendar(region="south", calendar="noleap").complete()
+
+
+@pytest.fixture()
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)], check=False)
+    if done.returncode:
+        pytest.skip("mounting a small disk needs the right to mount (root)")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def with_final(files: list[Path], folder: Path) -> None:
+    paths = yaml.safe_load(files[1].read_text())
+    paths["paths"]["final"] = str(folder)
+    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
+    forget_engines()
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
+    configured: Configure, small_disk: Path, log: pytest.LogCaptureFixture
+) -> None:
+    with_final(configured(), small_disk)
+    fails(tasks.RefDefault(region="south"))
+    assert "No space left on device" in log.text
+    assert str(small_disk) in log.text
+    assert not [path for path in small_disk.rglob("*") if path.is_file()]
+
+
+def test_a_read_only_folder_stops_the_run_before_it_starts(
+    configured: Configure, small_disk: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with_final(configured(), small_disk)
+    fails(tasks.All())
+    assert f"paths.final = {small_disk}" in log.text
+    assert "cannot be written" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_a_marker_of_another_task_is_not_taken_for_this_ones_store(configured: Configure, tmp_path: Path) -> None:
+    configured()
+    task = tasks.RefDefault(region="south")
+    path = task.out_reference().path
+    assert not task.complete()
+    path.mkdir(parents=True)
+    (path / "zarr.json").write_text("{}")
+    assert not store.is_complete(path)
+    assert not task.complete()

@@ -1,0 +1,158 @@
+"""The demo, whole: every rule, both calendars, then what a second run does and does not do."""
+
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import luigi
+import numpy as np
+import pytest
+import xarray as xr
+from conftest import use, write_config
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.engine.worker import walk
+from espo_luigi.report.jobs import job_results
+from espo_luigi.tasks.base import EspoTask
+
+NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
+SIMULATIONS = (NOLEAP, DAY360)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("run")
+    use(write_config(folder, demo_raw), folder)
+    summary = espo_luigi.build([tasks.All()])
+    assert summary.succeeded, summary.text
+    return folder
+
+
+@pytest.fixture()
+def here(run: Path) -> Path:
+    """The same folder, as the configuration of this process."""
+    use([run / "config.yml", run / "paths.yml"], run)
+    return run
+
+
+def jobs_of(folder: Path, *wanted: luigi.Task) -> Counter[str]:
+    """Build `wanted`, and count the jobs that this took, by rule."""
+    before = {result["started"] for result in job_results(folder / "run")}
+    assert espo_luigi.build(list(wanted)).succeeded
+    return Counter(one["family"] for one in job_results(folder / "run") if one["started"] not in before)
+
+
+def final(folder: Path, sim_id: str) -> xr.Dataset:
+    return store.open_store(folder / "final" / "final" / "NAM" / f"day+{sim_id}+NAM_1950-2100.zarr.zip")
+
+
+def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) -> None:
+    for task in walk([tasks.All()]):
+        if isinstance(task, EspoTask):
+            for name, info in task._infos().items():
+                assert info.target.exists() != getattr(type(task), name).is_temporary, info.path
+    assert list((here / "work").iterdir()) == []
+
+
+def test_the_markers_name_the_task_its_parameters_and_the_markers_of_its_inputs(here: Path) -> None:
+    path = here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr"
+    marker = store.read_marker(path)
+    assert marker is not None
+    assert (marker.task, marker.parameters) == ("HealthChecks", {"sim_id": NOLEAP})
+    (source,) = marker.inputs
+    archive = store.read_marker(Path(source))
+    assert archive is not None
+    assert marker.inputs[source] == archive.id
+    assert {"espo_luigi", "xsdba", "xclim"} <= set(marker.versions)
+
+
+@pytest.mark.parametrize(("sim_id", "days"), [(NOLEAP, 151 * 365), (DAY360, 151 * 360)])
+def test_the_scenario_has_the_whole_period_the_land_cells_and_the_products_layout(
+    here: Path, sim_id: str, days: int
+) -> None:
+    scenario = final(here, sim_id)
+    assert dict(scenario.sizes) == {"time": days, "lat": 12, "lon": 10}
+    assert set(scenario.data_vars) == {"tasmax", "tasmin", "pr"}
+    assert set(scenario.coords) == {"time", "lat", "lon"}
+    assert {str(scenario[name].dtype) for name in scenario.data_vars} == {"float32"}
+    assert scenario.attrs["cat:processing_level"] == "final"
+    assert scenario.attrs["cat:domain"] == "NAM"
+    assert scenario.tasmax.dims == ("time", "lat", "lon")
+    land = int(scenario.tasmax.isel(time=0).notnull().sum())
+    assert land == 95
+    assert int(scenario.pr.isel(time=-1).notnull().sum()) == land
+
+
+@pytest.mark.parametrize("sim_id", SIMULATIONS)
+def test_the_scenario_has_the_references_climate_over_the_reference_period(here: Path, sim_id: str) -> None:
+    scenario = final(here, sim_id)[["tasmax", "pr"]].sel(time=slice("1991", "2020")).load()
+    for region in ("south", "middle", "north"):
+        reference = store.open_store(here / "final" / "reference" / f"Demo-Land+{region}+noleap.zarr")
+        cells = scenario.sel(lat=reference.lat, lon=reference.lon).mean("time")
+        expected = reference[["tasmax", "pr"]].mean("time").load()
+        np.testing.assert_allclose(cells.tasmax, expected.tasmax, atol=0.15)
+        np.testing.assert_allclose(cells.pr, expected.pr, rtol=0.1)
+
+
+def test_the_scenario_of_a_cell_is_what_xsdba_makes_of_the_same_series(here: Path) -> None:
+    from xsdba import DetrendedQuantileMapping, Grouper
+    from xsdba.detrending import LoessDetrend
+
+    simulation = store.open_store(here / "final" / "regridded" / f"day+{NOLEAP}+north+regchunked.zarr.zip")
+    reference = store.open_store(here / "final" / "reference" / "Demo-Land+north+noleap.zarr")
+    cell = {"loc": [3]}
+    sim = simulation.tasmax.isel(cell).load()
+    ref = reference.tasmax.isel(cell).load()
+    hist = sim.sel(time=slice("1991", "2020"))
+    group = Grouper("time.dayofyear", window=31)
+    trained = DetrendedQuantileMapping.train(ref, hist, group=group, nquantiles=50, kind="+")
+    detrend = LoessDetrend(group=trained.group, kind="+", f=0.2, niter=1, d=0, weights="tricube")
+    expected = trained.adjust(sim, detrend=detrend, interp="nearest", extrapolation="constant")
+    got = final(here, NOLEAP).tasmax.sel(lat=ref.lat, lon=ref.lon).transpose("loc", "time").load()
+    off = np.abs(got.values - expected.transpose("loc", "time").values) > 1e-3
+    assert off.mean() < 1e-4
+
+
+@pytest.mark.parametrize("sim_id", SIMULATIONS)
+def test_adjustment_improves_the_means_everywhere(here: Path, sim_id: str) -> None:
+    folder = here / "final" / "diagnostics" / "Lowland"
+    improved = store.open_store(folder / f"{sim_id}+Lowland+improvement.zarr.zip").improved_grid_points
+    assert len(improved.properties) == 21
+    assert float(improved.sel(properties="mean_tasmax")) == 1.0
+    assert float(improved.mean()) > 0.7
+    assert float(improved.max()) <= 1.0
+
+
+def test_health_checks_find_nothing_wrong_with_the_structure(here: Path) -> None:
+    checks = store.open_store(here / "final" / "checks" / "NAM" / f"{DAY360}+NAM_checks.zarr")
+    assert bool(checks["tasmax_tasmax_below_tasmin"]) is False
+    assert bool(checks["pr_negative_accumulation_values"]) is False
+
+
+def test_a_second_run_does_nothing(here: Path) -> None:
+    assert jobs_of(here, tasks.All()) == {}
+
+
+def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(here: Path) -> None:
+    store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr")
+    assert jobs_of(here, tasks.All()) == {"HealthChecks": 1}
+    (here / "final" / "diagnostics" / "Lowland" / f"{NOLEAP}+Lowland+improvement.zarr.zip").unlink()
+    expected = {"OffDiagSimPropMeas": 1, "OffDiagScenPropMeas": 1, "DiagMeasuresImprovement": 1, "MoveDiag": 1}
+    assert jobs_of(here, tasks.All()) == expected
+    assert list((here / "work").iterdir()) == []
+
+
+def test_the_same_region_made_twice_has_the_same_bytes(here: Path) -> None:
+    archive = here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip"
+    first = _chunks(archive)
+    archive.unlink()
+    assert jobs_of(here, tasks.Move(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    assert _chunks(archive) == first
+
+
+def _chunks(archive: Path) -> dict[str, int]:
+    with zipfile.ZipFile(archive) as opened:
+        return {info.filename: info.CRC for info in opened.infolist() if "/c/" in info.filename}

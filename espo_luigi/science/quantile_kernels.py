@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import compiled, inlined, trailing_zeros
+from espo_luigi.science.compiled import compiled, count_ones, inlined, trailing_zeros
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
@@ -17,6 +17,16 @@ _DIGIT_BITS = np.uint64(11)
 _N_DIGITS = 2048
 _DIGIT_MASK = np.uint64(_N_DIGITS - 1)
 TILE = 1024
+# Words searched on either side of where a quantile was the day before.
+_REACH = 8
+
+_PAIRS = np.uint64(0x5555555555555555)
+_NIBBLES = np.uint64(0x3333333333333333)
+_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_EACH_BYTE = np.uint64(0x0101010101010101)
+_TOP_BITS = np.uint64(0x8080808080808080)
+_SET_BITS = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+_NTH_BIT_OF_BYTE = np.array([[(*bits, *[0] * 8)[n] for bits in _SET_BITS] for n in range(8)], dtype=np.uint8)
 
 
 @inlined
@@ -178,26 +188,40 @@ def cumulate(word_counts, before):
     for word in range(word_counts.size - 1):
         before[word] = total
         total += word_counts[word]
-    before[word_counts.size - 1] = total
+    before[word_counts.size - 1 :] = total
     return total
 
 
 @inlined
-def word_of(before, position, word):
-    """Find the word that holds the bit of this ``position`` in the window, walking from a ``word`` that is near."""
-    while before[word + 1] <= position:
-        word += 1
-    while before[word] > position:
-        word -= 1
+def word_of(before, position, near):
+    """Find the word that holds the bit of this ``position`` in the window; fastest if ``near`` is within eight words.
+
+    Sixteen comparisons at once instead of a walk, whose branches would be mispredicted. ``before`` goes on for as many
+    places after the last word, with the total.
+    """
+    base = np.uint64(max(near - _REACH, 0))
+    target = np.int32(position)
+    count = np.int32(0)
+    for index in range(2 * _REACH):
+        count = np.int32(count + np.int32(before[base + np.uint64(index + 1)] <= target))
+    word = np.int64(base + np.uint64(count))
+    if count == 2 * _REACH or before[base] > target:
+        while before[word + 1] <= position:
+            word += 1
+        while before[word] > position:
+            word -= 1
     return word
 
 
 @inlined
 def nth_bit(word, n):
-    """Return the place of the ``n``-th (from 0) bit set in ``word``."""
-    for _ in range(n):
-        word &= word - _ONE
-    return trailing_zeros(word)
+    """Return the place of the ``n``-th (from 0) bit set in ``word``, without a branch (after Vigna 2008)."""
+    pairs = word - ((word >> _ONE) & _PAIRS)
+    nibbles = (pairs & _NIBBLES) + ((pairs >> np.uint64(2)) & _NIBBLES)
+    sums = ((nibbles + (nibbles >> np.uint64(4))) & _BYTES) * _EACH_BYTE
+    place = count_ones(((n * _EACH_BYTE | _TOP_BITS) - sums) & _TOP_BITS) << np.uint64(3)
+    rest = n - (((sums << np.uint64(8)) >> place) & np.uint64(255))
+    return place + np.uint64(_NTH_BIT_OF_BYTE[rest, (word >> place) & np.uint64(255)])
 
 
 @inlined
@@ -234,24 +258,34 @@ def quantile_position(quantile, n_values):
 
 
 @inlined
-def read_quantiles(bits, before, n_values, sorted_values, mean, multiplicative, quantiles, words, out):
-    """Fill ``out`` with the quantiles of the anomalies of the values in the window, from their ranks.
-
-    A positive mean keeps the order, so that quantiles of anomalies need only the anomalies of order statistics.
-    ``words`` remembers where the previous day's quantiles were.
-    """
+def find_positions(quantiles, n_values, lows, gammas):
+    """Fill the positions of the order statistics below each quantile and the distances to them."""
     for index in range(quantiles.size):
         position = quantile_position(quantiles[index], n_values)
-        low = np.int64(position)
+        lows[index] = np.int64(position)
+        gammas[index] = position - lows[index]
+
+
+@inlined
+def read_order_statistics(bits, before, n_values, sorted_values, lows, words, lefts, rights):
+    """Fill the order statistics at ``lows`` and the next ones; ``words`` remembers where the previous day's were."""
+    for index in range(lows.size):
+        low = lows[index]
         word = word_of(before, low, words[index])
         words[index] = word
-        place = nth_bit(bits[word], low - before[word])
+        place = nth_bit(bits[word], np.uint64(low - before[word]))
         rank = (word << 6) + np.int64(place)
-        left = anomaly(out, sorted_values[rank], mean, multiplicative)
-        right = left
-        if low < n_values - 1:
-            right = anomaly(out, sorted_values[next_rank(bits, word, place)], mean, multiplicative)
-        out[index] = lerp(out, left, right, out.dtype.type(position - low))
+        lefts[index] = sorted_values[rank]
+        rights[index] = sorted_values[next_rank(bits, word, place) if low < n_values - 1 else rank]
+
+
+@inlined
+def interpolate_anomalies(lefts, rights, gammas, mean, multiplicative, out):
+    """Fill ``out`` with quantiles of anomalies: where the mean keeps the order, those of the order statistics."""
+    for index in range(out.size):
+        left = anomaly(out, lefts[index], mean, multiplicative)
+        right = anomaly(out, rights[index], mean, multiplicative)
+        out[index] = lerp(out, left, right, gammas[index])
 
 
 @inlined
@@ -315,15 +349,20 @@ def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
     sorted_values = sorted_values[:n_valid]
     bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
     word_counts = np.zeros(bits.size, dtype=np.int32)
-    before = np.zeros(bits.size, dtype=np.int32)
+    before = np.zeros(bits.size + 2 * _REACH, dtype=np.int32)
     words = np.zeros(quantiles.size, dtype=np.int64)
+    lows = np.empty(quantiles.size, dtype=np.int64)
+    ends = np.empty((3, quantiles.size), dtype=out.dtype)
+    n_before = 0
     for group in range(means.size):
         flip(bits, word_counts, ranks, plan.flips[plan.flip_start[group] : plan.flip_start[group + 1]])
         n_values = cumulate(word_counts, before)
         if n_values > 0 and keeps_order(out, means[group], multiplicative):
-            read_quantiles(
-                bits, before, n_values, sorted_values, means[group], multiplicative, quantiles, words, out[group]
-            )
+            if n_values != n_before:
+                find_positions(quantiles, n_values, lows, ends[2])
+                n_before = n_values
+            read_order_statistics(bits, before, n_values, sorted_values, lows, words, ends[0], ends[1])
+            interpolate_anomalies(ends[0], ends[1], ends[2], means[group], multiplicative, out[group])
         else:
             anomalies = np.empty(n_values, dtype=out.dtype)
             count = sorted_anomalies(bits, sorted_values, means[group], multiplicative, anomalies)
@@ -338,9 +377,7 @@ def train_cells(reference, historical, keys, plan, quantiles, multiplicative, fa
     means = np.empty((2, n_groups), dtype=factors.dtype)
     for cell in range(scaling.shape[0]):
         series_quantiles(reference[cell], keys, plan, quantiles, multiplicative, means[0], reference_quantiles)
-        series_quantiles(
-            historical[cell], keys, plan, quantiles, multiplicative, means[1], historical_quantiles[cell]
-        )
+        series_quantiles(historical[cell], keys, plan, quantiles, multiplicative, means[1], historical_quantiles[cell])
         for group in range(n_groups):
             if multiplicative:
                 scaling[cell, group] = means[0, group] / means[1, group]

@@ -129,6 +129,9 @@ def log_path(pattern: str, job_id: str) -> str:
 def directives(values: ScriptValues) -> tuple[str, ...]:
     """The job's options as ``--name=value``, in a fixed order, each one argument of sbatch. Raises SubmissionError."""
     options = values.options
+    if "\\" in values.log_pattern:
+        # With a backslash in it, sbatch takes the whole path literally: all jobs would write to one file named %j.
+        raise SubmissionError(f"log path: {values.log_pattern!r} holds a backslash; use a log folder without one")
     mine = [
         f"--job-name={values.name}",
         f"--output={_checked('log path', values.log_pattern)}",

@@ -30,7 +30,7 @@ class Work:
         """A request of rule ``rule`` for wildcard ``name``, whose job does as told."""
         files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
         job_file = self.folder / f"{name}.json"
-        job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", **files}
+        job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
         job_file.write_text(json.dumps(job, default=str))
         return JobRequest(
             **{
@@ -48,6 +48,10 @@ class Work:
                 **more,
             }
         )
+
+    def output(self, name: str) -> Path:
+        """The file that the job of that name makes."""
+        return self.folder / f"{name}.output"
 
     def manager(
         self, environ: Mapping[str, str], commands: Mapping[str, Any] | None = None, **settings: Any

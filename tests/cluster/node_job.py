@@ -1,6 +1,7 @@
 """What the tests run on a node: a job of a few lines that keeps to the same files as `espo_luigi.job`.
 
-Usage: node_job.py JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …}.
+Usage: node_job.py JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …,
+"output": …}.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def main() -> int:
     if what == "die":
         os.abort()
     _beat(job, stop_beating=what == "hang")
+    if what != "fail":
+        Path(job["output"]).touch()
     _write(result, {"job_id": job_id, "attempt": int(os.environ["ESPO_ATTEMPT"]), **_outcome(what)})
     if what == "linger":
         time.sleep(300)

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if order is None:
         raise SystemExit(f"{path}: not a readable job order")
     logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning

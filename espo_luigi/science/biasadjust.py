@@ -20,6 +20,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science import kernel_path, xsdba_path
 from espo_luigi.science.blocks import Blocks, assign_coords, check_same_cells
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
+from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.training import (
     METHODS,
     AdjustmentSetup,
@@ -181,7 +182,9 @@ def adjust(
         )
         parts.append(_adjust_in_blocks(part, training, setup, engine))
     scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time", coords="minimal", compat="override")
-    scenario = scenario.chunk(time=-1) if scenario.chunks else scenario
+    scenario = (
+        scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data) if scenario.chunks else scenario
+    )
     described = _described(training, trained, arguments)
     extra = {"cat:bias_adjust_institution": bias_adjust_institution, "cat:bias_adjust_project": bias_adjust_project}
     return scenario.transpose(*simulation.dims).assign_attrs(

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.stack import horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
 
@@ -59,7 +60,7 @@ def clean_up(
     chunks = dict(DEFAULT_CHUNKS if chunks is None else chunks)
     merged = _with_tasmin(_merge_exactly(adjusted))
     gridded = merged if grid is None else unstack_fill_nan(merged, grid, chunks)
-    chunked = _rechunk(gridded, chunks)
+    chunked = rechunk(gridded, chunks) if gridded.chunks else gridded
     rounded = chunked.assign({name: chunked[name].round(n) for name, n in round_var.items() if name in chunked})
     described = _describe(rounded.assign_attrs({"cat:processing_level": to_level}), add_attrs)
     labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
@@ -120,11 +121,6 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     tasmin = convert_to(difference.assign_attrs(units=units_of(dtr)), units_of(tasmax)).astype(tasmax.dtype)
     tasmin.attrs = dict(tasmax.attrs)
     return ds.assign(tasmin=tasmin).drop_vars("dtr")
-
-
-def _rechunk(ds: xr.Dataset, chunks: Mapping[str, int]) -> xr.Dataset:
-    in_blocks = {name: da for name, da in ds.data_vars.items() if da.chunks is not None}
-    return ds.assign({n: da.chunk({d: c for d, c in chunks.items() if d in da.dims}) for n, da in in_blocks.items()})
 
 
 def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> xr.Dataset:

@@ -20,6 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.units import convert_to, units_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Data
     if missing:
         raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
     needed = complete[names]
-    return needed.chunk(time=-1).unify_chunks() if needed.chunks else needed
+    return rechunk(needed, {"time": -1}).unify_chunks() if needed.chunks else needed
 
 
 def _derive_dtr(ds: xr.Dataset) -> xr.DataArray:

@@ -16,6 +16,7 @@ import xarray as xr
 from zarr.codecs import ZstdCodec
 
 from espo_luigi.errors import StoreError
+from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
 from espo_luigi.store.publish import sync_path, sync_tree, written_aside
 
@@ -119,7 +120,7 @@ def _laid_out(
             unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
         if variable.chunks is not None or (is_data and (chunks or shards)):
             # One dask block writes whole files: no two workers ever share one.
-            laid_out[name] = ds[name].chunk(dict(zip(variable.dims, unit, strict=True)))
+            laid_out[name] = rechunk_variable(variable, dict(zip(variable.dims, unit, strict=True)))
     return laid_out, encoding
 
 

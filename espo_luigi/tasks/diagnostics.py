@@ -10,9 +10,10 @@ from espo_luigi.cluster.resources import Resources
 from espo_luigi.config import DiagStep
 from espo_luigi.ports import packed, temporary, upstream
 from espo_luigi.science import diagnostics, stack
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
 from espo_luigi.tasks.product import ConcatenationFinal, Move, PackTask
-from espo_luigi.tasks.reference import RefDefault, chunk
+from espo_luigi.tasks.reference import RefDefault
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 
@@ -46,7 +47,7 @@ class DomainTask(EspoTask):
         found = diagnostics.properties(
             local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
         )
-        return chunk(found, self.context.config.custom.final_chunks)
+        return rechunk(found, self.context.config.custom.final_chunks)
 
 
 class OffDiagRefProp(DomainTask):

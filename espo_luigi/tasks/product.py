@@ -7,9 +7,9 @@ import xarray as xr
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
 from espo_luigi.science import finalize, health
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.adjustment import CleanUp
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
-from espo_luigi.tasks.reference import chunk
 from espo_luigi.tasks.simulation import Rechunk, four_years
 
 
@@ -23,7 +23,7 @@ class FinalZarr(EspoTask):
 
     def compute(self, cleaned_up: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Rechunk to maps of four years."""
-        return chunk(cleaned_up, self.context.config.custom.final_chunks | {"time": four_years(cleaned_up)})
+        return rechunk(cleaned_up, self.context.config.custom.final_chunks | {"time": four_years(cleaned_up)})
 
 
 class PackTask(EspoTask):
@@ -60,7 +60,7 @@ class ConcatenationFinal(EspoTask):
         """Put the regions together from south to north."""
         custom = self.context.config.custom
         whole = finalize.concatenate(regions, domain=custom.amno_region.name)
-        return chunk(whole, custom.final_chunks | {"time": four_years(whole)})
+        return rechunk(whole, custom.final_chunks | {"time": four_years(whole)})
 
 
 class HealthChecks(EspoTask):

@@ -6,7 +6,7 @@ import xarray as xr
 
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import kept, upstream
-from espo_luigi.science import calendar, extract, stack
+from espo_luigi.science import calendar, chunks, extract, stack
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
 
 
@@ -29,7 +29,7 @@ class RefDefault(EspoTask):
             region=config.custom.regions[self.region].model_dump(),
         )
         reference = stack.stack_drop_nans(dataset) if config.custom.stack_drop_nans else dataset
-        return {"reference": chunk(reference, config.custom.working_chunks), "grid": stack.grid_of(dataset)}
+        return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": stack.grid_of(dataset)}
 
 
 class ReferenceCalendar(EspoTask):
@@ -42,11 +42,6 @@ class ReferenceCalendar(EspoTask):
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Convert the calendar; dropping 29 February, or days spread over the year."""
-        return chunk(
+        return chunks.rechunk(
             calendar.convert(default, str(self.calendar), align_on="year"), self.context.config.custom.working_chunks
         )
-
-
-def chunk(dataset: xr.Dataset, chunks: dict[str, int]) -> xr.Dataset:
-    """Return `dataset` in `chunks`, for those dimensions that it has."""
-    return dataset.chunk({name: size for name, size in chunks.items() if name in dataset.dims})

@@ -12,8 +12,9 @@ from espo_luigi.cluster.resources import Resources
 from espo_luigi.errors import CatalogError
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, regrid
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
-from espo_luigi.tasks.reference import ReferenceCalendar, chunk
+from espo_luigi.tasks.reference import ReferenceCalendar
 
 FOUR_YEARS = {"noleap": 1460, "360_day": 1440}
 
@@ -41,7 +42,7 @@ class Extract(EspoTask):
             region=config.custom.amno_region.model_dump(),
         )
         chunks = {name: -1 for name in dataset.dims if name != "time"}
-        return _single_precision(dataset).chunk(chunks | {"time": 365})
+        return rechunk(_single_precision(dataset), chunks | {"time": 365})
 
 
 class Regrid(EspoTask):
@@ -63,8 +64,8 @@ class Regrid(EspoTask):
             intermediate_grids={name: grid.model_dump() for name, grid in config.regrid.intermediate_grids.items()},
         )
         if regridded.nbytes * 3 < self.allocation.memory_bytes:
-            return chunk(regridded, config.custom.working_chunks)
-        return regridded.chunk({"time": four_years(regridded)})
+            return rechunk(regridded, config.custom.working_chunks)
+        return rechunk(regridded, {"time": four_years(regridded)})
 
 
 class Rechunk(EspoTask):
@@ -79,7 +80,7 @@ class Rechunk(EspoTask):
         """Link the files where `Regrid` has written the working chunks already; else write them."""
         source, destination = self.in_regridded().path, self.out_regchunked().path
         regridded = store.open_store(source)
-        wanted = chunk(regridded, self.context.config.custom.working_chunks)
+        wanted = rechunk(regridded, self.context.config.custom.working_chunks)
         if wanted.chunks == regridded.chunks:
             store.link_store(source, destination, self.marker())
         else:
@@ -96,7 +97,7 @@ def check_last_day(simulation: Match, last_year: str) -> None:
         if (last.year, last.month, last.day) < (int(last_year), 12, 30):
             raise CatalogError(
                 f"{simulation.id}: {variable} ends on {last - timedelta(days=1):%Y-%m-%d}, expected all of "
-                f"{last_year}: add the missing files to the catalogue, or exclude the simulation in extraction.simulation"
+                f"{last_year}: add the missing files to the catalogue, or exclude it in extraction.simulation"
             )
 
 

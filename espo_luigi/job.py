@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ import psutil
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
-from espo_luigi.cluster.resources import Resources
+from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, machine_memory, render_memory
 from espo_luigi.cluster.session import dask_session, limit_thread_pools
 from espo_luigi.engine.jobfile import read_json, write_json
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, SizingError
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -52,9 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     signal.signal(signal.SIGTERM, _stop)
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is not None and _done_before(Path(order["result"]), job_id):
+        logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
+        return 0
     result = _run(order)
     write_json(Path(order["result"]), result)
     return 0 if result["outcome"] == "success" else 1
+
+
+def _done_before(path: Path, job_id: str) -> bool:
+    """Whether this very job has succeeded before it was requeued; what its last run wrote otherwise is removed."""
+    result = read_json(path)
+    if result is not None and result.get("job_id") == job_id and result.get("outcome") == "success":
+        return True
+    path.unlink(missing_ok=True)
+    return False
 
 
 def _stop(signum: int, _frame: object) -> None:
@@ -86,6 +100,7 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
     return result | {
         "family": order["family"],
         "parameters": order["parameters"],
+        "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
         "node": socket.gethostname(),
         "started": started,
         "ended": time.time(),
@@ -103,7 +118,7 @@ def _outcome(error: BaseException) -> str:
 
 def _work(order: dict[str, Any], peak: PeakMemory) -> None:
     task = rebuild_task(order)
-    resources = Resources(**order["resources"])
+    resources = _allocated(Resources(**order["resources"]), task.get_task_family())
     session = (
         dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
         if task.uses_dask
@@ -113,6 +128,21 @@ def _work(order: dict[str, Any], peak: PeakMemory) -> None:
         logger.info("%s starts", task.label())
         task.work()
         logger.info("%s is done", task.label())
+
+
+def _allocated(asked: Resources, rule: str) -> Resources:
+    """Return the resources that this job has: what was asked, with the memory of a retry, checked against the node."""
+    given = given_by_slurm()
+    if given.get("cpus_per_task", asked.cpus_per_task) < asked.cpus_per_task:
+        raise SizingError(f"{rule}: Slurm gave {given['cpus_per_task']} CPUs of the {asked.cpus_per_task} asked for")
+    memory = given.get("memory_bytes", asked.memory_bytes)
+    limit = machine_memory()
+    if os.environ.get("SLURM_JOB_ID") and limit < memory:
+        logger.warning("%s: the node has %.1f GiB of the %.1f asked for", rule, limit / GIB, memory / GIB)
+        memory = limit
+    allocated = replace(asked, memory=render_memory(memory))
+    allocated.check(rule)
+    return allocated
 
 
 def rebuild_task(order: dict[str, Any]) -> SlurmTask:
@@ -182,6 +212,7 @@ def _sign_of_life(client: Any, most: list[int]) -> dict[str, Any]:
         "time": time.time(),
         "job_id": os.environ.get("SLURM_JOB_ID"),
         "pid": os.getpid(),
+        "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
         "node": socket.gethostname(),
         "percent": percent,
         "message": f"Dask: {left} tasks to go" if left else "working",

@@ -137,3 +137,13 @@ def _cgroup_limits() -> list[int]:
         pass
     limits = [file.read_text().strip() for file in files if file.is_file()]
     return [int(limit) for limit in limits if limit.isdecimal()]
+
+
+def given_by_slurm() -> dict[str, int]:
+    """Return the CPUs and the bytes of memory that Slurm gave to this job, as far as it says so."""
+    given = {}
+    if "SLURM_CPUS_PER_TASK" in os.environ:
+        given["cpus_per_task"] = int(os.environ["SLURM_CPUS_PER_TASK"])
+    if "SLURM_MEM_PER_NODE" in os.environ:
+        given["memory_bytes"] = int(os.environ["SLURM_MEM_PER_NODE"]) * 2**20
+    return given

@@ -6,15 +6,20 @@ import threading
 from typing import Protocol
 
 from espo_luigi.engine.local import LocalEngine
+from espo_luigi.engine.slurm import SlurmEngine
 from espo_luigi.engine.task import SlurmTask
 
 
 class Engine(Protocol):
-    """Runs a task's job and waits for it; stops it."""
+    """Runs a task's job and waits for it; stops jobs, leaves them to the next driver, ends."""
 
     def run(self, task: SlurmTask) -> None: ...
 
     def stop(self, task: SlurmTask) -> None: ...
+
+    def detach(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 _lock = threading.Lock()
@@ -25,11 +30,15 @@ def engine(name: str) -> Engine:
     """Return the engine called `name` in ``[espo] engine``; tasks ask from many threads at once."""
     with _lock:
         if name not in _engines:
-            _engines[name] = {"local": LocalEngine}[name]()
+            _engines[name] = SlurmEngine() if name == "slurm" else LocalEngine()
         return _engines[name]
 
 
-def forget_engines() -> None:
-    """Forget the engines, so that changed settings count."""
+def close_engines(*, detach: bool = False) -> None:
+    """End all engines; with `detach`, their jobs are left to the next driver."""
     with _lock:
-        _engines.clear()
+        ended, running = dict(_engines), _engines.values()
+        for one in running:
+            one.detach() if detach else one.close()
+        for name in ended:
+            del _engines[name]

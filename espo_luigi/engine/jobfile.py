@@ -67,7 +67,7 @@ def job_files(task: SlurmTask) -> JobFiles:
 
 
 def write_order(task: SlurmTask, resources: Resources, **extra: Any) -> JobFiles:
-    """Write the order from which ``python -m espo_luigi.job`` rebuilds `task`, and remove an old result."""
+    """Write the order from which ``python -m espo_luigi.job`` rebuilds `task`."""
     files = job_files(task)
     configuration = get_config()
     order = {
@@ -80,8 +80,6 @@ def write_order(task: SlurmTask, resources: Resources, **extra: Any) -> JobFiles
         "result": str(files.result),
         "heartbeat": str(files.heartbeat),
     }
-    for stale in (files.result, files.heartbeat):
-        stale.unlink(missing_ok=True)
     files.log.parent.mkdir(parents=True, exist_ok=True)
     write_json(files.order, order | extra)
     return files

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.engine.forkserver import Child, ForkServer
 from espo_luigi.engine.jobfile import JobFiles, read_json, write_order
@@ -51,6 +52,8 @@ class LocalEngine:
 
     def __init__(self) -> None:
         chosen = settings()
+        self._lock_of_driver = DriverLock(Path(chosen.workdir).absolute() / "local")
+        self._lock_of_driver.acquire()
         memory = parse_memory(chosen.local_memory) if chosen.local_memory else machine_memory() * 9 // 10
         self._slots = Slots(chosen.local_cpus or machine_cpus(), memory)
         self._server: ForkServer | None = None
@@ -72,6 +75,8 @@ class LocalEngine:
             if self._stopping:
                 raise JobError(f"{task.label()}: not started, the run is stopping")
             files = write_order(task, resources, parent=os.getpid())
+            for stale in (files.result, files.heartbeat):
+                stale.unlink(missing_ok=True)
             self._wait(task, files, self._start(task, files))
         check_result(task, files)
 
@@ -81,6 +86,14 @@ class LocalEngine:
         child = self._children.get(task.task_id)
         if child is not None:
             child.signal(signal.SIGTERM)
+
+    def detach(self) -> None:
+        """End like `close`: a job here cannot outlive its driver."""
+        self.close()
+
+    def close(self) -> None:
+        """Let another driver work in this folder."""
+        self._lock_of_driver.release()
 
     def _fit(self, task: SlurmTask) -> Resources:
         asked = task.allocation

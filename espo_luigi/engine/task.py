@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import luigi
@@ -9,6 +10,7 @@ import luigi
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.settings import settings
 
+SLURM_NAMES = ("partition", "account", "constraint", "qos", "nodelist", "gres", "licenses", "extra")
 RESOURCE_NAMES = ("n_workers", "cpus_per_task", "memory", "time")
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
@@ -26,6 +28,8 @@ class SlurmTask(luigi.Task):
     """
 
     resources_default = Resources()
+    # Slurm options of this rule (names as in luigi.cfg's [slurm]), between the cluster's profile and luigi.cfg.
+    slurm_default: ClassVar[Mapping[str, Any]] = {}
     uses_dask = True
     # Modules that jobs of the local engine find imported already.
     preload: ClassVar[tuple[str, ...]] = ()
@@ -34,6 +38,15 @@ class SlurmTask(luigi.Task):
     cpus_per_task = luigi.IntParameter(default=1, significant=False)
     memory = luigi.Parameter(default="4GB", significant=False)
     time = luigi.Parameter(default="1:00:00", significant=False)
+
+    partition = luigi.Parameter(default="", significant=False)
+    account = luigi.Parameter(default="", significant=False)
+    constraint = luigi.Parameter(default="", significant=False)
+    qos = luigi.Parameter(default="", significant=False)
+    nodelist = luigi.Parameter(default="", significant=False)
+    gres = luigi.Parameter(default="", significant=False)
+    licenses = luigi.Parameter(default="", significant=False)
+    extra: Any = luigi.DictParameter(default={}, significant=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

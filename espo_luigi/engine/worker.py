@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import luigi.interface
 import luigi.worker
 from luigi.scheduler import UNKNOWN
 from luigi.task import Task
 
+from espo_luigi.engine.engines import close_engines
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError
 
@@ -57,8 +60,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         results: deque[Any] = deque(maxlen=1)
         queue, self.result_queue = self.result_queue, _Remember(results)
         self.run()
-        _, status, *_ = results[0]
-        self._run_of.ended(self.task, status == luigi.worker.DONE, time.monotonic() - started)
+        _, status, reason, *_ = results[0]
+        self._run_of.ended(self.task, status == luigi.worker.DONE, time.monotonic() - started, str(reason or ""))
         queue.put(results[0])
 
     def _handle_run_exception(self, ex: BaseException) -> Any:
@@ -85,6 +88,14 @@ class Run:
         self._roots: set[str] = set()
         self._total = 0
         self._done = 0
+        self._failures: list[str] = []
+
+    def report(self) -> None:
+        """Say how the run ended: what failed, why, and where the logs are."""
+        if self._failures:
+            logger.error("%d of %d tasks done, %d failed:", self._done, self._total, len(self._failures))
+            for failure in self._failures:
+                logger.error("  %s", failure)
 
     def planned(self, root: Task, pending: Iterable[Task]) -> None:
         """Take note of a root and of all tasks that are now pending, and release what none of them needs any more."""
@@ -98,7 +109,7 @@ class Run:
             if task.task_id not in waiting:
                 self._release(task)
 
-    def ended(self, task: Task, succeeded: bool, seconds: float) -> None:
+    def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
         """Take note that `task` ended, and release the outputs that it was the last to need."""
         with self._lock:
             self._done += succeeded
@@ -107,6 +118,7 @@ class Run:
                 "[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds
             )
             if not succeeded:
+                self._failures.append(reason.strip() or label)
                 return
             for needed in task.deps():
                 self._consumers[needed.task_id].discard(task.task_id)
@@ -155,6 +167,22 @@ class EspoWorker(luigi.worker.Worker):
         self._run_of_tasks.planned(task, pending.values())
         return bool(succeeded)
 
+    def run(self) -> bool:
+        """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
+        with _signals():
+            succeeded = super().run()
+        self._run_of_tasks.report()
+        return bool(succeeded)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
+        """Stop what still runs (or leave it, after SIGHUP), and end the engines."""
+        detaching = isinstance(error, Detach)
+        if detaching:
+            self._running_tasks.clear()
+        super().__exit__(kind, error, traceback)
+        close_engines(detach=detaching)
+        return False
+
     def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
         messages: Any = multiprocessing.Queue() if task.accepts_messages else None
         return ThreadTaskProcess(
@@ -168,6 +196,28 @@ class EspoWorker(luigi.worker.Worker):
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,
             check_complete_on_run=self._config.check_complete_on_run,
         )
+
+
+class Detach(KeyboardInterrupt):
+    """The terminal is gone: the driver ends, and its jobs are left to the next one."""
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Turn SIGTERM into what Ctrl-C does, and SIGHUP into `Detach`, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(signum: int, _frame: object) -> None:
+        raise Detach if signum == signal.SIGHUP else KeyboardInterrupt
+
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):

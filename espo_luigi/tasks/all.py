@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import luigi
@@ -10,6 +11,8 @@ from espo_luigi.tasks.context import context
 from espo_luigi.tasks.diagnostics import MoveDiag, MoveRef
 from espo_luigi.tasks.product import HealthChecks, Move
 from espo_luigi.tasks.stage2024 import LEVELS, ConcatDiagRefProp, ConcatenationDiag, DiagImprovedEtHeatmap
+
+logger = logging.getLogger(__name__)
 
 
 class All(luigi.WrapperTask):
@@ -29,6 +32,10 @@ class All(luigi.WrapperTask):
                 yield Move(sim_id=sim_id, region=region)
         if config.diagnostics is not None:
             yield from self._stage_2024()
+
+    def run(self) -> None:
+        """Say where the results are."""
+        logger.info("Everything is done; the results are in %s", context().config.paths.final)
 
     def _stage_2024(self) -> Iterator[luigi.Task]:
         yield ConcatDiagRefProp()

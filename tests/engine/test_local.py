@@ -16,14 +16,14 @@ import toy_tasks
 from luigi.execution_summary import LuigiRunResult
 
 from espo_luigi.cluster.resources import Resources
-from espo_luigi.engine.engines import forget_engines
+from espo_luigi.engine.engines import close_engines
 from espo_luigi.engine.local import LocalEngine, Slots
 from espo_luigi.engine.worker import WorkerSchedulerFactory
 
 
 @pytest.fixture(autouse=True)
 def fresh_engine() -> None:
-    forget_engines()
+    close_engines()
     luigi.task_register.Register.clear_instance_cache()
 
 

@@ -10,7 +10,7 @@ import yaml
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
-from espo_luigi.engine.engines import forget_engines
+from espo_luigi.engine.engines import close_engines
 from espo_luigi.tasks.context import forget
 
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
@@ -40,7 +40,7 @@ def use(files: list[Path], folder: Path) -> None:
     configuration.set("espo", "engine", "local")
     configuration.set("espo", "keep_temporary", "false")
     forget()
-    forget_engines()
+    close_engines()
     Register.clear_instance_cache()
 
 

@@ -15,7 +15,7 @@ import yaml
 
 import espo_luigi
 from espo_luigi import store, tasks
-from espo_luigi.engine.engines import forget_engines
+from espo_luigi.engine.engines import close_engines
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context
 
@@ -192,7 +192,7 @@ def with_final(files: list[Path], folder: Path) -> None:
     paths = yaml.safe_load(files[1].read_text())
     paths["paths"]["final"] = str(folder)
     files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
-    forget_engines()
+    close_engines()
 
 
 def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(

@@ -51,7 +51,7 @@ def normalise(weights):
 
 @inlined
 def equal_weights(x, fraction, spacing, weights, firsts):
-    """Weights of xsdba's LOESS for equally spaced points; away from the ends, those of the last point computed, shifted."""
+    """Weights of xsdba's LOESS for equally spaced points; away from the ends, those of the point before, shifted."""
     n_points = x.size
     span = int(2 * (fraction * n_points // 2) + 1)
     size = min(span + 4, n_points)
@@ -89,13 +89,11 @@ def unequal_weights(x, fraction, weights, firsts):
 def loess_weights(x, fraction, spacing, weights, firsts):
     """Fill ``weights`` (point, neighbour) and ``firsts``, each point's first neighbour, for a LOESS of degree 0.
 
-    ``spacing`` is that of the points, or 0 if unequal. Weights sum to 1.
+    ``spacing`` is that of the points, or 0 if unequal. Weights sum to 1; where the half-width is 0 they are NaN, as in
+    xsdba (few points left by missing years).
     """
     weights[:] = 0
-    if x.size == 1:
-        weights[0, 0] = 1
-        firsts[0] = 0
-    elif spacing > 0:
+    if spacing > 0:
         equal_weights(x, fraction, spacing, weights, firsts)
     else:
         unequal_weights(x, fraction, weights, firsts)
@@ -178,8 +176,8 @@ def fill_table(factors, nearest, historical_quantiles, known_x, known_factors, m
 def nearest_in_row(x, middles, row):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    Comparing with all of them is vectorised and faster than a bisection, half of whose branches are mispredicted; unsigned
-    indices spare numba's handling of negative ones.
+    Comparing with all of them is vectorised, and faster than a bisection, half of whose branches are mispredicted;
+    unsigned indices spare numba's handling of negative ones.
     """
     position = np.uint64(0)
     for index in range(middles.shape[1]):
@@ -189,7 +187,7 @@ def nearest_in_row(x, middles, row):
 
 @inlined
 def nearest_factor(x, row, counts, known_x, known_factors, middles):
-    """Return the factor of the point nearest to (x, row) among all rows: a row can win only if it is nearer than x is."""
+    """Return the factor of the point nearest to (x, row): another row can win only if it is nearer than the best."""
     best, factor = np.inf, np.nan
     if counts[row] > 0:
         place = nearest_in_row(x, middles, row)

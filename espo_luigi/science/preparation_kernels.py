@@ -1,7 +1,7 @@
 """Kernels that prepare training data: noise below a threshold, and adaptation of the frequency of dry days.
 
-Every random number is a function of the cell's seed, what it is for and the time step (the SplitMix64 generator of Steele
-et al. 2014, entered at any place), so that no order of computing changes it.
+Every random number is a function of the cell's seed, what it is for and the time step (the SplitMix64 generator of
+Steele et al. 2014, entered at any place), so that no order of computing changes it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def place_among_equals(n_equal, time, seed, first, taken_firsts, taken_places):
 
 @inlined
 def is_replaced(rank, n_values, dry_reference, dry_historical):
-    """Whether a dry value has to become wet: its relative rank lies between the two frequencies, as xsdba computes it."""
+    """Whether a dry value has to become wet: its relative rank lies between the two frequencies, as in xsdba."""
     relative = (rank / n_values - 1 / n_values) / (1 - 1 / n_values)
     return not (relative < (dry_reference / dry_historical) * dry_historical) and not (relative > dry_historical)
 
@@ -159,7 +159,7 @@ def adapt_group(centres, bits, before, n_values, ranks, firsts, lasts, frequenci
 
 @inlined
 def adapt_series(reference, historical, keys, plan, threshold, seed, tops, shares, out):
-    """Adapt the frequency of dry days of one cell (Themeßl et al. 2012): fill ``out``, pth (``tops``) and dP0 (``shares``)."""
+    """Adapt one cell's frequency of dry days (Themeßl et al. 2012): fill ``out``, pth (``tops``), dP0 (``shares``)."""
     ranks = np.empty((2, historical.size), dtype=np.int32)
     values = np.empty((2, historical.size), dtype=historical.dtype)
     n_valid = (
@@ -168,9 +168,7 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, tops, share
     )
     firsts, lasts = np.empty(n_valid[1], dtype=np.int32), np.empty(n_valid[1], dtype=np.int32)
     find_equals(values[1, : n_valid[1]], firsts, lasts)
-    n_low = np.array(
-        [np.searchsorted(values[index, : n_valid[index]], threshold, side="right") for index in range(2)]
-    )
+    n_low = np.array([np.searchsorted(values[index, : n_valid[index]], threshold, side="right") for index in range(2)])
     bits = np.zeros((2, (historical.size >> 6) + 1), dtype=np.uint64)
     before = np.empty((2, bits.shape[1]), dtype=np.int64)
     n_values = np.zeros(2, dtype=np.int64)
@@ -196,7 +194,19 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, tops, share
 
 @compiled
 def prepare_cells(
-    reference, historical, keys, plan, jitters, noise_below, adapts, threshold, seeds, new_reference, new_historical, tops, shares
+    reference,
+    historical,
+    keys,
+    plan,
+    jitters,
+    noise_below,
+    adapts,
+    threshold,
+    seeds,
+    new_reference,
+    new_historical,
+    tops,
+    shares,
 ):
     """Prepare each cell for training: noise below ``noise_below``, then the frequency of values up to ``threshold``.
 
@@ -212,7 +222,15 @@ def prepare_cells(
             noisy[:] = historical[cell]
         if adapts:
             adapt_series(
-                new_reference[cell], noisy, keys, plan, threshold, seeds[cell], tops[cell], shares[cell], new_historical[cell]
+                new_reference[cell],
+                noisy,
+                keys,
+                plan,
+                threshold,
+                seeds[cell],
+                tops[cell],
+                shares[cell],
+                new_historical[cell],
             )
         else:
             new_historical[cell] = noisy

@@ -31,7 +31,7 @@ _NTH_BIT_OF_BYTE = np.array([[(*bits, *[0] * 8)[n] for bits in _SET_BITS] for n 
 
 @inlined
 def sortable_keys(values, keys, order):
-    """Fill ``keys`` with integers that sort like ``values``, ``order`` with their indices; return how many are not NaN."""
+    """Fill ``keys`` with integers that sort like ``values``, ``order`` with indices; return how many are not NaN."""
     bits = values.view(keys.dtype)
     sign = _ONE << np.uint64(8 * keys.itemsize - 1)
     n_valid = 0
@@ -51,7 +51,7 @@ def sortable_keys(values, keys, order):
 
 @inlined
 def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
-    """Move keys and indices to their places by the eleven bits at ``shift``; ``starts`` says where each digit begins."""
+    """Move keys and indices to their places by the eleven bits at ``shift``; each digit begins where ``starts`` says."""
     for index in range(n_valid):
         key = keys[index]
         digit = (np.uint64(key) >> shift) & _DIGIT_MASK
@@ -63,7 +63,7 @@ def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
 
 @inlined
 def digit_starts(keys, n_valid, shift, starts):
-    """Count the digits at ``shift`` and turn the counts into starting places; return whether all keys share one digit."""
+    """Count the digits at ``shift``, turn counts into starting places; return whether all keys share one digit."""
     starts[:] = 0
     for index in range(n_valid):
         starts[(np.uint64(keys[index]) >> shift) & _DIGIT_MASK] += 1
@@ -78,7 +78,7 @@ def digit_starts(keys, n_valid, shift, starts):
 
 @inlined
 def sort_cell(values, keys, ranks, sorted_values):
-    """Sort one cell: fill ``sorted_values`` (the rest stays) and ``ranks`` (NaN: ``values.size``); return the number not NaN.
+    """Sort one cell: fill ``sorted_values`` and ``ranks`` (NaN: ``values.size``); return how many are not NaN.
 
     A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
     """
@@ -116,7 +116,7 @@ def add_to(total, part):
 
 @inlined
 def tile_sums(padded, window, lanes, total):
-    """Sum the windows that begin at each place of ``total`` in the order of numpy's pairwise summation (128 at most)."""
+    """Sum the windows that begin at each place of ``total``, in the order of numpy's pairwise summation (to 128)."""
     size = total.size
     done = window - window % 8
     if window < 8:
@@ -160,7 +160,7 @@ def window_counts(values, half, counts):
 
 @inlined
 def group_mean(sums, counts, centres):
-    """Average over the windows around ``centres`` as xsdba does: sums of windows added year by year, divided in float64."""
+    """Average over the windows around ``centres`` as xsdba does: windows added year by year, divided in float64."""
     total = sums.dtype.type(0)
     count = 0
     for centre in centres:
@@ -317,7 +317,7 @@ def quantiles_of_sorted(values, quantiles, out):
 
 @inlined
 def keeps_order(like, mean, multiplicative):
-    """Whether anomalies sort like the values: always for differences, for quotients if 1/mean is positive and finite."""
+    """Whether anomalies sort like values: differences always, quotients if 1/mean is positive and finite."""
     if not multiplicative:
         return True
     factor = like.dtype.type(1 / mean)
@@ -341,7 +341,7 @@ def series_means(values, plan, means):
 
 @inlined
 def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
-    """Fill ``means`` (day of year) and ``out`` (day of year, quantile): windowed means and quantiles of the anomalies."""
+    """Fill ``means`` (day of year) and ``out`` (day of year, quantile) with windowed means and anomalies' quantiles."""
     series_means(values, plan, means)
     ranks = np.empty(values.size, dtype=np.int32)
     sorted_values = np.empty(values.size, dtype=values.dtype)

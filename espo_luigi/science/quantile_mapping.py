@@ -1,8 +1,8 @@
 """Detrended quantile mapping by day of year on numpy arrays (cell, time), as fast as the machine allows.
 
-The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and the
-kernels hold no GIL, so that threads each take a few cells of a block at a time; results do not depend on who took which.
-Threads are Python's and not numba's, whose own layers cannot be entered from several Dask threads at once or after a fork.
+The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
+the kernels hold no GIL: each thread takes a few cells of a block at a time, and results do not depend on who took which.
+Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Prepared(NamedTuple):
     reference: np.ndarray
     historical: np.ndarray
     pth: np.ndarray | None
-    dP0: np.ndarray | None  # noqa: N815 - the field's name
+    dP0: np.ndarray | None
 
 
 def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ def prepare(
     adapt_freq: float | None = None,
     threads: int = 1,
 ) -> Prepared:
-    """Prepare series for training as ESPO-G does: noise in what is below a threshold, then ``adapt_freq`` of historical.
+    """Prepare series for training as ESPO-G does: noise below a threshold, then ``adapt_freq`` of historical.
 
     Thresholds are in the data's units. Distributions are those of xsdba's ``jitter_under_thresh`` and ``adapt_freq``;
     a cell's draws depend on its seed (see ``cell_seeds``) and nothing else.
@@ -243,7 +243,9 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
     spacings = np.zeros(len(kinds))
     for index, kind in enumerate(kinds):
         points[index, : kind.size] = kind / max(kind[-1], 1)
-        if kind.size > 1 and np.ptp(np.diff(kind)) == 0:
+        if kind.size == 1:
+            spacings[index] = 1
+        elif np.ptp(np.diff(kind)) == 0:
             spacings[index] = points[index, 1]
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
@@ -261,7 +263,7 @@ def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def settle_ties(training: Training) -> np.ndarray:
-    """Return the factors that the search uses: where quantiles of a day are equal, all get the one that scipy would find.
+    """Return the factors to search: where quantiles of a day are equal, all get the one that scipy would find.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
     is built in the cells that have such points with different factors, which takes about 10 ms each.

@@ -1,0 +1,333 @@
+"""Time training, preparation and adjustment: xsdba against our kernels, on the same data in one go.
+
+Prints a table and, as its last line, the same figures as one JSON object. Times are CPU seconds per cell of the process
+(of one thread), block overhead included, except where several threads run, which are wall-clock seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+WINDOW, N_QUANTILES, FRACTION = 31, 50, 0.2
+TRAINING_YEARS = 30
+FIRST_YEAR = 1950
+REFERENCE_FIRST_YEAR = 1991
+DAYS = 365
+KINDS = {"tasmax": "+", "dtr": "*", "pr": "*"}
+JITTER = {"tasmax": None, "dtr": 1e-4, "pr": 0.01}
+ADAPT = {"tasmax": None, "dtr": None, "pr": 1.0}
+UNITS = {"tasmax": "K", "dtr": "K", "pr": "mm/d"}
+# Cells that xsdba gets through fastest; more cost memory and no less time.
+XSDBA_BEST_BLOCK = 300
+STEPS = ("prepare", "train", "adjust")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One variable's reference, historical and simulation, (cell, time), noleap."""
+
+    reference: np.ndarray
+    historical: np.ndarray
+    simulation: np.ndarray
+
+    def first(self, n_cells: int) -> Series:
+        return Series(self.reference[:n_cells], self.historical[:n_cells], self.simulation[:n_cells])
+
+
+def make(variable: str, n_cells: int, n_years: int) -> Series:
+    """Make series with a season, a warming and, for pr, dry days; deterministic."""
+    random = np.random.default_rng(0)
+
+    def draw(n: int, bias: float) -> np.ndarray:
+        season = np.sin(np.tile(np.arange(DAYS), n) * 2 * np.pi / DAYS)
+        trend = np.linspace(0, n / 40, n * DAYS)
+        shape = (n_cells, n * DAYS)
+        if variable == "tasmax":
+            return random.normal(285 + bias + 14 * season + trend, 5, shape).astype("f4")
+        if variable == "dtr":
+            return np.maximum(random.normal(10 + bias + 3 * season, 4, shape), 0).astype("f4")
+        wet = random.random(shape) < 0.5 - 0.1 * bias + 0.1 * season
+        return np.where(wet, random.gamma(0.7, 6 + trend, shape), 0).astype("f4")
+
+    simulation = draw(n_years, 1.0)
+    start = max(0, min(REFERENCE_FIRST_YEAR - FIRST_YEAR, n_years - TRAINING_YEARS)) * DAYS
+    return Series(draw(TRAINING_YEARS, 0.0), simulation[:, start : start + TRAINING_YEARS * DAYS].copy(), simulation)
+
+
+def timed(call: Callable[[], Any], clock: Callable[[], float]) -> tuple[float, Any]:
+    started = clock()
+    result = call()
+    return clock() - started, result
+
+
+# Ours
+
+
+def our_steps(variable: str, series: Series, threads: int) -> tuple[dict[str, float], np.ndarray, Any]:
+    """Seconds of each step for all cells, the scenario and what was prepared."""
+    from espo_luigi.science import quantile_mapping as qm
+    from espo_luigi.science.windows import plan_windows
+
+    clock = time.process_time if threads == 1 else time.perf_counter
+    kind = KINDS[variable]
+    n_cells, n_times = series.simulation.shape
+    seconds: dict[str, float] = {}
+    day = np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS)
+    plan_seconds, plan = timed(lambda: plan_windows(day, WINDOW), clock)
+    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
+
+    def prepare() -> Any:
+        seeds = qm.cell_seeds("benchmark", np.arange(n_cells))
+        options = {"jitter_under": JITTER[variable], "adapt_freq": ADAPT[variable]}
+        return qm.prepare(series.reference, series.historical, plan, seeds=seeds, threads=threads, **options)
+
+    def adjust(training: Any) -> np.ndarray:
+        days = np.arange(n_times)
+        made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
+        return qm.adjust(series.simulation, training, made, kind=kind, threads=threads)
+
+    seconds["prepare"], prepared = timed(prepare, clock)
+    seconds["train"], training = timed(
+        lambda: qm.train(
+            prepared.reference, prepared.historical, plan, quantiles=quantiles, kind=kind, threads=threads
+        ),
+        clock,
+    )
+    seconds["train"] += plan_seconds
+    seconds["adjust"], scenario = timed(lambda: adjust(training), clock)
+    return seconds, scenario, prepared
+
+
+# xsdba
+
+
+def as_series(values: np.ndarray, first_year: int, units: str) -> xr.DataArray:
+    n_years = values.shape[1] // DAYS
+    times = xr.date_range(
+        f"{first_year}-01-01", f"{first_year + n_years - 1}-12-31", calendar="noleap", use_cftime=True
+    )
+    return xr.DataArray(values, dims=("loc", "time"), coords={"time": times}, attrs={"units": units})
+
+
+def xsdba_prepare(variable: str, series: Series) -> float:
+    """Seconds of jitter and frequency adaptation."""
+    import xsdba
+
+    units = UNITS[variable]
+    reference, historical = (
+        as_series(one, REFERENCE_FIRST_YEAR, units) for one in (series.reference, series.historical)
+    )
+    group = xsdba.Grouper("time.dayofyear", WINDOW)
+
+    def call() -> None:
+        jittered = [
+            xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in (reference, historical)
+        ]
+        if ADAPT[variable] is not None:
+            xsdba.processing.adapt_freq(*jittered, group=group, thresh=f"{ADAPT[variable]} {units}")
+
+    return timed(call, time.process_time)[0]
+
+
+def xsdba_train_and_adjust(variable: str, series: Series, prepared: Any) -> tuple[dict[str, float], np.ndarray]:
+    """Seconds of both steps, from the series that our kernels prepared, and the scenario."""
+    import xsdba
+
+    units, kind = UNITS[variable], KINDS[variable]
+    n_cells = len(series.simulation)
+    group = xsdba.Grouper("time.dayofyear", WINDOW)
+    reference, historical = (
+        as_series(one[:n_cells], REFERENCE_FIRST_YEAR, units) for one in (prepared.reference, prepared.historical)
+    )
+    simulation = as_series(series.simulation, FIRST_YEAR, units)
+    loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
+    seconds: dict[str, float] = {}
+    seconds["train"], trained = timed(
+        lambda: xsdba.DetrendedQuantileMapping.train(
+            reference, historical, nquantiles=N_QUANTILES, kind=kind, group=group
+        ),
+        time.process_time,
+    )
+    seconds["adjust"], scenario = timed(
+        lambda: trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=loess),
+        time.process_time,
+    )
+    return seconds, scenario.transpose("loc", "time").values
+
+
+# Memory and the floor
+
+
+def peak_of(variable: str, n_cells: int, n_years: int) -> float:
+    """Peak resident MB of a process that trains on and adjusts so many cells with our kernels on one thread."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import adjustment as a;"
+        "a.our_steps(sys.argv[2], a.make_in_parts(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])), 1);"
+        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    )
+    arguments = [str(Path(__file__).parent), variable, str(n_cells), str(n_years)]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return float(done.stdout) / 1024
+
+
+def make_in_parts(variable: str, n_cells: int, n_years: int) -> Series:
+    """Series whose making needs no memory beyond themselves: a few cells, repeated."""
+    few = make(variable, 10, n_years)
+    picked = np.arange(n_cells) % 10
+    return Series(few.reference[picked], few.historical[picked], few.simulation[picked])
+
+
+def floor_seconds(series: Series) -> dict[str, float]:
+    """CPU seconds, per cell, to read a step's inputs from files in memory and write its output once."""
+    n_cells = len(series.simulation)
+    quantiles = np.zeros((n_cells, DAYS, N_QUANTILES), "f4")
+    steps = {
+        "prepare": ((series.reference, series.historical), (series.reference, series.historical)),
+        "train": ((series.reference, series.historical), (quantiles, quantiles)),
+        "adjust": ((series.simulation, quantiles, quantiles), (series.simulation,)),
+    }
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        return {
+            step: _copy_seconds(inputs, outputs, Path(folder)) / n_cells for step, (inputs, outputs) in steps.items()
+        }
+
+
+def _copy_seconds(inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...], folder: Path) -> float:
+    paths = [folder / f"input-{index}.npy" for index in range(len(inputs))]
+    for path, one in zip(paths, inputs, strict=True):
+        np.save(path, one)
+
+    def copy() -> None:
+        for path in paths:
+            np.load(path)
+        for index, one in enumerate(outputs):
+            np.save(folder / f"output-{index}.npy", one)
+
+    return timed(copy, time.process_time)[0]
+
+
+# The run
+
+
+def at_best_block(few: float, one: float, n_cells: int) -> float:
+    """Seconds per cell of xsdba in blocks of 300 cells, its best, from blocks of a few cells and of one.
+
+    A block costs so much and each cell so much more: a straight line through the two.
+    """
+    if n_cells >= XSDBA_BEST_BLOCK:
+        return few / n_cells
+    per_cell = (few - one) / (n_cells - 1)
+    return per_cell + (one - per_cell) / XSDBA_BEST_BLOCK
+
+
+def xsdba_steps(variable: str, series: Series, prepared: Any) -> tuple[dict[str, float], np.ndarray]:
+    seconds, scenario = xsdba_train_and_adjust(variable, series, prepared)
+    if JITTER[variable] is not None:
+        seconds["prepare"] = xsdba_prepare(variable, series)
+    return seconds, scenario
+
+
+def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
+    series = make(variable, options.cells, options.years)
+    few = series.first(options.xsdba_cells)
+    our_steps(variable, series.first(2), 1)  # loads the compiled kernels
+    ours, scenario, prepared = our_steps(variable, series, 1)
+    walls = {}
+    for threads in (1, options.threads):
+        wall_started = time.perf_counter()
+        our_steps(variable, series, threads)
+        walls[threads] = time.perf_counter() - wall_started
+    floor = floor_seconds(series)
+    xsdba_steps(variable, series.first(1), prepared)  # compiles LOESS
+    of_one = xsdba_steps(variable, series.first(1), prepared)[0]
+    of_few, their_scenario = xsdba_steps(variable, few, prepared)
+    theirs = {step: at_best_block(of_few[step], of_one[step], options.xsdba_cells) for step in of_few}
+    result: dict[str, Any] = {}
+    for step in STEPS:
+        if step in theirs:
+            us, them = ours[step] / options.cells, theirs[step]
+            result[step] = {"ours_s": us, "xsdba_s": them, "ratio": them / us, "times_the_floor": us / floor[step]}
+    difference = np.abs(scenario[: options.xsdba_cells] - their_scenario)
+    scale = 1.0 if KINDS[variable] == "+" else np.maximum(np.abs(their_scenario), 1e-3)
+    result["max_difference"] = float(np.nanmax(difference))
+    result["share_off"] = float(np.mean(difference > 1e-4 * scale))
+    result["threads"] = {"n": options.threads, "speedup": walls[1] / walls[options.threads]}
+    return result
+
+
+def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
+    small, large = (peak_of(variable, cells, options.years) for cells in (20, options.memory_cells))
+    return {
+        f"peak_mb_{options.memory_cells}_cells": large,
+        "mb_per_cell": (large - small) / (options.memory_cells - 20),
+    }
+
+
+def print_table(results: dict[str, Any]) -> None:
+    print(f"{'variable':9}{'step':9}{'xsdba ms':>10}{'ours ms':>9}{'ratio':>8}{'x floor':>9}")
+    for variable, result in results.items():
+        for step in STEPS:
+            if step in result:
+                one = result[step]
+                print(
+                    f"{variable:9}{step:9}{one['xsdba_s'] * 1e3:10.1f}{one['ours_s'] * 1e3:9.3f}"
+                    f"{one['ratio']:8.0f}{one['times_the_floor']:9.1f}"
+                )
+        print(
+            f"{variable:9}max difference {result['max_difference']:.2g}, off by more than 1e-4: "
+            f"{result['share_off']:.2g}; {result['threads']['n']} threads {result['threads']['speedup']:.2f} x one"
+        )
+        for name, value in result.get("memory", {}).items():
+            print(f"{variable:9}{name} {value:.2f}")
+
+
+def flat(results: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Flatten nested figures into dotted names."""
+    figures: dict[str, float] = {}
+    for name, value in results.items():
+        figures.update(flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
+    return figures
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=300, help="cells of our block")
+    parser.add_argument("--years", type=int, default=151, help="years of the simulation")
+    parser.add_argument(
+        "--xsdba-cells",
+        type=int,
+        default=20,
+        help="cells of xsdba's larger block (see at_best_block); from 300 on it is measured as it is",
+    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--memory-cells", type=int, default=600, help="cells of the block whose memory is measured")
+    parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    options = parser.parse_args()
+    before = os.getloadavg()[0]
+    results = {variable: measure(variable, options) for variable in options.variables}
+    results[options.variables[0]]["memory"] = memory(options.variables[0], options)
+    print(
+        f"{options.cells} cells (xsdba: blocks of 300, from measured 1 and {options.xsdba_cells}) x {options.years} years; one thread, CPU time per cell"
+    )
+    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}, on {len(os.sched_getaffinity(0))} cores")
+    print_table(results)
+    print(json.dumps({**flat(results), "load_before": before}))
+
+
+if __name__ == "__main__":
+    main()

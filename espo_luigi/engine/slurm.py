@@ -16,7 +16,7 @@ from espo_luigi.cluster.commands import CommandSettings, SlurmCommands
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import Failure, JobRequest, Progress
 from espo_luigi.cluster.jobs import JobManager
-from espo_luigi.cluster.resources import parse_memory, parse_time
+from espo_luigi.cluster.resources import Resources, parse_memory, parse_time
 from espo_luigi.cluster.slurm import SlurmOptions
 from espo_luigi.cluster.submitter import JobSettings
 from espo_luigi.engine.jobfile import job_files, write_order
@@ -42,6 +42,12 @@ class slurm(luigi.Config):
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
     environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
     scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
+    node_cpus = luigi.IntParameter(
+        default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
+    )
+    node_memory = luigi.Parameter(
+        default="", description="most memory of a job, such as 180GB; empty: as the rule says"
+    )
     retries = luigi.IntParameter(default=2, description="further attempts after memory, time or a stall")
     memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
     time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
@@ -97,9 +103,16 @@ def read_profile(path: str) -> dict[str, Any]:
     return profile
 
 
+def allocation_of(task: SlurmTask) -> Resources:
+    """Return the resources of a task's job: what its rule says, no more than the cluster's nodes have."""
+    chosen, asked = slurm(), task.allocation
+    memory = parse_memory(chosen.node_memory) if chosen.node_memory else asked.memory_bytes
+    return asked.fitted(chosen.node_cpus or asked.cpus_per_task, memory)
+
+
 def request_of(task: SlurmTask) -> JobRequest:
     """Return what `task` asks of Slurm."""
-    chosen, files, resources = slurm(), job_files(task), task.allocation
+    chosen, files, resources = slurm(), job_files(task), allocation_of(task)
     return JobRequest(
         run=Path(settings().workdir).absolute().name,
         rule=task.get_task_family(),
@@ -160,12 +173,12 @@ class SlurmEngine:
         JobError
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
-        write_order(task, task.allocation)
+        write_order(task, allocation_of(task))
         handle = self._manager.submit(request_of(task), on_progress=lambda progress: _show(task, progress))
         outcome = handle.wait()
         if isinstance(outcome, Failure):
             lines = "\n".join(f"    {line}" for line in outcome.tail.splitlines()[-12:])
-            raise JobError(f"{task.label()} failed: {outcome.message}" + (f"\n{lines}" if lines else ""))
+            raise JobError(outcome.message + (f"\n{lines}" if lines else ""))
 
     def stop(self, task: SlurmTask) -> None:
         """Cancel all jobs of this run, once, whichever task asks first."""

@@ -118,7 +118,7 @@ class Run:
                 "[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds
             )
             if not succeeded:
-                self._failures.append(reason.strip() or label)
+                self._failures.append((reason.strip() or label).splitlines()[0])
                 return
             for needed in task.deps():
                 self._consumers[needed.task_id].discard(task.task_id)

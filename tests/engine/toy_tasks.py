@@ -81,3 +81,44 @@ class Needs(SlurmTask):
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(Path(str(self.folder)) / "needs.txt"))
+
+
+class Slow(Count):
+    """Note that it starts, take some seconds, and note what `folder` says."""
+
+    seconds = luigi.FloatParameter(default=2.0, significant=False)
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"slow-{self.n}.txt"))
+
+    def work(self) -> None:
+        with (Path(str(self.folder)) / "starts").open("a") as file:
+            file.write(f"{self.n}\n")
+        time.sleep(float(self.seconds))
+        with self.output().open("w") as file:
+            file.write("done")
+
+
+class SlowOnes(luigi.WrapperTask):
+    """`n` tasks that are slow, and one that needs them all."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+    seconds = luigi.FloatParameter(default=2.0)
+
+    def requires(self) -> list[luigi.Task]:
+        return [Slow(n=i, folder=self.folder, seconds=self.seconds) for i in range(int(self.n))]
+
+
+class Echo(Count):
+    """Write a text as it came."""
+
+    n = luigi.IntParameter(default=1)
+    text = luigi.Parameter()
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / "echo.txt"))
+
+    def work(self) -> None:
+        with self.output().open("w") as file:
+            file.write(str(self.text))

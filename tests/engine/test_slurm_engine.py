@@ -1,0 +1,148 @@
+"""Luigi tasks as jobs of a real Slurm: the command that users give, its signals, its death and its second coming."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
+
+_MISSING = missing_packages(False) if not os.environ.get("ESPO_REQUIRE_REAL_PARTS") else None
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=16)) as started:
+        yield started
+
+
+class Driver:
+    """The `luigi` command in a folder of its own."""
+
+    def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.environ = cluster.environ | {"PYTHONPATH": str(HERE)}
+        (folder / "luigi.cfg").write_text(
+            "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
+            "[espo]\nengine = slurm\nworkdir = work\n"
+            "[slurm]\npoll_seconds = 0.5\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
+            "[worker]\nwait_interval = 0.2\n[scheduler]\nretry_count = 1\n"
+            "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
+        )
+
+    def start(self, task: str, *arguments: str) -> subprocess.Popen[str]:
+        luigi = Path(sys.executable).parent / "luigi"
+        command = [str(luigi), "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
+        return subprocess.Popen(
+            [*command, "--local-scheduler"], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True
+        )
+
+    def jobs(self) -> list[str]:
+        return self.cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%j").split()
+
+    def starts(self) -> Counter[str]:
+        path = self.folder / "starts"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def wait_for_starts(self, n: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.starts()) < n:
+            assert time.monotonic() < deadline, f"only {self.starts()} started"
+            time.sleep(0.1)
+
+
+@pytest.fixture()
+def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
+    return Driver(tmp_path, cluster)
+
+
+def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:
+    process = driver.start("Sum", "--n", "100")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
+    assert len(list(driver.folder.glob("slurm_logs/Count/Count-*.out"))) == 2
+
+
+def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(driver: Driver) -> None:
+    process = driver.start("Fail", "--n", "1")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 30
+    assert "attempt 1: exception: ValueError: no such luck" in errors
+    assert "0 of 1 tasks done, 1 failed" in errors
+    log = Path(errors.split("log: ")[1].split()[0])
+    assert "no such luck" in log.read_text()
+
+
+def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:
+    moments = random.Random(7)
+    for _ in range(5):
+        process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
+        time.sleep(moments.uniform(0.8, 4.0))
+        process.kill()
+        process.communicate()
+    process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({str(n): 1 for n in range(12)})
+    assert len(list(driver.folder.glob("slow-*.txt"))) == 12
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver, signum: signal.Signals) -> None:
+    foreign = driver.cluster.run("sbatch", "--parsable", "--job-name=foreign", "--wrap", "sleep 300").strip()
+    try:
+        process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
+        driver.wait_for_starts(3)
+        process.send_signal(signum)
+        _, errors = process.communicate(timeout=60)
+        assert "3 job(s) cancelled" in errors
+        deadline = time.monotonic() + 20
+        while driver.jobs() != ["foreign"]:
+            assert time.monotonic() < deadline, driver.jobs()
+            time.sleep(0.2)
+    finally:
+        driver.cluster.run("scancel", foreign)
+
+
+def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(driver: Driver) -> None:
+    process = driver.start("SlowOnes", "--n", "3", "--seconds", "8")
+    driver.wait_for_starts(3)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert not list(driver.folder.glob("slow-*.txt"))
+    process = driver.start("SlowOnes", "--n", "3", "--seconds", "8")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+
+def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(driver: Driver) -> None:
+    first = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    driver.wait_for_starts(1)
+    second = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode != 0
+    assert f"process {first.pid} on" in errors
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1})
+
+
+@pytest.mark.parametrize("value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned"])
+def test_hostile_text_in_a_parameter_stays_text(driver: Driver, value: str) -> None:
+    process = driver.start("Echo", "--text", value)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "echo.txt").read_text() == value
+    assert not (driver.folder / "owned").exists()

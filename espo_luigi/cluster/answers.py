@@ -185,8 +185,8 @@ def parse_scontrol(text: str) -> list[Row]:
     """Jobs in the answer of ``scontrol --oneliner show jobs``."""
     rows = []
     for line in text.splitlines():
-        # A job's name may hold blanks and equal signs: it ends where UserId begins.
-        head = re.match(r"JobId=(\d+) .*?JobName=(.*?) UserId=", line)
+        # A job's name may hold blanks and equal signs: it ends where the user's name and number begin.
+        head = re.match(r"JobId=(\d+) .*?JobName=(.*?) UserId=\S+\(\d+\) GroupId=", line)
         if head is None:
             continue
         fields = dict(re.findall(r"(?:^| )(JobState|Reason|NodeList|ExitCode)=(\S*)", line))

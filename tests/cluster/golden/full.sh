@@ -1,0 +1,45 @@
+#!/bin/bash
+#SBATCH --job-name=espo6.Adjust.0123456789ab.1
+#SBATCH --output=slurm_logs/Adjust/Adjust-region=south_nodup,var=tasmax-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --chdir="/work/it's here"
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=15
+#SBATCH --mem=61440M
+#SBATCH --time=60
+#SBATCH --partition=c-frigon
+#SBATCH --account=ctb-frigon
+#SBATCH --constraint="genoa|rome"
+#SBATCH --qos=high_priority
+#SBATCH --nodelist="nc[1-3]"
+#SBATCH --gres=gpu:1
+#SBATCH --licenses=matlab:1
+#SBATCH --exclude=nc10101,nc10102
+#SBATCH --reservation="it's \"mine\""
+#SBATCH --exclusive
+
+claim=/work/state/claims/espo6.Adjust.0123456789ab.1
+( set -o noclobber; printf '%s\n' "$SLURM_JOB_ID" > "$claim" ) 2>/dev/null
+[ -s "$claim" ] || sleep 2
+if ! owner=$(cat -- "$claim"); then
+    echo "Cannot write $claim: nothing is done, as another job might do the same work." >&2
+    exit 1
+fi
+if [ -n "$owner" ] && [ "$owner" != "$SLURM_JOB_ID" ]; then
+    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+    exit 0
+fi
+
+export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
+export ESPO_ATTEMPT=2
+export ESPO_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
+export GREETING='it'"'"'s $(date)'
+export EMPTY=''
+
+module load StdEnv/2023 gcc
+source ~/env/bin/activate
+
+cd -- '/work/it'"'"'s here' || exit 1
+exec '/env with space/bin/python' -m espo_luigi.job '/work/it'"'"'s $HOME.json'

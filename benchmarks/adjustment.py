@@ -321,10 +321,10 @@ def main() -> None:
     before = os.getloadavg()[0]
     results = {variable: measure(variable, options) for variable in options.variables}
     results[options.variables[0]]["memory"] = memory(options.variables[0], options)
-    print(
-        f"{options.cells} cells (xsdba: blocks of 300, from measured 1 and {options.xsdba_cells}) x {options.years} years; one thread, CPU time per cell"
-    )
-    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}, on {len(os.sched_getaffinity(0))} cores")
+    measured = f"xsdba in blocks of {XSDBA_BEST_BLOCK}, from measured ones of 1 and {options.xsdba_cells}"
+    print(f"{options.cells} cells ({measured}) x {options.years} years; one thread, CPU time per cell")
+    cores = len(os.sched_getaffinity(0))
+    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}, on {cores} cores")
     print_table(results)
     print(json.dumps({**flat(results), "load_before": before}))
 

@@ -51,7 +51,7 @@ def sortable_keys(values, keys, order):
 
 @inlined
 def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
-    """Move keys and indices to their places by the eleven bits at ``shift``; each digit begins where ``starts`` says."""
+    """Move keys and indices to their places by the eleven bits at ``shift``; digits begin where ``starts`` says."""
     for index in range(n_valid):
         key = keys[index]
         digit = (np.uint64(key) >> shift) & _DIGIT_MASK

@@ -1,7 +1,7 @@
 """Detrended quantile mapping by day of year on numpy arrays (cell, time), as fast as the machine allows.
 
 The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
-the kernels hold no GIL: each thread takes a few cells of a block at a time, and results do not depend on who took which.
+the kernels hold no GIL: each thread takes a few cells of a block at a time; results do not depend on who took which.
 Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import adjust_kernels, preparation_kernels, quantile_kernels
-from espo_luigi.science.windows import WindowPlan, plan_windows
+from espo_luigi.science.windows import WindowPlan, check_window, group_days, joined
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 8
@@ -192,13 +192,13 @@ def plan_adjustment(
     """
     if not 0 < fraction < 1:
         raise DataError(f"A LOESS fraction of {fraction}; the kernels do fractions between 0 and 1. Use xsdba.")
-    windows = plan_windows(dayofyear, window)
-    if windows.dayofyear[-1] > n_training_days + 1:
+    check_window(window)
+    days_present, groups = group_days(dayofyear)
+    if days_present[-1] > n_training_days + 1:
         raise DataError(
-            f"The simulation has day of year {windows.dayofyear[-1]} and the training ends at {n_training_days}; "
+            f"The simulation has day of year {days_present[-1]} and the training ends at {n_training_days}; "
             "train in the simulation's calendar."
         )
-    groups = np.split(windows.centres, windows.centre_start[1:-1])
     firsts = _first_groups(groups)
     centres = [groups[first] for first in firsts]
     kinds, run_kinds = _kinds_of_years([np.asarray(days)[one].astype(np.int64) for one in centres])
@@ -207,12 +207,11 @@ def plan_adjustment(
         window,
         fraction,
         (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
-        windows.dayofyear,
+        days_present,
         np.asarray(firsts, dtype=np.int64),
         np.diff([*firsts, len(groups)]),
         run_kinds,
-        np.concatenate(centres),
-        np.concatenate([[0], np.cumsum([one.size for one in centres])]),
+        *joined(centres),
         points,
         spacings,
         weights,

@@ -34,6 +34,23 @@ class WindowPlan(NamedTuple):
     flip_start: np.ndarray
 
 
+class DayGroups(NamedTuple):
+    """Time steps by day of year: the days that occur, ascending, and each one's time steps, ascending."""
+
+    dayofyear: np.ndarray
+    centres: list[np.ndarray]
+
+
+def group_days(dayofyear: np.ndarray) -> DayGroups:
+    """Group time steps by day of year."""
+    dayofyear = np.asarray(dayofyear)
+    counts = np.bincount(dayofyear)
+    order = np.argsort(dayofyear.astype(np.int16), kind="stable").astype(np.int32)
+    ends = np.cumsum(counts)
+    days = np.flatnonzero(counts)
+    return DayGroups(days, [order[ends[day] - counts[day] : ends[day]] for day in days])
+
+
 def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     """Lay out centred windows over a series of days, by position as xsdba's rolling windows are.
 
@@ -42,16 +59,29 @@ def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     DataError
         If the window is not an odd number from 1 to 127, or windows of one day of year overlap.
     """
-    dayofyear = np.asarray(dayofyear)
+    check_window(window)
+    groups = group_days(dayofyear)
+    flips = _flips(groups.centres, len(dayofyear), window)
+    centres, centre_start = joined(groups.centres)
+    return WindowPlan(window, groups.dayofyear, centres, centre_start, *joined(flips))
+
+
+def check_window(window: int) -> None:
+    """Check that the kernels can do windows of so many days.
+
+    Raises
+    ------
+    DataError
+        If not.
+    """
     if not (1 <= window <= LONGEST_WINDOW and window % 2):
         raise DataError(f"A window of {window} days; the kernels do odd windows of 1 to {LONGEST_WINDOW}. Use xsdba.")
-    groups, group_of_time = np.unique(dayofyear, return_inverse=True)
-    centres = np.argsort(group_of_time, kind="stable").astype(np.int32)
-    centre_start = np.searchsorted(group_of_time[centres], np.arange(groups.size + 1)).astype(np.int64)
-    flips = _flips(np.split(centres, centre_start[1:-1]), dayofyear.size, window)
-    flip_start = np.concatenate([[0], np.cumsum([part.size for part in flips])]).astype(np.int64)
-    joined = np.concatenate(flips) if flips else np.empty(0)
-    return WindowPlan(window, groups.astype(np.int64), centres, centre_start, joined.astype(np.int32), flip_start)
+
+
+def joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Join time steps into one array, and say where each part begins and the last one ends."""
+    starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
+    return np.concatenate(parts).astype(np.int32), starts
 
 
 def _flips(centres_by_group: list[np.ndarray], n_times: int, window: int) -> list[np.ndarray]:

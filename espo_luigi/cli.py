@@ -39,6 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the rules, their parameters and their outputs")
     rules.set_defaults(run=_rules)
 
+    script = commands.add_parser("script", help="print the sbatch script of a task, and its Dask layout")
+    script.add_argument("task", help="such as Train")
+    script.add_argument("parameters", nargs=argparse.REMAINDER, help="as luigi takes them: --sim-id … --region …")
+    script.add_argument("--module", default="espo_luigi.tasks", help="where the task is defined")
+    script.set_defaults(run=_script)
+
+    for how, text in {"cancel": "cancel the jobs of the run here", "detach": "end its driver; its jobs go on"}.items():
+        stop = commands.add_parser(how, help=text + " (folder: [espo] workdir of luigi.cfg)")
+        stop.set_defaults(run=_stop, how=how)
+
     tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
     tasks.set_defaults(run=_tasks)
     return parser
@@ -63,6 +73,25 @@ def _make(options: argparse.Namespace) -> int:
     summary = build([task], workers=options.workers)
     print(summary.text, file=sys.stderr)
     return 0 if summary.succeeded else 1
+
+
+def _script(options: argparse.Namespace) -> int:
+    from luigi.cmdline_parser import CmdlineParser
+
+    from espo_luigi.engine.slurm import preview
+
+    with CmdlineParser.global_instance(["--module", options.module, options.task, *options.parameters]) as parsed:
+        task = parsed.get_task_obj()
+        task.check()
+        print(preview(task), end="")
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from espo_luigi.engine.slurm import stop_from_outside
+
+    print(stop_from_outside(options.how))
+    return 0
 
 
 def _rules(_options: argparse.Namespace) -> int:

@@ -165,6 +165,6 @@ def wildcard_names(task_class: Any) -> list[str]:
 def ports_of(task_class: type, kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the ports of one kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
     for base in reversed(task_class.__mro__):
-        for name, value in vars(base).items():
+        for name, value in list(vars(base).items()):
             if isinstance(value, kind):
                 yield name, value

@@ -46,8 +46,8 @@ def limit_thread_pools(environment: dict[str, str]) -> None:
 
 
 def scratch_folder() -> str:
-    """Return the fast folder that this job may fill: ``$SLURM_TMPDIR`` on a compute node, else the usual one."""
-    return os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
+    """Return the fast folder that this job may fill: ``[slurm] scratch``, ``$SLURM_TMPDIR``, or the usual one."""
+    return os.environ.get("ESPO_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
 
 
 @contextmanager

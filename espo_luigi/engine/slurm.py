@@ -16,13 +16,15 @@ from espo_luigi.cluster.commands import CommandSettings, SlurmCommands
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import Failure, JobRequest, Progress
 from espo_luigi.cluster.jobs import JobManager
-from espo_luigi.cluster.resources import Resources, parse_memory, parse_time
-from espo_luigi.cluster.slurm import SlurmOptions
-from espo_luigi.cluster.submitter import JobSettings
+from espo_luigi.cluster.records import RecordStore
+from espo_luigi.cluster.resources import GIB, Resources, parse_memory, parse_time
+from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
+from espo_luigi.cluster.stopping import DETACH, cancel_records, request_stop
+from espo_luigi.cluster.submitter import JobSettings, Submitter
 from espo_luigi.engine.jobfile import job_files, write_order
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SLURM_NAMES, SlurmTask
-from espo_luigi.errors import ConfigurationError, JobError
+from espo_luigi.errors import ConfigurationError, JobError, SubmissionError
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +156,32 @@ def commands() -> SlurmCommands:
             max_status_per_second=chosen.max_status_per_second, max_submit_per_second=chosen.max_submit_per_second
         )
     )
+
+
+def preview(task: SlurmTask) -> str:
+    """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
+    request, resources = request_of(task), allocation_of(task)
+    resources.check(task.get_task_family())
+    submitter = Submitter(job_settings(), commands(), RecordStore(state_dir()))
+    name = task_name(request.run, request.rule, request.wildcards)
+    layout = (
+        f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
+        f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB\n"
+    )
+    return render_script(submitter.script_values(request, submitter.plan(name, request, None))) + layout
+
+
+def stop_from_outside(how: str) -> str:
+    """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
+    if request_stop(state_dir(), how):
+        return f"asked the driver of {state_dir()} to {how}"
+    if how == DETACH:
+        return f"no driver works in {state_dir()}: its jobs, if any, go on by themselves"
+    store = RecordStore(state_dir())
+    cancelled = cancel_records(store, commands(), store.all())
+    if cancelled is None:
+        raise SubmissionError("Slurm did not answer: nothing was cancelled; try again later")
+    return f"{cancelled} job(s) cancelled"
 
 
 class SlurmEngine:

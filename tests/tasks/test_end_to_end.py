@@ -15,6 +15,7 @@ from espo_luigi import store, tasks
 from espo_luigi.engine.worker import walk
 from espo_luigi.report.jobs import job_results
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.workflow import RegionWorkflow
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
@@ -149,7 +150,10 @@ def test_the_same_region_made_twice_has_the_same_bytes(here: Path) -> None:
     archive = here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip"
     first = _chunks(archive)
     archive.unlink()
-    assert jobs_of(here, tasks.Move(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    # Wired by hand this time, as a sciluigi workflow: the same graph.
+    assert jobs_of(here, RegionWorkflow(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    (audit,) = (here / "run" / "audit").glob("workflow_regionworkflow_started_*.audit")
+    assert audit.is_file()
     assert _chunks(archive) == first
 
 

@@ -1,0 +1,88 @@
+"""The `espo` command, as a user gives it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def espo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "espo_luigi.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the repository's luigi.cfg and the demo's configuration, as the README's reader has."""
+    here = tmp_path_factory.mktemp("here")
+    (here / "config").symlink_to(REPOSITORY / "config")
+    (here / "luigi.cfg").write_text((REPOSITORY / "luigi.cfg").read_text())
+    return here
+
+
+def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
+    done = espo(folder, "rules")
+    assert done.returncode == 0, done.stderr
+    assert "Train: Rule `train`" in done.stdout
+    assert "{sim_id}+{region}+{var}+training.zarr" in done.stdout
+
+
+def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder: Path) -> None:
+    wanted = folder / "espo-demo" / "final" / "reference" / "Demo-Land+south+noleap.zarr"
+    done = espo(folder, "make", str(wanted))
+    assert done.returncode == 0, done.stderr
+    assert (wanted / "zarr.json").exists()
+    table = espo(folder, "tasks").stdout
+    assert [line.split()[0] for line in table.splitlines()] == ["rule", "RefDefault", "ReferenceCalendar"]
+
+
+def test_a_path_that_no_task_makes_is_an_error_that_names_the_nearest(folder: Path) -> None:
+    done = espo(folder, "make", "espo-demo/final/reference/Demo-Land+suoth+noleap.zarr")
+    assert done.returncode == 1
+    assert "no task makes" in done.stderr
+    assert "--region 'suoth' is not one of: south, middle, north" in done.stderr
+    assert "Demo-Land+south+noleap.zarr" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_script_prints_what_would_be_submitted_and_the_dask_layout(folder: Path) -> None:
+    done = espo(folder, "script", "RefDefault", "--region", "south", "--memory", "60GB", "--qos", "it's $(high)")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --mem=61440M" in done.stdout
+    assert "#SBATCH --cpus-per-task=10" in done.stdout
+    assert '#SBATCH --qos="it\'s $(high)"' in done.stdout
+    assert "# Dask in the job: 2 worker(s) x 5 thread(s), 29.0 GiB each of 60.0 GiB" in done.stdout
+    assert not (folder / "slurm_logs").exists()
+
+
+def test_script_refuses_sizing_that_does_not_divide(folder: Path) -> None:
+    done = espo(folder, "script", "RefDefault", "--region", "south", "--n-workers", "3")
+    assert done.returncode == 1
+    assert "cpus_per_task = 10 cannot be shared equally by n_workers = 3" in done.stderr
+
+
+def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path, tmp_path: Path) -> None:
+    from espo_luigi.demo import ensure_demo
+
+    raw = ensure_demo({"folder": str(folder / "espo-demo" / "raw"), "seed": 1})
+    broken = raw / "reconstruction" / "tasmax_day_broken_historical_r1i1p1f1_gn_19500101-19501231.nc"
+    broken.write_bytes(b"not NetCDF")
+    try:
+        done = espo(folder, "catalog", str(raw / "reconstruction"), "--out", str(tmp_path / "cat.json"))
+    finally:
+        broken.unlink()
+    assert done.returncode == 0, done.stderr
+    assert "3 file(s)" in done.stdout
+    assert broken.name in done.stdout
+    assert json.loads((tmp_path / "cat.json").read_text())["assets"]["column_name"] == "path"
+
+
+def test_detach_without_a_driver_says_so(folder: Path) -> None:
+    done = espo(folder, "detach")
+    assert done.returncode == 0
+    assert "no driver works in" in done.stdout

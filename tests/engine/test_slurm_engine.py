@@ -100,7 +100,7 @@ def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver, signum: signal.Signals) -> None:
-    foreign = driver.cluster.run("sbatch", "--parsable", "--job-name=foreign", "--wrap", "sleep 300").strip()
+    foreign = driver.cluster.run("sbatch", "--parsable", "--job-name=foreign", "--output=/dev/null", "--wrap", "sleep 300").strip()
     try:
         process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
         driver.wait_for_starts(3)

@@ -117,18 +117,31 @@ def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
 
 
 def _check_inside(path: str, domain: str, box: Region, host: Region) -> None:
-    (south, north), (host_south, host_north) = box.lat_bnds, host.lat_bnds
-    if host_south <= south and north <= host_north and _inside_longitudes(box, host):
-        return
-    raise ConfigurationError(
-        f"`{path}`: the domain {domain} ({_shown(box)}) is not inside its host {host.name} ({_shown(host)}). "
-        "Choose another host, or a smaller domain."
-    )
+    """Refuse a domain that its host does not touch; of one that sticks out, what lies inside is taken."""
+    latitudes = _common(box.lat_bnds, host.lat_bnds)
+    longitudes = max((_common(_turned(box.lon_bnds, turn), host.lon_bnds) for turn in (-360, 0, 360)), key=_length)
+    if _length(latitudes) <= 0 or _length(longitudes) <= 0:
+        raise ConfigurationError(
+            f"`{path}`: the domain {domain} ({_shown(box)}) is not inside its host {host.name} ({_shown(host)}). "
+            "Choose another host, or another domain."
+        )
+    if _length(latitudes) < _length(box.lat_bnds) or _length(longitudes) < _length(box.lon_bnds):
+        logger.warning(
+            "`%s`: the domain %s (%s) sticks out of its host %s (%s): only what lies inside is diagnosed.",
+            *(path, domain, _shown(box), host.name, _shown(host)),
+        )
 
 
-def _inside_longitudes(box: Region, host: Region) -> bool:
-    (west, east), (host_west, host_east) = box.lon_bnds, host.lon_bnds
-    return any(host_west <= west + turn and east + turn <= host_east for turn in (-360, 0, 360))
+def _common(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def _length(bounds: tuple[float, float]) -> float:
+    return bounds[1] - bounds[0]
+
+
+def _turned(bounds: tuple[float, float], turn: float) -> tuple[float, float]:
+    return bounds[0] + turn, bounds[1] + turn
 
 
 def _shown(box: Region) -> str:

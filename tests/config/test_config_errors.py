@@ -134,10 +134,17 @@ def test_a_domain_without_a_host_is_an_error(load_with: Any) -> None:
     assert "`off-diag.steps.ref.domain.Dene` is missing" in text
 
 
-def test_a_domain_that_leaves_its_host_is_an_error_with_both_boxes(load_with: Any) -> None:
-    text = message(load_with, "off-diag: {domains: {Ute: {lat_bnds: [46, 48]}}}")
-    assert "the domain Ute (46..48 degrees north, -70..-65 degrees east) is not inside its host south" in text
+def test_a_domain_outside_its_host_is_an_error_with_both_boxes(load_with: Any) -> None:
+    text = message(load_with, "off-diag: {domains: {Ute: {lat_bnds: [48, 49]}}}")
+    assert "the domain Ute (48..49 degrees north, -70..-65 degrees east) is not inside its host south" in text
     assert "(45..47.05 degrees north, -80..-60 degrees east)" in text
+
+
+def test_a_domain_that_sticks_out_of_its_host_is_taken_as_far_as_it_lies_inside(
+    load_with: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load_with("off-diag: {domains: {Ute: {lat_bnds: [46, 48]}}}").off_diag.domains["Ute"].lat_bnds == (46, 48)
+    assert "sticks out of its host south (45..47.05 degrees north" in caplog.text
 
 
 def test_a_domain_may_have_longitudes_from_0_to_360(load_with: Any) -> None:

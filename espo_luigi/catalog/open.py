@@ -16,6 +16,7 @@ from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import calendar_of, floor_to_day
 from espo_luigi.science.extract import check_regular, normalise_coordinates, to_canonical_units
 
 logger = logging.getLogger(__name__)
@@ -126,11 +127,10 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Da
 
 def _floored(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
     try:
-        return ds.assign_coords(time=ds["time"].dt.floor("D").assign_attrs(ds["time"].attrs))
-    except (AttributeError, TypeError) as error:
-        raise DataError(
-            f"{asset.path}: time holds {ds['time'].dtype}, not dates ({error}); expected CF times."
-        ) from None
+        calendar_of(ds)
+    except DataError:
+        raise DataError(f"{asset.path}: time holds {ds['time'].dtype}, not dates; expected CF times.") from None
+    return floor_to_day(ds)
 
 
 def _within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:

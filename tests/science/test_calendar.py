@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
+from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, floor_to_day, minimum_calendar
 
 
 def daily(
@@ -127,3 +127,12 @@ def test_converting_to_360_days_is_what_xarray_does_date_by_date(calendar: str, 
     data["time"].attrs["standard_name"] = "time"
     expected = data.convert_calendar("360_day", align_on="year")
     xr.testing.assert_identical(convert(data, "360_day"), expected)
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+def test_flooring_to_the_day_is_what_xarray_does_date_by_date(calendar: str) -> None:
+    times = xr.date_range("2003-12-28T12:00:00", periods=100, calendar=calendar, use_cftime=calendar != "standard")
+    data = xr.DataArray(np.arange(100.0), dims="time", coords={"time": times}, name="pr")
+    floored = floor_to_day(data)
+    assert list(floored.time.values) == list(data.time.dt.floor("D").values)
+    assert floor_to_day(floored) is floored

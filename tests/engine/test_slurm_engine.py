@@ -1,6 +1,5 @@
 """Luigi tasks as jobs of a real Slurm: the command that users give, its signals, its death and its second coming."""
 
-import os
 import random
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
 
-_MISSING = missing_packages(False) if not os.environ.get("ESPO_REQUIRE_REAL_PARTS") else None
+_MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 HERE = Path(__file__).parent
 
@@ -100,7 +99,8 @@ def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver, signum: signal.Signals) -> None:
-    foreign = driver.cluster.run("sbatch", "--parsable", "--job-name=foreign", "--output=/dev/null", "--wrap", "sleep 300").strip()
+    options = ("--parsable", "--job-name=foreign", "--output=/dev/null")
+    foreign = driver.cluster.run("sbatch", *options, "--wrap", "sleep 300").strip()
     try:
         process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
         driver.wait_for_starts(3)

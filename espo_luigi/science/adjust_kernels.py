@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import compiled, inlined
-from espo_luigi.science.quantile_kernels import TILE, pad_series, window_counts, window_sums
+from espo_luigi.science.compiled import compiled, contracted, inlined
+from espo_luigi.science.quantile_kernels import TILE, copy_to, pad_series, window_counts, window_sums
 
 # Days of year that are treated together: their rows of factors fit in the first-level cache.
 BLOCK = 32
@@ -107,7 +107,7 @@ def weigh_classes(points, n_points, fraction, spacings, weights, firsts):
         loess_weights(points[index, :n], fraction, spacings[index], weights[index, :n], firsts[index, :n])
 
 
-@inlined
+@contracted
 def smooth_block(means, weights, firsts, trends):
     """Weigh the means (year, day) of a block into trends; the places after the last year are zeros.
 
@@ -145,12 +145,45 @@ def smooth_incomplete(x, means, fraction, spacing, trends):
 
 
 @inlined
+def middle(left, right):
+    """Return the point halfway, in float64."""
+    return 0.5 * (np.float64(left) + np.float64(right))
+
+
+@inlined
+def fill_complete_table(factors, nearest, historical_quantiles, known_x, known_factors, middles, edges, edge_factors):
+    """Lay out one day of year none of whose quantiles and factors is NaN (see ``fill_table``)."""
+    last = factors.size - 1
+    copy_to(known_x, historical_quantiles)
+    copy_to(known_factors, nearest)
+    middles[last:] = np.inf
+    for index in range(last):
+        middles[index] = middle(historical_quantiles[index], historical_quantiles[index + 1])
+    edges[0], edges[1] = historical_quantiles[0], historical_quantiles[last]
+    edge_factors[0], edge_factors[1] = factors[0], factors[last]
+    return factors.size
+
+
+@inlined
+def all_known(factors, historical_quantiles):
+    """Whether no factor and no quantile is NaN."""
+    n_missing = 0
+    for index in range(factors.size):
+        n_missing += np.isnan(factors[index]) | np.isnan(historical_quantiles[index])
+    return n_missing == 0
+
+
+@inlined
 def fill_table(factors, nearest, historical_quantiles, known_x, known_factors, middles, edges, edge_factors):
     """Lay out one day of year for the search: its points without NaN, the middles between them, and its ends.
 
     Returns the number of points. The ends are the first and last quantile and factor that are not NaN, as xsdba has it;
     ``nearest`` are the factors of points that are found as nearest (see ``quantile_mapping.settle_ties``).
     """
+    if all_known(factors, historical_quantiles):
+        return fill_complete_table(
+            factors, nearest, historical_quantiles, known_x, known_factors, middles, edges, edge_factors
+        )
     count = 0
     edges[:] = np.nan
     edge_factors[:] = np.nan
@@ -167,22 +200,29 @@ def fill_table(factors, nearest, historical_quantiles, known_x, known_factors, m
             known_x[count] = x
             known_factors[count] = nearest[index]
             if count > 0:
-                middles[count - 1] = 0.5 * (known_x[count - 1] + known_x[count])
+                middles[count - 1] = middle(known_x[count - 1], known_x[count])
             count += 1
     return count
 
 
 @inlined
-def nearest_in_row(x, middles, row):
+def nearest_in_row(x, row, counts, known_x, middles):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    Comparing with all of them is vectorised, and faster than a bisection, half of whose branches are mispredicted;
-    unsigned indices spare numba's handling of negative ones.
+    Comparing with all of them is vectorised, and faster than a bisection, half of whose branches are mispredicted. In
+    float32 none is counted too many (rounding keeps order), and the few too little are made up for in float64. Unsigned
+    indices spare numba's handling of negative ones.
     """
-    position = np.uint64(0)
+    row = np.uint64(row)
+    rounded = np.float32(x)
+    position = np.int32(0)
     for index in range(middles.shape[1]):
-        position += np.uint64(middles[np.uint64(row), np.uint64(index)] < x)
-    return position
+        position = np.int32(position + np.int32(middles[row, np.uint64(index)] < rounded))
+    place = np.uint64(position)
+    last = np.uint64(counts[row] - 1)
+    while place < last and middle(known_x[row, place], known_x[row, place + np.uint64(1)]) < x:
+        place += np.uint64(1)
+    return place
 
 
 @inlined
@@ -190,14 +230,14 @@ def nearest_factor(x, row, counts, known_x, known_factors, middles):
     """Return the factor of the point nearest to (x, row): another row can win only if it is nearer than the best."""
     best, factor = np.inf, np.nan
     if counts[row] > 0:
-        place = nearest_in_row(x, middles, row)
+        place = nearest_in_row(x, row, counts, known_x, middles)
         best = (x - known_x[row, place]) ** 2
         factor = known_factors[row, place]
     away = 1
     while away * away < best and (row - away >= 0 or row + away < counts.size):
         for other in (row - away, row + away):
             if 0 <= other < counts.size and counts[other] > 0:
-                place = nearest_in_row(x, middles, other)
+                place = nearest_in_row(x, other, counts, known_x, middles)
                 distance = (x - known_x[other, place]) ** 2 + away * away
                 if distance < best:
                     best = distance
@@ -219,14 +259,14 @@ def window_means(scaled, half, window, padded, means):
     """Fill ``means`` with the windowed mean of every time step, NaN where the window holds nothing."""
     counts = np.empty(scaled.size, dtype=np.int32)
     lanes = np.empty((8, TILE), dtype=scaled.dtype)
-    pad_series(scaled, half, padded)
+    has_missing = pad_series(scaled, half, padded)
     window_sums(padded, window, lanes, means)
-    window_counts(scaled, half, counts)
-    complete = True
+    window_counts(scaled, half, has_missing, counts)
+    fewest = counts[0]
     for time in range(means.size):
-        complete &= counts[time] > 0
+        fewest = min(fewest, counts[time])
         means[time] = np.float64(means[time]) / counts[time]
-    return complete
+    return fewest > 0
 
 
 @inlined
@@ -295,8 +335,10 @@ def find_factors(anomalies, rows, tables, factors):
         elif x > edges[row, 1]:
             factors[day] = edge_factors[row, 1]
         else:
-            place = nearest_in_row(x, middles, row)
-            factors[day] = known_factors[row, place]
+            place = np.uint64(0)
+            if counts[row] > 0:
+                place = nearest_in_row(x, row, counts, known_x, middles)
+                factors[day] = known_factors[row, place]
             if counts[row] == 0 or abs(x - known_x[row, place]) > 1:
                 factors[day] = nearest_factor(x, rows[day], counts, known_x, known_factors, middles)
 
@@ -325,11 +367,11 @@ def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, pl
     """Adjust each cell; scratch is per call and stays in the second-level cache."""
     n_times, half = simulation.shape[1], plan.window // 2
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
-    size = (n_quantiles + 7) // 8 * 8
+    size = (n_quantiles + 15) // 16 * 16
     counts = np.empty(n_rows, dtype=np.int64)
     known_x = np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype)
     known_factors = np.empty((n_rows, n_quantiles), dtype=factors.dtype)
-    middles = np.empty((n_rows, size))
+    middles = np.empty((n_rows, size), dtype=np.float32)
     edges = np.empty((n_rows, 2))
     edge_factors = np.empty((n_rows, 2))
     tables = (counts, known_x, known_factors, middles, edges, edge_factors)

@@ -36,6 +36,11 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(nogil=True, error_model="numpy")(function)
 
 
+def contracted(function: Callable[..., Any]) -> Any:
+    """Like ``inlined``, where multiplying and adding in one step may spare a rounding: for float64 sums."""
+    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
+
+
 @intrinsic
 def count_ones(typing_context, word):  # type: ignore[no-untyped-def]
     """Count the bits set in a 64-bit word (LLVM ``ctpop``)."""

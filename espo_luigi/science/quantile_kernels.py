@@ -100,11 +100,16 @@ def sort_cell(values, keys, ranks, sorted_values):
 
 @inlined
 def pad_series(values, half, padded):
-    """Copy ``values`` into ``padded``, ``half`` places in, with zeros for NaN and at both ends."""
+    """Copy ``values`` into ``padded``, ``half`` places in, with zeros for NaN and at both ends; return whether any is."""
     padded[:half] = 0
     padded[half + values.size :] = 0
+    inner = padded[half : half + values.size]
+    n_missing = 0
     for index in range(values.size):
-        padded[half + index] = 0 if np.isnan(values[index]) else values[index]
+        missing = np.isnan(values[index])
+        n_missing += missing
+        inner[index] = 0 if missing else values[index]
+    return n_missing > 0
 
 
 @inlined
@@ -115,26 +120,48 @@ def add_to(total, part):
 
 
 @inlined
+def copy_to(target, source):
+    """Copy ``source`` into ``target``; faster than assigning a slice."""
+    for place in range(target.size):
+        target[place] = source[place]
+
+
+@inlined
+def add_two_to(total, one, other):
+    """Add ``one`` and then ``other`` to ``total`` in place."""
+    for place in range(total.size):
+        total[place] = total.dtype.type(total[place] + one[place]) + other[place]
+
+
+@inlined
+def add_lanes(one, two, three, four, total):
+    """Set ``total`` to ``one`` + ``two`` and ``three`` + ``four``, summed."""
+    for place in range(total.size):
+        pair = total.dtype.type(one[place] + two[place])
+        total[place] = pair + total.dtype.type(three[place] + four[place])
+
+
+@inlined
 def tile_sums(padded, window, lanes, total):
     """Sum the windows that begin at each place of ``total``, in the order of numpy's pairwise summation (to 128)."""
     size = total.size
     done = window - window % 8
     if window < 8:
-        total[:] = padded[:size]
+        copy_to(total, padded)
         done = 1
     else:
         for lane in range(8):
-            lanes[lane, :size] = padded[lane : lane + size]
+            copy_to(lanes[lane, :size], padded[lane : lane + size])
         for offset in range(8, done):
             add_to(lanes[offset % 8, :size], padded[offset : offset + size])
-        for lane in (0, 2, 4, 6):
-            add_to(lanes[lane, :size], lanes[lane + 1, :size])
-        add_to(lanes[0, :size], lanes[2, :size])
-        add_to(lanes[4, :size], lanes[6, :size])
-        add_to(lanes[0, :size], lanes[4, :size])
-        total[:] = lanes[0, :size]
-    for offset in range(done, window):
-        add_to(total, padded[offset : offset + size])
+        add_lanes(lanes[0, :size], lanes[1, :size], lanes[2, :size], lanes[3, :size], total)
+        add_lanes(lanes[4, :size], lanes[5, :size], lanes[6, :size], lanes[7, :size], lanes[0, :size])
+        add_to(total, lanes[0, :size])
+    for offset in range(done, window - 1, 2):
+        one, other = padded[offset : offset + size], padded[offset + 1 : offset + 1 + size]
+        add_two_to(total, one, other)
+    if (window - done) % 2:
+        add_to(total, padded[window - 1 : window - 1 + size])
 
 
 @inlined
@@ -145,9 +172,15 @@ def window_sums(padded, window, lanes, sums):
 
 
 @inlined
-def window_counts(values, half, counts):
+def window_counts(values, half, has_missing, counts):
     """Count the values that are not NaN in the centred window of every time step."""
     size = values.size
+    if not has_missing:
+        counts[:] = 2 * half + 1
+        for index in range(min(half, size)):
+            counts[index] = min(index, half) + 1 + min(size - 1 - index, half)
+            counts[size - 1 - index] = counts[index]
+        return
     count = 0
     for index in range(-half, size):
         if index + half < size and not np.isnan(values[index + half]):
@@ -332,9 +365,9 @@ def series_means(values, plan, means):
     lanes = np.empty((8, TILE), dtype=values.dtype)
     sums = np.empty(values.size, dtype=values.dtype)
     counts = np.empty(values.size, dtype=np.int32)
-    pad_series(values, half, padded)
+    has_missing = pad_series(values, half, padded)
     window_sums(padded, plan.window, lanes, sums)
-    window_counts(values, half, counts)
+    window_counts(values, half, has_missing, counts)
     for group in range(means.size):
         means[group] = group_mean(sums, counts, plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]])
 

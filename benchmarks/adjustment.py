@@ -173,10 +173,10 @@ def xsdba_train_and_adjust(variable: str, series: Series, prepared: Any) -> tupl
 
 
 def peak_of(variable: str, n_cells: int, n_years: int) -> float:
-    """Peak resident MB of a process that trains on and adjusts so many cells with our kernels on one thread."""
+    """Peak resident MB of a process that adjusts a block of so many cells with our kernels on one thread."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import adjustment as a;"
-        "a.our_steps(sys.argv[2], a.make_in_parts(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])), 1);"
+        "a.adjust_repeated(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]));"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     arguments = [str(Path(__file__).parent), variable, str(n_cells), str(n_years)]
@@ -184,11 +184,20 @@ def peak_of(variable: str, n_cells: int, n_years: int) -> float:
     return float(done.stdout) / 1024
 
 
-def make_in_parts(variable: str, n_cells: int, n_years: int) -> Series:
-    """Series whose making needs no memory beyond themselves: a few cells, repeated."""
-    few = make(variable, 10, n_years)
-    picked = np.arange(n_cells) % 10
-    return Series(few.reference[picked], few.historical[picked], few.simulation[picked])
+def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
+    """Adjust a block made of a few cells again and again, whose making needs no memory beyond itself."""
+    from espo_luigi.science import quantile_mapping as qm
+    from espo_luigi.science.windows import plan_windows
+
+    few = make(variable, 4, n_years)
+    kind, days = KINDS[variable], np.arange(few.simulation.shape[1])
+    plan = plan_windows(days[: few.reference.shape[1]] % DAYS + 1, WINDOW)
+    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
+    training = qm.train(few.reference + 1, few.historical + 1, plan, quantiles=quantiles, kind=kind)
+    picked = np.arange(n_cells) % 4
+    repeated = qm.Training(*(one[picked] for one in training))
+    made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
+    qm.adjust(few.simulation[picked], repeated, made, kind=kind)
 
 
 def floor_seconds(series: Series) -> dict[str, float]:
@@ -311,7 +320,7 @@ def main() -> None:
     parser.add_argument(
         "--xsdba-cells",
         type=int,
-        default=20,
+        default=100,
         help="cells of xsdba's larger block (see at_best_block); from 300 on it is measured as it is",
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

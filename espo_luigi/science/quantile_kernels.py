@@ -100,7 +100,7 @@ def sort_cell(values, keys, ranks, sorted_values):
 
 @inlined
 def pad_series(values, half, padded):
-    """Copy ``values`` into ``padded``, ``half`` places in, with zeros for NaN and at both ends; return whether any is."""
+    """Copy ``values`` into ``padded``, ``half`` places in, zeros for NaN and at both ends; return whether any is NaN."""
     padded[:half] = 0
     padded[half + values.size :] = 0
     inner = padded[half : half + values.size]

@@ -108,7 +108,7 @@ def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(autouse=True)
-def started_early() -> None:
+def started_early(timed_out: Handle) -> None:
     """Begin the job that takes longest with the first test."""
 
 
@@ -134,7 +134,7 @@ def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
 
 def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", ["memory", "succeed"], seconds=8, retries=2, memory_bytes=50 * MIB))
+        handle = manager.submit(work.request("a", ["memory", "succeed"], seconds=5, retries=2, memory_bytes=50 * MIB))
         eventually(lambda: handle.progress.attempt == 2, 30)
         asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
         success_of(handle)
@@ -148,8 +148,10 @@ def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: Th
     assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
 
 
-def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
         crashed = manager.submit(work.request("crash", "die", retries=1))
         silent = manager.submit(work.request("silent", "nothing", retries=0))
         assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
@@ -165,8 +167,10 @@ def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: Throwaw
     assert len(work.starts()) == 1
 
 
-def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
         outcome = success_of(
             manager.submit(work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5))
         )
@@ -201,18 +205,22 @@ def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_a
     assert len(work.starts()) == 1
 
 
-def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
         options = SlurmOptions(nodelist="n4")
         handle = manager.submit(work.request("a", seconds=3, cpus_per_task=64, options=options))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
-        urgent = cluster.run(
+        urgent = without_accounting.run(
             "sbatch", "--parsable", "--partition=urgent", "--nodelist=n4", "--cpus-per-task=64", "--wrap=sleep 2"
         )
         eventually(state_is(handle, "PENDING"))
-        eventually(lambda: not cluster.run("squeue", "--noheader", f"--jobs={urgent.strip()}", check=False).strip())
-        _start_at_once(cluster, job_id, at_work(handle))
+        eventually(
+            lambda: not without_accounting.run("squeue", "--noheader", f"--jobs={urgent.strip()}", check=False).strip()
+        )
+        _start_at_once(without_accounting, job_id, at_work(handle))
         outcome = success_of(handle, 60)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 
@@ -233,20 +241,20 @@ def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cl
 
 
 def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_that_failed(
-    work: Work, cluster: ThrowawayCluster
+    work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    with running(work, cluster) as manager:
+    with running(work, without_accounting) as manager:
         handle = manager.submit(work.request("a", seconds=4))
         eventually(at_work(handle))
         node, first = handle.progress.node, job_id_of(handle)
-        cluster.run("scontrol", "update", f"JobId={first}", "Requeue=0")
-        cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        without_accounting.run("scontrol", "update", f"JobId={first}", "Requeue=0")
+        without_accounting.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
             eventually(lambda: job_id_of(handle) != first)
-            excluded = cluster.run("scontrol", "show", "job", job_id_of(handle))
+            excluded = without_accounting.run("scontrol", "show", "job", job_id_of(handle))
             outcome = success_of(handle, 60)
         finally:
-            _resume(cluster, node)
+            _resume(without_accounting, node)
     assert f"ExcNodeList={node}" in excluded
     assert outcome.attempts == 1
 
@@ -327,8 +335,8 @@ def test_what_slurm_will_never_take_fails_at_once_with_its_words(
         assert manager.commands.counts["sbatch"] == 1
 
 
-def test_memory_larger_than_any_node_fails_at_once(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+def test_memory_larger_than_any_node_fails_at_once(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
         failure = failure_of(manager.submit(work.request("a", memory_bytes=10**15)), 5)
     assert failure.cause is Cause.REFUSED and "not available" in failure.message
 
@@ -534,13 +542,13 @@ def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(
 
 
 def _start_at_once(cluster: ThrowawayCluster, job_id: str, until: Callable[[], bool]) -> None:
-    # Slurm lets a requeued job wait for two minutes.
-    def started() -> bool:
+    # Slurm lets a requeued job wait for two minutes; in the second of its requeueing, a node would refuse to start it.
+    time.sleep(2)
+    deadline = time.monotonic() + 20
+    while not until():
         cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
-        time.sleep(0.3)
-        return until()
-
-    eventually(started)
+        assert time.monotonic() < deadline, cluster.run("scontrol", "show", "job", job_id)
+        time.sleep(0.5)
 
 
 def _resume(cluster: ThrowawayCluster, node: str) -> None:

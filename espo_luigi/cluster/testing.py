@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from espo_luigi.cluster.testing_conf import ClusterSpec, render_slurm_conf, render_slurmdbd_conf
 from espo_luigi.errors import EspoError
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -48,19 +49,6 @@ def missing_packages(accounting: bool = False) -> str | None:
         return None
     packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
     return f"a real Slurm is needed; not found: {', '.join(missing)}; on Debian: apt-get install {' '.join(packages)}"
-
-
-@dataclass(frozen=True)
-class ClusterSpec:
-    """What to start. Memory in MiB; `conf` and `dbd_conf` are further lines of slurm.conf and slurmdbd.conf."""
-
-    nodes: int = 4
-    cpus: int = 64
-    memory_mib: int = 200_000
-    accounting: bool = False
-    min_job_age: int = 300
-    conf: tuple[str, ...] = ()
-    dbd_conf: tuple[str, ...] = ()
 
 
 @dataclass
@@ -107,10 +95,6 @@ class ThrowawayCluster:
         """The environment in which Slurm's commands speak to this cluster."""
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _SEARCH_PATH}
 
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        return tuple(f"n{i}" for i in range(1, self.spec.nodes + 1))
-
     def run(self, *command: str, check: bool = True) -> str:
         """Run one of Slurm's commands on this cluster and return what it wrote to stdout."""
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
@@ -153,7 +137,7 @@ class ThrowawayCluster:
         if "slurmctld" in self.pids and self.run("squeue", "--noheader", check=False):
             self.run("scancel", "--user", getpass.getuser(), check=False)
             _wait(lambda: not self.run("squeue", "--noheader", check=False), 10)
-        for name in (*self.node_names, "slurmctld", "slurmdbd", "mariadbd", "munged"):
+        for name in (*self.spec.node_names, "slurmctld", "slurmdbd", "mariadbd", "munged"):
             self.stop_daemon(name)
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -163,15 +147,15 @@ class ThrowawayCluster:
         self.folder.chmod(0o755)
         for name in ("log", "state", "spool", "run"):
             (self.folder / name).mkdir(exist_ok=True)
-        names = ("slurmctld", *self.node_names, "slurmdbd", "mariadbd")
+        names = ("slurmctld", *self.spec.node_names, "slurmdbd", "mariadbd")
         self.ports = dict(zip(names, _free_ports(len(names)), strict=True))
-        (self.folder / "slurm.conf").write_text(render_slurm_conf(self))
+        (self.folder / "slurm.conf").write_text(render_slurm_conf(self.spec, self.folder, self.ports))
         self._start_munge()
         if self.spec.accounting:
             self._start_accounting()
         self.start_daemon("slurmctld")
         self.wait_for_controller()
-        for name in self.node_names:
+        for name in self.spec.node_names:
             self.start_daemon(name)
         self._wait_for("all nodes to be idle", self._all_idle, 30)
 
@@ -193,7 +177,7 @@ class ThrowawayCluster:
             "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'throwaway'; GRANT ALL ON slurm_acct.* TO slurm@'127.0.0.1'"
         )
         conf = self.folder / "slurmdbd.conf"
-        conf.write_text(render_slurmdbd_conf(self))
+        conf.write_text(render_slurmdbd_conf(self.spec, self.folder, self.ports))
         conf.chmod(0o600)
         self.start_daemon("slurmdbd")
         self._wait_for("slurmdbd to answer", self._dbd_answers, 30)
@@ -255,84 +239,6 @@ class ThrowawayCluster:
     def _save(self) -> None:
         saved = {"accounting": self.spec.accounting, "nodes": self.spec.nodes, "ports": self.ports, "pids": self.pids}
         (self.folder / "cluster.json").write_text(json.dumps(saved))
-
-
-def render_slurm_conf(cluster: ThrowawayCluster) -> str:
-    """Text of slurm.conf: virtual nodes, memory enforced by polling, two partitions of which one preempts the other."""
-    spec, folder, ports = cluster.spec, cluster.folder, cluster.ports
-    host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    lines = [
-        "ClusterName=throwaway",
-        f"SlurmctldHost={host}(127.0.0.1)",
-        f"SlurmctldPort={ports['slurmctld']}",
-        f"SlurmUser={user}",
-        f"SlurmdUser={user}",
-        "AuthType=auth/munge",
-        f"AuthInfo=socket={folder}/run/munge.sock",
-        f"StateSaveLocation={folder}/state",
-        f"SlurmdSpoolDir={folder}/spool/%n",
-        f"SlurmctldPidFile={folder}/run/slurmctld.pid",
-        f"SlurmdPidFile={folder}/run/slurmd-%n.pid",
-        f"SlurmctldLogFile={folder}/log/slurmctld.log",
-        f"SlurmdLogFile={folder}/log/slurmd-%n.log",
-        "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
-        "MpiDefault=none",
-        "SwitchType=switch/none",
-        "SelectType=select/cons_tres",
-        "SelectTypeParameters=CR_CPU_Memory",
-        "SlurmdParameters=config_overrides",
-        "SchedulerParameters=bf_interval=2,sched_min_interval=200000,batch_sched_delay=1",
-        # Without cgroups, memory is only enforced by polling the processes' sizes.
-        "JobAcctGatherType=jobacct_gather/linux",
-        "JobAcctGatherFrequency=task=2",
-        "JobAcctGatherParams=OverMemoryKill",
-        "PreemptType=preempt/partition_prio",
-        "PreemptMode=REQUEUE",
-        "KillWait=5",
-        f"MinJobAge={spec.min_job_age}",
-        "ReturnToService=2",
-        "PropagateResourceLimits=NONE",
-        f"AccountingStorageType=accounting_storage/{'slurmdbd' if spec.accounting else 'none'}",
-        *(_accounting_lines(cluster) if spec.accounting else []),
-        f"NodeName=DEFAULT CPUs={spec.cpus} RealMemory={spec.memory_mib}",
-        *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[name]}" for name in cluster.node_names),
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=7-00:00:00 PriorityTier=1",
-        "PartitionName=urgent Nodes=ALL MaxTime=7-00:00:00 PriorityTier=2",
-        *spec.conf,
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _accounting_lines(cluster: ThrowawayCluster) -> list[str]:
-    # The persistent connection to slurmdbd ignores AuthInfo: its munge socket is given as a "password".
-    return [
-        "AccountingStorageHost=localhost",
-        f"AccountingStoragePort={cluster.ports['slurmdbd']}",
-        f"AccountingStoragePass={cluster.folder}/run/munge.sock",
-    ]
-
-
-def render_slurmdbd_conf(cluster: ThrowawayCluster) -> str:
-    """Text of slurmdbd.conf. DbdHost is ``localhost``: slurmdbd refuses 127.0.0.1."""
-    folder, ports = cluster.folder, cluster.ports
-    lines = [
-        "AuthType=auth/munge",
-        f"AuthInfo=socket={folder}/run/munge.sock",
-        "DbdHost=localhost",
-        f"DbdPort={ports['slurmdbd']}",
-        f"SlurmUser={getpass.getuser()}",
-        f"LogFile={folder}/log/slurmdbd.log",
-        f"PidFile={folder}/run/slurmdbd.pid",
-        "StorageType=accounting_storage/mysql",
-        "StorageHost=127.0.0.1",
-        f"StoragePort={ports['mariadbd']}",
-        "StorageUser=slurm",
-        "StoragePass=throwaway",
-        "StorageLoc=slurm_acct",
-        *cluster.spec.dbd_conf,
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _find(program: str) -> str | None:

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import dask
-from distributed import Client, LocalCluster
+from typing import TYPE_CHECKING, Any
 
 from espo_luigi.cluster.resources import Resources
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ def dask_session(
     dashboard
         Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
     """
+    # A driver imports this module too, and computes nothing.
+    import dask
+    from distributed import Client, LocalCluster
+
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
     several = resources.n_workers > 1
     keywords: dict[str, Any] = {

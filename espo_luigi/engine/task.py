@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import luigi
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
 
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.settings import settings
@@ -58,6 +61,18 @@ class SlurmTask(luigi.Task):
                 parameter.__set_name__(cls, name)
                 setattr(cls, name, parameter)
 
+    @classmethod
+    @functools.cache
+    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+        """Return names and parameters; luigi looks for them nine times a task, and a class has always the same."""
+        return list(super().get_params())
+
+    @classmethod
+    def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
+        known = {} if args else _configured(cls, CmdlineParser.get_instance(), _section(cls.get_task_family()))
+        return list(super().get_param_values(params, args, {**known, **kwargs}))
+
     @property
     def allocation(self) -> Resources:
         """What this task asks for."""
@@ -74,7 +89,7 @@ class SlurmTask(luigi.Task):
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
-        self.allocation.check(self.get_task_family())
+        _check(self.allocation, self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:
         """Return Dask settings for this task's session, on top of the package's own."""
@@ -102,3 +117,24 @@ class SlurmTask(luigi.Task):
         from espo_luigi.engine.engines import engine
 
         engine(settings().engine).stop(self)
+
+
+def _section(family: str) -> tuple[tuple[str, str], ...]:
+    configuration = get_config()
+    return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
+
+
+@functools.lru_cache(maxsize=256)
+def _configured(task: type[SlurmTask], parser: Any, section: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """The values of resources and Slurm options from configuration and command line, which are part of the key."""
+    family = task.get_task_family()
+    return {
+        name: parameter.task_value(family, name)
+        for name, parameter in task.get_params()
+        if name in (*RESOURCE_NAMES, *SLURM_NAMES) and parameter.has_task_value(family, name)
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(allocation: Resources, family: str) -> None:
+    allocation.check(family)

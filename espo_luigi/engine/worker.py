@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import queue
 import signal
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import luigi.interface
 import luigi.worker
-from luigi.scheduler import UNKNOWN
+from luigi.scheduler import PENDING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.engine.engines import close_engines
+from espo_luigi.engine.run import Run, checked_graph
+from espo_luigi.engine.scheduler import LinearScheduler
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError
 
@@ -72,61 +75,18 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         return str(ex)
 
 
+class _Results(queue.SimpleQueue[Any]):
+    """Where threads put how their tasks ended; luigi's queue sends it through a pipe, for processes."""
+
+    def close(self) -> None:
+        """Do what luigi expects of a queue at the end."""
+
+
 class _Remember:
     """The one method of a queue that a task process calls."""
 
     def __init__(self, results: deque[Any]) -> None:
         self.put = results.append
-
-
-class Run:
-    """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._consumers: dict[str, set[str]] = defaultdict(set)
-        self._roots: set[str] = set()
-        self._total = 0
-        self._done = 0
-        self._failures: list[str] = []
-
-    def report(self) -> None:
-        """Say how the run ended: what failed, why, and where the logs are."""
-        if self._failures:
-            logger.error("%d of %d tasks done, %d failed:", self._done, self._total, len(self._failures))
-            for failure in self._failures:
-                logger.error("  %s", failure)
-
-    def planned(self, root: Task, pending: Iterable[Task]) -> None:
-        """Take note of a root and of all tasks that are now pending, and release what none of them needs any more."""
-        waiting = {task.task_id: task for task in pending}
-        for task in waiting.values():
-            for needed in task.deps():
-                self._consumers[needed.task_id].add(task.task_id)
-        self._roots.add(root.task_id)
-        self._total = len(waiting)
-        for task in walk([root]):
-            if task.task_id not in waiting:
-                self._release(task)
-
-    def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
-        """Take note that `task` ended, and release the outputs that it was the last to need."""
-        with self._lock:
-            self._done += succeeded
-            label = task.label() if isinstance(task, SlurmTask) else str(task)
-            logger.info(
-                "[%d/%d] %s %s in %.1f s", self._done, self._total, label, "done" if succeeded else "FAILED", seconds
-            )
-            if not succeeded:
-                self._failures.append((reason.strip() or label).splitlines()[0])
-                return
-            for needed in task.deps():
-                self._consumers[needed.task_id].discard(task.task_id)
-                self._release(needed)
-
-    def _release(self, task: Task) -> None:
-        if isinstance(task, SlurmTask) and task.task_id not in self._roots and not self._consumers[task.task_id]:
-            task.release()
 
 
 def walk(roots: Iterable[Task]) -> Iterator[Task]:
@@ -149,22 +109,22 @@ class EspoWorker(luigi.worker.Worker):
         self._run_of_tasks = Run()
         # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
         self._get_work_response_history: deque[Any] = deque(maxlen=1)
+        self._task_result_queue = _Results()
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run."""
         try:
-            for one in walk([task]):
-                if isinstance(one, SlurmTask):
-                    one.check()
+            graph = checked_graph(task)
         except EspoError as error:
             logger.error("Nothing was started: %s", error)
             self._scheduled_tasks[task.task_id] = task
             self._add_task_history.append((task, UNKNOWN, False))
             self.add_succeeded = False
             return False
+        known = len(self._add_task_history)
         succeeded = super().add(task, multiprocess, processes)
-        pending = {one.task_id: one for one, status, _ in self._add_task_history if status == luigi.scheduler.PENDING}
-        self._run_of_tasks.planned(task, pending.values())
+        pending = {one.task_id for one, status, _ in self._add_task_history[known:] if status == PENDING}
+        self._run_of_tasks.planned(task, graph, pending)
         return bool(succeeded)
 
     def run(self) -> bool:
@@ -221,7 +181,11 @@ def _signals() -> Iterator[None]:
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
-    """What Luigi's command line and `luigi.build` ask for a worker."""
+    """What Luigi's command line and `luigi.build` ask for a scheduler and a worker."""
+
+    def create_local_scheduler(self) -> LinearScheduler:
+        """Return a scheduler inside this process."""
+        return LinearScheduler(record_task_history=False)
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
         """Return an `EspoWorker`."""

@@ -1,0 +1,155 @@
+"""Luigi's scheduler inside the driver, whose answers cost the same however many tasks there are.
+
+Luigi looks at every task each time that a worker asks for work, so that a run takes time in proportion to the square of
+its tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` is shown the first of them only. Where
+its answer depends on more (resources, batches, several workers, a pause), it sees all tasks, as ever.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import luigi.scheduler
+from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
+from luigi.scheduler import Task as Entry
+
+
+class ReadyTasks(SimpleTaskState):
+    """Luigi's table of tasks, which also knows the pending ones whose dependencies are all done, by rank."""
+
+    def __init__(self, state_path: str) -> None:
+        super().__init__(state_path)
+        # Entries may be out of date: they are looked at again when they come up.
+        self._ready: list[tuple[float, float, str]] = []
+        # By a dependency that is not done: the tasks that wait for it (each for one at a time), and what else they need.
+        self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
+        self._shown: list[Entry] | None = None
+
+    def set_status(self, task: Entry, new_status: str, config: Any = None) -> None:
+        """Set the status; find out what may start because of it."""
+        super().set_status(task, new_status, config)
+        if task.status == DONE:
+            for task_id, others in self._waiting.pop(task.id, {}).items():
+                self._go_on(task_id, others)
+        elif task.status == PENDING:
+            self.look_at(task.id)
+
+    def look_at(self, task_id: str) -> None:
+        """Queue a pending task if its dependencies are done; else have it wait for one of those that are not."""
+        task = self.get_task(task_id)
+        if task is not None:
+            self._go_on(task_id, list(task.deps))
+
+    def _go_on(self, task_id: str, needed: list[str]) -> None:
+        task = self.get_task(task_id)
+        if task is None or task.status != PENDING:
+            return
+        while needed:
+            dependency = needed.pop()
+            if not self._is_done(dependency):
+                self._waiting[dependency][task_id] = needed
+                return
+        heapq.heappush(self._ready, _rank(task))
+
+    def first(self, worker_id: str) -> list[Entry]:
+        """Return the task of the highest rank that `worker_id` can start, or nothing."""
+        while self._ready:
+            task_id = self._ready[0][-1]
+            task = self.get_task(task_id)
+            if task is not None and task.status == PENDING and worker_id in task.workers:
+                if _rank(task) == self._ready[0] and all(map(self._is_done, task.deps)):
+                    return [task]
+                heapq.heappop(self._ready)
+                self.look_at(task_id)
+            else:
+                heapq.heappop(self._ready)
+        return []
+
+    @contextmanager
+    def showing(self, tasks: list[Entry]) -> Iterator[None]:
+        """Let nothing but `tasks` be seen."""
+        self._shown = tasks
+        try:
+            yield
+        finally:
+            self._shown = None
+
+    def get_active_tasks_by_status(self, *statuses: str) -> Iterable[Entry]:
+        """Return the tasks that are in one of `statuses`, of those that are shown."""
+        if self._shown is None:
+            return super().get_active_tasks_by_status(*statuses)
+        return (task for task in self._shown if task.status in statuses)
+
+    def _is_done(self, task_id: str) -> bool:
+        task = self.get_task(task_id)
+        return task is not None and task.status == DONE
+
+
+def _rank(task: Entry) -> tuple[float, float, str]:
+    # Luigi's order: the highest priority, then the first that was added.
+    return -task.priority, task.time, task.id
+
+
+class LinearScheduler(luigi.scheduler.Scheduler):
+    """Luigi's scheduler for one driver: same order, priorities, resources, retries and failures, at a constant cost."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "prune_on_get_work": False})
+        state = ReadyTasks(self._config.state_path)
+        state._metrics_collector = self._state._metrics_collector
+        self._state: ReadyTasks = state
+        self._needs_all = False
+
+    def add_task(self, task_id: Any = None, resources: Any = None, **keywords: Any) -> Any:
+        """Add or update a task, as luigi does."""
+        self._needs_all |= bool(resources)
+        answer = super().add_task(task_id=task_id, resources=resources, **keywords)
+        self._state.look_at(task_id)  # its dependencies and its workers may be new
+        return answer
+
+    def _update_priority(self, task: Entry, prio: float, worker: str) -> None:
+        before = task.priority
+        super()._update_priority(task, prio, worker)
+        if task.priority != before:
+            self._state.look_at(task.id)
+
+    def add_task_batcher(self, *arguments: Any, **keywords: Any) -> Any:
+        """Take note of batches, as luigi does."""
+        self._needs_all = True
+        return super().add_task_batcher(*arguments, **keywords)
+
+    def get_work(self, worker: str, current_tasks: Any = None, **keywords: Any) -> Any:
+        """Return the next task, as luigi does."""
+        self._update_worker(worker)  # a driver that was suspended must not be pruned by its own question
+        self.prune()
+        asked = {"worker": worker, "current_tasks": current_tasks, **keywords}
+        if keywords.get("assistant") or self._must_see_all(current_tasks):
+            return super().get_work(**asked)
+        first = self._state.first(worker)
+        if not first and not current_tasks:
+            return super().get_work(**asked)  # the end, where the driver wants to know how many are left
+        with self._state.showing(first):
+            return super().get_work(**asked)
+
+    def _must_see_all(self, current_tasks: Any) -> bool:
+        running = self._state.get_active_task_count_for_status(RUNNING)
+        lost_some = current_tasks is None or running != len(current_tasks)
+        return self._needs_all or self._paused or lost_some or len(self._state.get_worker_ids()) != 1
+
+    def _prune_workers(self) -> None:
+        if any(worker.prune(self._config) for worker in self._state.get_active_workers()):
+            super()._prune_workers()
+            super()._prune_tasks()
+
+    def _prune_tasks(self) -> None:
+        # While the driver lives, only tasks that failed can change by themselves.
+        removed = []
+        for task in list(self._state.get_active_tasks_by_status(FAILED, DISABLED)):
+            self._state.update_status(task, self._config)
+            if self._state.may_prune(task):
+                removed.append(task.id)
+        self._state.inactivate_tasks(removed)

@@ -25,7 +25,7 @@ class ReadyTasks(SimpleTaskState):
         super().__init__(state_path)
         # Entries may be out of date: they are looked at again when they come up.
         self._ready: list[tuple[float, float, str]] = []
-        # By a dependency that is not done: the tasks that wait for it (each for one at a time), and what else they need.
+        # By a dependency that is not done: the tasks that wait for it (each for one at a time) and what else they need.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
         self._shown: list[Entry] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ _GOOD = (LuigiStatusCode.SUCCESS, LuigiStatusCode.SUCCESS_WITH_RETRY)
 
 
 def _quoted(file: str | Path) -> str:
-    return "'" + str(Path(file).absolute()) + "'"
+    return shlex.quote(str(Path(file).absolute()))
 
 
 def _configure(**values: Any) -> None:

@@ -53,6 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     signal.signal(signal.SIGTERM, _stop)
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    if "parent" in order:
+        # A job of the local engine, which may itself run inside a Slurm job whose variables are not about this one.
+        for name in [name for name in os.environ if name.startswith("SLURM_")]:
+            del os.environ[name]
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is not None and _done_before(Path(order["result"]), job_id):
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)

@@ -59,7 +59,7 @@ class ZarrInfo(TargetInfo):
     def __init__(self, task: Any, path: Path) -> None:
         self.task = task
         self.path = path
-        self.target = ZarrTarget(path)
+        self.target = ZarrTarget(path, task.get_task_family(), task.wildcards)
 
 
 class BoundOutput:

@@ -1,7 +1,8 @@
-"""What "complete" means for a Luigi target: a published store with its marker, never half of one."""
+"""What "complete" means for a Luigi target: a published store with the marker of its task, never half of one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import luigi
@@ -10,14 +11,19 @@ from espo_luigi import store
 
 
 class ZarrTarget(luigi.Target):
-    """A Zarr store, as a folder (``.zarr``) or as one file (``.zarr.zip``)."""
+    """A Zarr store, as a folder (``.zarr``) or as one file (``.zarr.zip``), of one task with certain parameters."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, task: str, parameters: Mapping[str, str]) -> None:
         self.path = path
+        self.task = task
+        self.parameters = dict(parameters)
 
     def exists(self) -> bool:
-        """Return True if the store has its root metadata and the marker that is written last."""
-        return store.is_complete(self.path)
+        """Return True if the store has its root metadata, and the marker, written last, of this task and parameters."""
+        if not store.is_complete(self.path):
+            return False
+        marker = store.read_marker(self.path)
+        return marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
 
     def __str__(self) -> str:
         return str(self.path)

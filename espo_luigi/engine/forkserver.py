@@ -28,13 +28,21 @@ class Child:
 
     def __init__(self) -> None:
         self.pid = 0
+        self._asked: int | None = None
         self.ended = threading.Event()
         self.exit_code: int | None = None
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the job, if it still runs."""
+        """Send a signal to the job, if it still runs, or as soon as it has started."""
+        self._asked = signum
         if self.pid and not self.ended.is_set():
             os.kill(self.pid, signum)
+
+    def started(self, pid: int) -> None:
+        """Take note that the job runs; a signal that it was to have had by now is sent."""
+        self.pid = pid
+        if self._asked is not None:
+            self.signal(self._asked)
 
 
 class ForkServer:
@@ -71,6 +79,12 @@ class ForkServer:
                 ) from error
         return child
 
+    def close(self) -> None:
+        """End the server; jobs that still run are not waited for."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -78,7 +92,7 @@ class ForkServer:
             with self._lock:
                 if "exit_code" not in answer:
                     child = self._starting.pop(0)
-                    child.pid = answer["pid"]
+                    child.started(answer["pid"])
                     self._running[child.pid] = child
                 else:
                     child = self._running.pop(answer["pid"])

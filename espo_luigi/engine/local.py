@@ -92,7 +92,11 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """Let another driver work in this folder."""
+        """End the process that starts the jobs, and let another driver work in this folder."""
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+                self._server = None
         self._lock_of_driver.release()
 
     def _fit(self, task: SlurmTask) -> Resources:

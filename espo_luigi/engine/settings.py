@@ -38,7 +38,9 @@ class espo(luigi.Config):
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration's files, in order."""
-        return tuple(Path(word) for word in shlex.split(self.config.replace(",", " ")))
+        words = shlex.shlex(self.config, posix=True, punctuation_chars="")
+        words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
+        return tuple(Path(word) for word in words)
 
 
 def settings() -> espo:

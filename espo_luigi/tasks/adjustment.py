@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import xarray as xr
 
 from espo_luigi.cluster.resources import Resources
@@ -35,7 +38,7 @@ class Train(EspoTask):
             maximal_calendar=config.custom.maximal_calendar,
             seed=self.seed,
             engine=variable.engine,
-        ).assign_attrs(_origin(regchunked) | {"cat:processing_level": f"training_{self.var}"})
+        ).assign_attrs(_origin(regchunked))
 
     @property
     def seed(self) -> str:
@@ -65,15 +68,10 @@ class Adjust(EspoTask):
             seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
             engine=variable.engine,
         )
-        args = variable.adjusting_args
         return scenario.to_dataset(name=self.var).assign_attrs(
             regchunked.attrs
-            | {
-                "cat:processing_level": "biasadjusted",
-                "cat:variable": self.var,
-                "cat:bias_adjust_institution": args.get("bias_adjust_institution") or "",
-                "cat:bias_adjust_project": args.get("bias_adjust_project") or "",
-            }
+            | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
+            | _makers(variable.adjusting_args)
         )
 
 
@@ -101,3 +99,8 @@ class CleanUp(EspoTask):
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:
     return {name: dataset.attrs[name] for name in ("cat:xrfreq", "cat:domain", "cat:id") if name in dataset.attrs}
+
+
+def _makers(adjusting_args: Mapping[str, Any]) -> dict[str, object]:
+    names = ("bias_adjust_institution", "bias_adjust_project")
+    return {f"cat:{name}": adjusting_args[name] for name in names if adjusting_args.get(name)}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.engine.settings import settings
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
+
+logger = logging.getLogger(__name__)
 
 _SEARCH_ARGUMENTS = {
     "variables_and_freqs",
@@ -33,8 +37,15 @@ class RunContext:
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
-        """The simulations that the search of the configuration finds, by id."""
-        return self._search(self.config.extraction.simulation, None)
+        """The simulations that the search of the configuration finds, by id, without those that end too early."""
+        found = self._search(self.config.extraction.simulation, None)
+        problems = {sim_id: self._missing_days(match) for sim_id, match in found.items()}
+        for problem in filter(None, problems.values()):
+            logger.warning("dropped: %s", problem)
+        whole = {sim_id: match for sim_id, match in found.items() if not problems[sim_id]}
+        if not whole:
+            raise CatalogError("no simulation has the whole period: " + "; ".join(filter(None, problems.values())))
+        return whole
 
     def simulation(self, sim_id: str) -> Match:
         """Return one simulation; raises `CatalogError` if the catalogue does not answer for it."""
@@ -90,6 +101,20 @@ class RunContext:
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)
+
+    def _missing_days(self, simulation: Match) -> str:
+        """Say what a simulation lacks at the ends of the period, of which the search is content with 99 %."""
+        first, last = self.config.custom.sim_period
+        for variable in simulation.variables:
+            assets = [asset for asset in simulation.assets if variable in asset.variables]
+            begins = min(asset.start for asset in assets if asset.start is not None)
+            ends = max(asset.end for asset in assets if asset.end is not None) - timedelta(days=1)
+            if begins > datetime(int(first), 1, 1) or ends < datetime(int(last), 12, 30):
+                return (
+                    f"{simulation.id}: {variable} covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of "
+                    f"{first}-{last}: add the missing files to the catalogue, or exclude it in extraction.simulation"
+                )
+        return ""
 
     def _only(self, found: Mapping[str, Match], what: str) -> Match:
         if len(found) != 1:

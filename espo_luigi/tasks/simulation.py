@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
 from espo_luigi.cluster.resources import Resources
-from espo_luigi.errors import CatalogError
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, regrid
 from espo_luigi.science.chunks import rechunk
@@ -26,11 +22,6 @@ class Extract(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
 
-    def check(self) -> None:
-        """Raise an error, too, if the simulation ends before the period does."""
-        super().check()
-        check_last_day(self.context.simulation(self.sim_id), self.context.config.custom.sim_period[1])
-
     def compute(self) -> xr.Dataset:  # type: ignore[override]
         """Open the simulation's files, derive dtr, and cut the period and the domain."""
         config = self.context.config
@@ -41,8 +32,8 @@ class Extract(EspoTask):
             period=config.custom.sim_period,
             region=config.custom.amno_region.model_dump(),
         )
-        chunks = {name: -1 for name in dataset.dims if name != "time"}
-        return rechunk(_single_precision(dataset), chunks | {"time": 365})
+        maps = {name: -1 for name in dataset.dims} | {"time": 365}
+        return rechunk(_single_precision(dataset), maps | dict(extraction.chunks))
 
 
 class Regrid(EspoTask):
@@ -87,20 +78,6 @@ class Rechunk(EspoTask):
             store.link_store(source, destination, self.marker())
         else:
             self.publish({"": wanted})
-
-
-def check_last_day(simulation: Match, last_year: str) -> None:
-    """Raise `CatalogError` if a simulation's files end before 30 December of the last year.
-
-    The search is content with 99 % of the period: 2099 of 1950-2100.
-    """
-    for variable in simulation.variables:
-        last = max(asset.end for asset in simulation.assets if variable in asset.variables and asset.end is not None)
-        if (last.year, last.month, last.day) < (int(last_year), 12, 30):
-            raise CatalogError(
-                f"{simulation.id}: {variable} ends on {last - timedelta(days=1):%Y-%m-%d}, expected all of "
-                f"{last_year}: add the missing files to the catalogue, or exclude it in extraction.simulation"
-            )
 
 
 def four_years(dataset: xr.Dataset) -> int:

@@ -54,12 +54,13 @@ class DiagnosticsReference(StageTask):
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Compute the properties, without the diurnal range, on the whole grid."""
+        settings = self.section.reference
         whole = stack.unstack_fill_nan(reference, grid) if self.context.config.custom.stack_drop_nans else reference
         return diagnostics.properties(
             whole.drop_vars("dtr", errors="ignore"),
             definitions=self.section.reference_properties,
-            period=self.context.config.custom.ref_period,
-            to_level="diag-ref-prop",
+            period=settings.period,
+            to_level=settings.to_level_prop,
         )
 
 
@@ -72,9 +73,8 @@ class ConcatDiagRefProp(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        return finalize.concatenate(
-            regions, domain=self.context.config.custom.amno_region.name, processing_level="diag-ref-prop"
-        )
+        domain = self.context.config.custom.amno_region.name
+        return finalize.concatenate(regions, domain=domain, processing_level=self.section.reference.to_level_prop)
 
 
 class Diagnostics(StageTask):
@@ -137,5 +137,10 @@ class DiagImprovedEtHeatmap(StageTask):
         """Compare the measures, simulation first."""
         return {
             "improved": diagnostics.improvement(sim_meas, scen_meas),
-            "heatmap": diagnostics.heatmap({"sim": sim_meas, "scen": scen_meas}),
+            "heatmap": diagnostics.heatmap(
+                {
+                    f"{self.sim_id}.{self.region}.{measures.attrs['cat:processing_level']}.fx": measures
+                    for measures in (sim_meas, scen_meas)
+                }
+            ),
         }

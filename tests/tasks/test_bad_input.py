@@ -89,7 +89,7 @@ def test_a_simulation_that_ends_in_2099_stops_the_run_before_it_starts(
     end = {"date_end": "2099-12-30 00:00"}
     edit_rows(own_raw / "simulation.csv", lambda row: row | end if row["experiment"] == "ssp585" else row)
     fails(tasks.All())
-    assert "ends on 2099-12-30, expected all of 2100" in log.text
+    assert "covers 1950-01-01 to 2099-12-30, expected all of 1950-2100" in log.text
     assert nothing_started(tmp_path)
 
 
@@ -216,12 +216,15 @@ def test_a_read_only_folder_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_marker_of_another_task_is_not_taken_for_this_ones_store(configured: Configure, tmp_path: Path) -> None:
+def test_a_store_that_another_task_made_is_not_taken_for_this_ones(configured: Configure) -> None:
     configured()
-    task = tasks.RefDefault(region="south")
+    task = tasks.ReferenceCalendar(region="south", calendar="noleap")
     path = task.out_reference().path
-    assert not task.complete()
-    path.mkdir(parents=True)
-    (path / "zarr.json").write_text("{}")
-    assert not store.is_complete(path)
-    assert not task.complete()
+    made = {"region": "south", "calendar": "noleap"}
+    for family, parameters, complete in (
+        ("ReferenceCalendar", made, True),
+        ("ReferenceCalendar", made | {"region": "north"}, False),
+        ("RefDefault", made, False),
+    ):
+        store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, store.Marker(family, parameters))
+        assert task.complete() is complete

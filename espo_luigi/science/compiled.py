@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 
 logger = logging.getLogger(__name__)
+
+_SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -18,6 +21,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Numba keeps the machine code beside the module, or in the user's cache folder if that is read-only (or where
     ``NUMBA_CACHE_DIR`` says). Where neither exists, e.g. in a read-only container, each process compiles for itself.
+    What is kept is checked against the kernel's own file only: whoever edits a function that it calls deletes ``*.nb?``.
     Exact float semantics are kept (no fastmath): the kernels reproduce xsdba's order of additions.
     """
     try:
@@ -39,6 +43,23 @@ def inlined(function: Callable[..., Any]) -> Any:
 def contracted(function: Callable[..., Any]) -> Any:
     """Like ``inlined``, where multiplying and adding in one step may spare a rounding: for float64 sums."""
     return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
+
+
+def deposits_fast() -> bool:
+    """Whether this processor scatters bits (x86's ``pdep``) in one step; AMD's before Zen 3 take hundreds."""
+    return binding.get_host_cpu_features().get("bmi2", False) and binding.get_host_cpu_name() not in _SLOW_DEPOSIT
+
+
+@intrinsic
+def deposit_bits(typing_context, source, mask):  # type: ignore[no-untyped-def]
+    """Scatter the low bits of ``source`` to the bits set in ``mask`` (x86's ``pdep``; see ``deposits_fast``)."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        word = ir.IntType(64)
+        function_type = ir.FunctionType(word, [word, word])
+        return builder.call(builder.module.declare_intrinsic("llvm.x86.bmi.pdep.64", (), function_type), arguments)
+
+    return types.uint64(types.uint64, types.uint64), code
 
 
 @intrinsic

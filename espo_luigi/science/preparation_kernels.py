@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.science.compiled import compiled, count_ones, inlined, trailing_zeros
-from espo_luigi.science.quantile_kernels import sort_cell
+from espo_luigi.science.sort_kernels import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import compiled, count_ones, inlined, trailing_zeros
+from espo_luigi.science.compiled import compiled, count_ones, deposit_bits, deposits_fast, inlined, trailing_zeros
+from espo_luigi.science.sort_kernels import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
-_DIGIT_BITS = np.uint64(11)
-_N_DIGITS = 2048
-_DIGIT_MASK = np.uint64(_N_DIGITS - 1)
 TILE = 1024
 # Words searched on either side of where a quantile was the day before.
 _REACH = 8
@@ -30,77 +28,8 @@ _NTH_BIT_OF_BYTE = np.array([[(*bits, *[0] * 8)[n] for bits in _SET_BITS] for n 
 
 
 @inlined
-def sortable_keys(values, keys, order):
-    """Fill ``keys`` with integers that sort like ``values``, ``order`` with indices; return how many are not NaN."""
-    bits = values.view(keys.dtype)
-    sign = _ONE << np.uint64(8 * keys.itemsize - 1)
-    n_valid = 0
-    for index in range(values.size):
-        if not np.isnan(values[index]):
-            key = np.uint64(bits[index])
-            if values[index] == 0:
-                keys[n_valid] = sign
-            elif key & sign:
-                keys[n_valid] = ~key
-            else:
-                keys[n_valid] = key | sign
-            order[n_valid] = index
-            n_valid += 1
-    return n_valid
-
-
-@inlined
-def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
-    """Move keys and indices to their places by the eleven bits at ``shift``; digits begin where ``starts`` says."""
-    for index in range(n_valid):
-        key = keys[index]
-        digit = (np.uint64(key) >> shift) & _DIGIT_MASK
-        place = starts[digit]
-        starts[digit] = place + 1
-        new_keys[place] = key
-        new_order[place] = order[index]
-
-
-@inlined
-def digit_starts(keys, n_valid, shift, starts):
-    """Count the digits at ``shift``, turn counts into starting places; return whether all keys share one digit."""
-    starts[:] = 0
-    for index in range(n_valid):
-        starts[(np.uint64(keys[index]) >> shift) & _DIGIT_MASK] += 1
-    alone = n_valid == 0 or starts[(np.uint64(keys[0]) >> shift) & _DIGIT_MASK] == n_valid
-    total = 0
-    for digit in range(_N_DIGITS):
-        count = starts[digit]
-        starts[digit] = total
-        total += count
-    return alone
-
-
-@inlined
-def sort_cell(values, keys, ranks, sorted_values):
-    """Sort one cell: fill ``sorted_values`` and ``ranks`` (NaN: ``values.size``); return how many are not NaN.
-
-    A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
-    """
-    order = np.empty((2, values.size), dtype=np.int32)
-    starts = np.empty(_N_DIGITS, dtype=np.int32)
-    n_valid = sortable_keys(values, keys[0], order[0])
-    row = 0
-    for digit in range((8 * keys.itemsize + 10) // 11):
-        shift = np.uint64(digit) * _DIGIT_BITS
-        if not digit_starts(keys[row], n_valid, shift, starts):
-            scatter_digit(keys[row], order[row], n_valid, shift, starts, keys[1 - row], order[1 - row])
-            row = 1 - row
-    ranks[:] = values.size
-    for rank in range(n_valid):
-        ranks[order[row, rank]] = rank
-        sorted_values[rank] = values[order[row, rank]]
-    return n_valid
-
-
-@inlined
 def pad_series(values, half, padded):
-    """Copy ``values`` into ``padded``, ``half`` places in, zeros for NaN and at both ends; return whether any is NaN."""
+    """Copy ``values`` into ``padded``, ``half`` places in, zeros for NaN and at both ends; return if any is NaN."""
     padded[:half] = 0
     padded[half + values.size :] = 0
     inner = padded[half : half + values.size]
@@ -203,25 +132,28 @@ def group_mean(sums, counts, centres):
 
 
 @inlined
-def flip(bits, word_counts, ranks, times):
+def flip(bits, ranks, times):
     """Let the values at ``times`` enter or leave the window: flip the bits of their ranks."""
     last = bits.size - 1
     for time in times:
         rank = ranks[time]
         word = rank >> 6 if rank < ranks.size else last
-        bit = _ONE << (np.uint64(rank) & _LOW_SIX)
-        bits[word] ^= bit
-        word_counts[word] += 1 if bits[word] & bit else -1
+        bits[word] ^= _ONE << (np.uint64(rank) & _LOW_SIX)
 
 
 @inlined
-def cumulate(word_counts, before):
-    """Fill ``before`` with the number of bits set before each word; return how many there are in all."""
+def cumulate(bits, counts, before):
+    """Fill ``before`` with the number of bits set before each word; return how many there are in all.
+
+    The last word is where values that are NaN go and is not counted. Two loops, since only the first is vectorised.
+    """
+    for word in range(bits.size):
+        counts[word] = count_ones(bits[word])
     total = 0
-    for word in range(word_counts.size - 1):
+    for word in range(bits.size - 1):
         before[word] = total
-        total += word_counts[word]
-    before[word_counts.size - 1 :] = total
+        total += counts[word]
+    before[bits.size - 1 :] = total
     return total
 
 
@@ -247,7 +179,13 @@ def word_of(before, position, near):
 
 
 @inlined
-def nth_bit(word, n):
+def nth_bit_by_deposit(word, n):
+    """Return the place of the ``n``-th (from 0) bit set in ``word``: where a lone bit n lands when scattered."""
+    return trailing_zeros(deposit_bits(_ONE << n, word))
+
+
+@inlined
+def nth_bit_anywhere(word, n):
     """Return the place of the ``n``-th (from 0) bit set in ``word``, without a branch (after Vigna 2008)."""
     pairs = word - ((word >> _ONE) & _PAIRS)
     nibbles = (pairs & _NIBBLES) + ((pairs >> np.uint64(2)) & _NIBBLES)
@@ -255,6 +193,10 @@ def nth_bit(word, n):
     place = count_ones(((n * _EACH_BYTE | _TOP_BITS) - sums) & _TOP_BITS) << np.uint64(3)
     rest = n - (((sums << np.uint64(8)) >> place) & np.uint64(255))
     return place + np.uint64(_NTH_BIT_OF_BYTE[rest, (word >> place) & np.uint64(255)])
+
+
+# The machine code that numba keeps belongs to one kind of processor, and so does this choice.
+nth_bit = nth_bit_by_deposit if deposits_fast() else nth_bit_anywhere
 
 
 @inlined
@@ -388,8 +330,8 @@ def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
     ends = np.empty((3, quantiles.size), dtype=out.dtype)
     n_before = 0
     for group in range(means.size):
-        flip(bits, word_counts, ranks, plan.flips[plan.flip_start[group] : plan.flip_start[group + 1]])
-        n_values = cumulate(word_counts, before)
+        flip(bits, ranks, plan.flips[plan.flip_start[group] : plan.flip_start[group + 1]])
+        n_values = cumulate(bits, word_counts, before)
         if n_values > 0 and keeps_order(out, means[group], multiplicative):
             if n_values != n_before:
                 find_positions(quantiles, n_values, lows, ends[2])

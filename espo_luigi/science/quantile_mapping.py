@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import adjust_kernels, preparation_kernels, quantile_kernels
+from espo_luigi.science import adjust_kernels, loess_kernels, preparation_kernels, quantile_kernels
 from espo_luigi.science.windows import WindowPlan, check_window, group_days, joined
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
@@ -248,7 +248,7 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
             spacings[index] = points[index, 1]
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
-    adjust_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
+    loess_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
     return points, spacings, *_trimmed(weights, first_years)
 
 

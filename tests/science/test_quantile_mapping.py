@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import compiled
+from espo_luigi.science import compiled, quantile_kernels
 from espo_luigi.science import quantile_mapping as qm
 from espo_luigi.science.windows import plan_windows
 
@@ -390,6 +390,14 @@ def test_seeds_differ_by_cell_and_by_text() -> None:
 def test_what_the_kernels_cannot_do_is_an_error_that_says_so(make: Callable[[], object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["nth_bit", "nth_bit_anywhere"])
+def test_the_nth_bit_is_found_on_any_processor(name: str) -> None:
+    nth_bit = getattr(quantile_kernels, name)
+    for word in np.random.default_rng(0).integers(1, 2**64, 50, dtype=np.uint64, endpoint=False):
+        places = [place for place in range(64) if int(word) >> place & 1]
+        assert [int(nth_bit(word, np.uint64(n))) for n in range(len(places))] == places
 
 
 def test_kernels_compile_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

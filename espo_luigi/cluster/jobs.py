@@ -120,7 +120,7 @@ class JobManager:
         try:
             while self.stopping is None:
                 self._cycle()
-                self._wake.wait(self.settings.result_seconds)
+                self._wake.wait(self._pause())
                 self._wake.clear()
         except Exception:
             logger.exception("the job manager cannot go on; jobs stay as they are, for the next driver")
@@ -145,6 +145,11 @@ class JobManager:
             self._guarded(self._take_step, flight)
         if now >= self._next_refresh:
             self._refresh_lock(now)
+
+    def _pause(self) -> float:
+        """Seconds until the next cycle; with more to submit, no longer than the rate of submission demands."""
+        longest = self.settings.result_seconds
+        return min(longest, self.commands.submit_rate.wait_seconds) if self._may_submit() else longest
 
     def _guarded(self, step: Callable[[Flight], None], flight: Flight) -> None:
         """One task's trouble (its folder unwritable, say) must not end the others."""
@@ -193,13 +198,14 @@ class JobManager:
     def _submit_ready(self) -> None:
         """Submit for as long as one look at the results may wait."""
         until = time.monotonic() + self.settings.result_seconds
-        while self._ready and len(self._flights) < self.settings.max_jobs and self.stopping is None:
-            now = time.monotonic()
-            if self._submitter.held(now) or now + self.commands.submit_rate.wait_seconds > until:
-                return
+        while self._may_submit() and time.monotonic() + self.commands.submit_rate.wait_seconds <= until:
             flight = self._ready.popleft()
             self._flights[flight.handle.task] = flight
             self._guarded(self._submit_one, flight)
+
+    def _may_submit(self) -> bool:
+        room = len(self._flights) < self.settings.max_jobs
+        return bool(self._ready) and room and self.stopping is None and not self._submitter.held(time.monotonic())
 
     def _submit_one(self, flight: Flight) -> None:
         refused = self._submitter.submit(flight)

@@ -306,6 +306,17 @@ def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle
     eventually(lambda: manager.status()["waiting"] == 99)
 
 
+def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    manager.commands.submit_rate = RateLimit(2.0)
+    used, began = time.process_time(), time.monotonic()
+    handles = [manager.submit(work.request(f"a{i}")) for i in range(4)]
+    eventually(lambda: all(has_id(handle)() for handle in handles))
+    elapsed = time.monotonic() - began
+    assert elapsed >= 1.5
+    assert time.process_time() - used < 0.5 * elapsed
+
+
 def test_an_error_in_the_listener_disturbs_nobody(fake: FakeCluster, work: Work) -> None:
     def listener(_: object) -> None:
         raise RuntimeError("listener")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from luigi.task import Task
 
@@ -39,7 +39,9 @@ class Run:
         self._lock = threading.Lock()
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
-        self._roots: set[str] = set()
+        self._roots: dict[str, Task] = {}
+        self._open: set[str] = set()
+        self._failed: set[str] = set()
         self._done = 0
         self._failures: list[str] = []
 
@@ -50,15 +52,34 @@ class Run:
             for failure in self._failures:
                 logger.error("  %s", failure)
 
-    def planned(self, root: Task, graph: Graph, pending: Collection[str]) -> None:
-        """Take note of a root, its graph, and what is pending in it; release what none of that needs any more."""
+    @property
+    def roots(self) -> list[Task]:
+        """The tasks that were asked for."""
+        return list(self._roots.values())
+
+    def has_failed(self, task_id: str) -> bool:
+        """Whether this task ended without success."""
+        return task_id in self._failed
+
+    def can_go_on(self) -> bool:
+        """Whether a task has not been run although nothing that it needs is missing."""
         with self._lock:
-            for task_id in pending:
-                task, needs = graph.get(task_id, (None, ()))
+            left = self._open | self._failed
+            return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
+
+    def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of a root, its graph, and what is pending in it (and whether it can be run).
+
+        What none of the pending tasks needs any more is released.
+        """
+        with self._lock:
+            for task_id, runnable in pending.items():
+                _, needs = graph.get(task_id, (None, ()))
+                (self._open if runnable else self._failed).add(task_id)
                 self._needs[task_id] = needs
                 for needed in needs:
                     self._consumers[needed.task_id].add(task_id)
-            self._roots.add(root.task_id)
+            self._roots[root.task_id] = root
             for task_id, (task, _) in graph.items():
                 if task_id not in self._needs:
                     self._release(task)
@@ -67,10 +88,12 @@ class Run:
         """Take note that `task` ended, and release the outputs that it was the last to need."""
         with self._lock:
             self._done += succeeded
+            self._open.discard(task.task_id)
             label = task.label() if isinstance(task, SlurmTask) else str(task)
             outcome = "done" if succeeded else "FAILED"
             logger.info("[%d/%d] %s %s in %.1f s", self._done, len(self._needs), label, outcome, seconds)
             if not succeeded:
+                self._failed.add(task.task_id)
                 self._failures.append((reason.strip() or label).splitlines()[0])
                 return
             for needed in self._needs.get(task.task_id, ()):

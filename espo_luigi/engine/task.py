@@ -74,6 +74,11 @@ class SlurmTask(luigi.Task):
         return list(super().get_param_values(params, args, {**known, **kwargs}))
 
     @property
+    def retry_count(self) -> int:
+        """How often Luigi tries: once, unless luigi.cfg's ``[scheduler]`` says otherwise; the engines retry by cause."""
+        return int(get_config().getint("scheduler", "retry_count", 1))
+
+    @property
     def allocation(self) -> Resources:
         """What this task asks for."""
         return Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import multiprocessing
 import queue
@@ -15,16 +16,20 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import luigi.interface
 import luigi.worker
-from luigi.scheduler import PENDING, UNKNOWN
+from luigi.rpc import RemoteScheduler
+from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.engine.engines import close_engines
+from espo_luigi.engine.engines import close_engines, engine
+from espo_luigi.engine.remote import PatientScheduler
 from espo_luigi.engine.run import Run, checked_graph
 from espo_luigi.engine.scheduler import LinearScheduler
+from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError
 
@@ -102,7 +107,11 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
 
 
 class EspoWorker(luigi.worker.Worker):
-    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released."""
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
+
+    With luigid, all drivers of a work folder are one worker, one after the other: what a driver that was killed had
+    running is handed to the next at once. What luigid forgets when it is restarted, it is told again.
+    """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -110,25 +119,87 @@ class EspoWorker(luigi.worker.Worker):
         # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
         self._get_work_response_history: deque[Any] = deque(maxlen=1)
         self._task_result_queue = _Results()
+        self._refused = False
+        self._is_remote = isinstance(self._scheduler, RemoteScheduler)
+        self._ended_well: set[str] = set()
+        self._disabled: set[str] = set()
+        self._announcing_again = False
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
-        """Check every task of the graph below `task`; schedule it only if all can run."""
+        """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
         try:
             graph = checked_graph(task)
+            if any(type(one).run is SlurmTask.run for one, _ in graph.values()) and not task.complete():
+                engine(settings().engine)  # a second driver is refused before the scheduler hears of it
         except EspoError as error:
             logger.error("Nothing was started: %s", error)
+            self._refused = True
             self._scheduled_tasks[task.task_id] = task
             self._add_task_history.append((task, UNKNOWN, False))
             self.add_succeeded = False
             return False
+        self._look_for_disabled()
         known = len(self._add_task_history)
         succeeded = super().add(task, multiprocess, processes)
-        pending = {one.task_id for one, status, _ in self._add_task_history[known:] if status == PENDING}
+        announced = self._add_task_history[known:]
+        pending = {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
         self._run_of_tasks.planned(task, graph, pending)
         return bool(succeeded)
 
+    def _look_for_disabled(self) -> None:
+        # luigid disables for a day what has failed; whoever starts a driver wants it tried now.
+        if self._is_remote:
+            self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
+
+    def _add_task(self, *arguments: Any, **keywords: Any) -> None:
+        task_id, status = keywords["task_id"], keywords["status"]
+        if self._announcing_again and status == PENDING:
+            if task_id in self._running_tasks:
+                keywords["status"] = RUNNING
+            elif self._run_of_tasks.has_failed(task_id):
+                keywords["status"] = FAILED
+        (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
+        if task_id in self._disabled:
+            self._disabled.discard(task_id)
+            # Only who says "disabled" may say "pending" after a scheduler's own "disabled".
+            self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        super()._add_task(*arguments, **keywords)
+
+    def _get_work(self) -> Any:
+        response = super()._get_work()
+        if self._is_remote and self._was_forgotten(response):
+            self._announce_again()
+            response = super()._get_work()
+        while self._is_remote and response.task_id in self._ended_well:
+            # luigid was restarted with an older state.
+            self._scheduler.add_task(worker=self._id, task_id=response.task_id, status=DONE)
+            response = super()._get_work()
+        return response
+
+    def _was_forgotten(self, response: Any) -> bool:
+        if response.worker_state == luigi.scheduler.WORKER_STATE_DISABLED:
+            return False
+        if self._running_tasks:
+            return not self._running_tasks.keys() <= {task["task_id"] for task in response.running_tasks}
+        return response.task_id is None and not response.n_pending_tasks and self._run_of_tasks.can_go_on()
+
+    def _announce_again(self) -> None:
+        logger.warning("luigid does not know this run's tasks any more: telling it again")
+        self._look_for_disabled()
+        known, self._announcing_again = len(self._add_task_history), True
+        self._batch_families_sent.clear()
+        self._scheduler.add_worker(self._id, self._worker_info)
+        try:
+            for root in self._run_of_tasks.roots:
+                super().add(root)
+        finally:
+            self._announcing_again = False
+            del self._add_task_history[known:]
+
     def run(self) -> bool:
         """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
+        if self._refused:
+            return False
         with _signals():
             succeeded = super().run()
         self._run_of_tasks.report()
@@ -142,6 +213,9 @@ class EspoWorker(luigi.worker.Worker):
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
         return False
+
+    def _generate_worker_id(self, worker_info: Any) -> str:
+        return f"Worker(workdir={Path(settings().workdir).absolute()}, username={getpass.getuser()})"
 
     def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
         messages: Any = multiprocessing.Queue() if task.accepts_messages else None
@@ -186,6 +260,10 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
     def create_local_scheduler(self) -> LinearScheduler:
         """Return a scheduler inside this process."""
         return LinearScheduler(record_task_history=False)
+
+    def create_remote_scheduler(self, url: str) -> PatientScheduler:
+        """Return luigid, as one that may be restarted."""
+        return PatientScheduler(url)
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
         """Return an `EspoWorker`."""

@@ -126,6 +126,8 @@ def test_a_failed_task_is_tried_again_after_the_retry_delay(make: Make) -> None:
     attempts: list[int] = []
 
     class Flaky(Note):
+        retry_count = 5
+
         def run(self) -> None:
             attempts.append(1)
             if len(attempts) < 3:
@@ -133,9 +135,7 @@ def test_a_failed_task_is_tried_again_after_the_retry_delay(make: Make) -> None:
             super().run()
 
     scheduler = make(retry_count=5, retry_delay=0.0)
-    worker = EspoWorker(
-        scheduler=scheduler, worker_processes=1, wait_interval=0.01, wait_jitter=0.0, keep_alive=True
-    )
+    worker = EspoWorker(scheduler=scheduler, worker_processes=1, wait_interval=0.01, wait_jitter=0.0, keep_alive=True)
     with worker:
         worker.add(Flaky(name="flaky"))
         worker.run()

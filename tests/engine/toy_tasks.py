@@ -122,3 +122,27 @@ class Echo(Count):
     def work(self) -> None:
         with self.output().open("w") as file:
             file.write(str(self.text))
+
+
+class Link(Slow):
+    """One of a chain of tasks, each of which needs the one before; computes nothing."""
+
+    uses_dask = False
+
+    def requires(self) -> list[luigi.Task]:
+        return [Link(n=int(self.n) - 1, folder=self.folder, seconds=self.seconds)] if self.n else []
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"link-{self.n}.txt"))
+
+
+class Lucky(Count):
+    """Fail for as long as there is no file called ``luck``."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        if not (Path(str(self.folder)) / "luck").exists():
+            raise ValueError("no luck")
+        with self.output().open("w") as file:
+            file.write("lucky")

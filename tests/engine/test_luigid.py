@@ -1,0 +1,166 @@
+"""Drivers of a real luigid: which restarts, forgets, disables, and keeps what a dead driver had running."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+
+class Luigid:
+    """A luigid with its state in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = int(one.getsockname()[1])
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        address = ["--address", "127.0.0.1", "--port", str(self.port)]
+        with (self.folder / "luigid.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(BIN / "luigid"), *address, "--state-path", str(self.folder / "state.pickle")],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
+        wait_until(self._answers)
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(signum)
+            self.process.wait(20)
+            self.process = None
+
+    def _answers(self) -> bool:
+        try:
+            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/task_list?data=%7B%7D", timeout=5))
+        except OSError:
+            return False
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture()
+def luigid(tmp_path: Path) -> Iterator[Luigid]:
+    folder = tmp_path / "luigid"
+    folder.mkdir()
+    server = Luigid(folder)
+    server.start()
+    yield server
+    server.stop(signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path: Path) -> None:
+    (tmp_path / "luigi.cfg").write_text(
+        "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\nrpc-retry-attempts = 1\n"
+        "[espo]\nworkdir = work\n[worker]\nwait_interval = 0.2\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
+    )
+
+
+def start(luigid: Luigid, folder: Path, task: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [str(BIN / "luigi"), "--module", "toy_tasks", task, "--folder", str(folder), *arguments]
+    return subprocess.Popen(
+        [*command, "--scheduler-url", f"http://127.0.0.1:{luigid.port}"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def starts(folder: Path) -> Counter[str]:
+    path = folder / "starts"
+    return Counter(path.read_text().split()) if path.exists() else Counter()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM], ids=["forgets", "remembers"])
+def test_a_run_goes_on_when_luigid_is_restarted_and_starts_no_task_twice(
+    tmp_path: Path, luigid: Luigid, signum: signal.Signals
+) -> None:
+    driver = start(luigid, tmp_path, "Link", "--n", "4", "--seconds", "1")
+    wait_until(lambda: starts(tmp_path)["1"])
+    luigid.stop(signum)
+    time.sleep(0.5)
+    luigid.start()
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert (tmp_path / "link-4.txt").exists()
+    assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
+    assert "luigid does not know" in errors or signum == signal.SIGTERM
+
+
+def test_the_state_of_an_earlier_day_makes_no_task_run_twice(tmp_path: Path, luigid: Luigid) -> None:
+    driver = start(luigid, tmp_path, "Link", "--n", "4", "--seconds", "1")
+    wait_until(lambda: starts(tmp_path)["1"])
+    luigid.stop()  # writes its state: 1 is running
+    luigid.start()
+    wait_until(lambda: starts(tmp_path)["3"])
+    luigid.stop(signal.SIGKILL)  # writes nothing
+    luigid.start()
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
+
+
+def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: Luigid) -> None:
+    arguments = ("Link", "--n", "2", "--seconds", "0.5")
+    driver = start(luigid, tmp_path, *arguments)
+    wait_until(lambda: starts(tmp_path)["1"])
+    driver.kill()
+    driver.communicate()
+    began = time.monotonic()
+    driver = start(luigid, tmp_path, *arguments)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert (tmp_path / "link-2.txt").exists()
+    assert time.monotonic() - began < 45  # luigid gives a dead worker up after 60 s
+
+
+def test_a_second_driver_is_refused_and_does_not_disturb_the_first(tmp_path: Path, luigid: Luigid) -> None:
+    arguments = ("Link", "--n", "1", "--seconds", "4")
+    first = start(luigid, tmp_path, *arguments)
+    wait_until(lambda: starts(tmp_path)["0"])
+    second = start(luigid, tmp_path, *arguments)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 35, errors
+    assert f"process {first.pid} on" in errors
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert starts(tmp_path) == Counter({"0": 1, "1": 1})
+
+
+def test_what_failed_is_tried_again_by_the_next_driver(tmp_path: Path, luigid: Luigid) -> None:
+    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 30, errors
+    (tmp_path / "luck").touch()
+    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert (tmp_path / "count-1.txt").read_text() == "lucky"
+
+
+def test_a_luigid_that_never_answered_is_an_error(tmp_path: Path, luigid: Luigid) -> None:
+    luigid.stop()
+    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode != 0
+    assert f"127.0.0.1:{luigid.port}" in errors
+    assert not (tmp_path / "work" / "jobs").exists()

@@ -120,7 +120,7 @@ def train(
         "seed": setup.seed,
     }
     training = _train_in_blocks(reference, historical, setup, engine)
-    return training.assign_attrs(_training_attributes(historical, setup, params))
+    return training.assign_attrs(_training_attributes(str(historical.name), setup, params))
 
 
 def adjust(
@@ -150,6 +150,8 @@ def adjust(
     xclim_adjust_args
         As in xsdba, with detrend as `{"LoessDetrend": {"f": 0.2, …}}`, which gets the training's group and kind;
         `xsdba_adjust_args` is the newer name.
+    bias_adjust_institution, bias_adjust_project
+        Accepted, as `adjusting_args` has them, but not used: they are global attributes, which a variable has not.
     jitter_under
         `{"thresh": "1e-4 K"}`: values of the simulation below become noise first.
     maximal_calendar
@@ -186,14 +188,12 @@ def adjust(
         scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data) if scenario.chunks else scenario
     )
     described = _described(training, trained, arguments)
-    extra = {"cat:bias_adjust_institution": bias_adjust_institution, "cat:bias_adjust_project": bias_adjust_project}
     return scenario.transpose(*simulation.dims).assign_attrs(
         {
             **simulation.attrs,
             "history": "\n".join(filter(None, [f"Bias-adjusted with {described}", simulation.attrs.get("history")])),
             "bias_adjustment": described + preparation(params),
             "units": trained.units,
-            **{name: value for name, value in extra.items() if value is not None},
         }
     )
 
@@ -320,16 +320,12 @@ def _cell_coords(data: xr.DataArray) -> dict[Hashable, xr.DataArray]:
     return {name: coord for name, coord in data.coords.items() if "time" not in coord.dims and coord.dims}
 
 
-def _training_attributes(historical: xr.DataArray, setup: TrainingSetup, params: Mapping[str, Any]) -> dict[str, Any]:
-    inherited = {
-        name: historical.attrs[name] for name in ("cat:xrfreq", "cat:domain", "cat:id") if name in historical.attrs
-    }
+def _training_attributes(variable: str, setup: TrainingSetup, params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "group": setup.group.name,
         "group_window": setup.group.window,
         "train_params": repr(dict(params)),
-        **inherited,
-        "cat:processing_level": f"training_{historical.name}",
+        "cat:processing_level": f"training_{variable}",
     }
 
 

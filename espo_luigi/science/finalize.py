@@ -10,7 +10,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.stack import horizontal_dims, unstack_fill_nan
+from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set and those that belong to one file (`intake_esm_dataset_key`, `cat:path`) removed. Lazy.
+    `cat:processing_level` set and those that belong to one file (`intake_esm_dataset_key`, `cat:path`) removed.
+    Coordinates keep the attributes on which the regions do not conflict, without `original_shape`, which is one
+    region's and never the result's. Lazy.
 
     Raises
     ------
@@ -94,7 +96,24 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
         ordered, dim=y, data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
     )
     attrs = {key: value for key, value in parts[0].attrs.items() if key not in CATALOG_ATTRS_OF_A_FILE}
-    return _with_attrs(joined, {**attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+    out = _with_attrs(joined, {**attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+    for name in out.coords:
+        out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
+    return out
+
+
+def _without_conflicts(attrs: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Merge attributes, dropping those with several values, and the shape of the grid that was stacked."""
+    merged: dict[str, object] = {}
+    conflicts = {ORIGINAL_SHAPE}
+    for of_part in attrs:
+        conflicts |= {name for name, value in of_part.items() if name in merged and not _equal(merged[name], value)}
+        merged |= of_part
+    return {name: value for name, value in merged.items() if name not in conflicts}
+
+
+def _equal(one: object, other: object) -> bool:
+    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
 
 
 def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:

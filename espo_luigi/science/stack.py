@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 
+import dask
 import dask.array
 import numpy as np
 import xarray as xr
@@ -12,6 +14,8 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.typing import Key
 
 from espo_luigi.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 STACKED_DIM = "loc"
 ORIGINAL_SHAPE = "original_shape"
@@ -22,9 +26,10 @@ def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
     """Keep only the cells that have data, as one dimension.
 
     The mask is the first data variable that has horizontal dimensions, at its first time step: cells that are not NaN
-    there. The horizontal dimensions, in C order, become `loc` (without an index); the horizontal coordinates (`lat`,
-    `lon`; also `rlat`, `rlon` on a rotated grid) lie on `loc`, each with the attribute `original_shape` ("NLATxNLON").
-    Variables without horizontal dimensions stay as they are. Lazy on dask, but for the mask's time step.
+    there; a warning names the variables that are NaN in other cells at theirs. The horizontal dimensions, in C order,
+    become `loc` (without an index); the horizontal coordinates (`lat`, `lon`; also `rlat`, `rlon` on a rotated grid)
+    lie on `loc`, each with the attribute `original_shape` ("NLATxNLON"). Variables without horizontal dimensions stay
+    as they are. Lazy on dask, but for that one time step of each variable.
 
     Raises
     ------
@@ -54,7 +59,8 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     """Put stacked cells back on their complete grid, cells without data being NaN.
 
     Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
-    dimensions, which come last: (time, lat, lon). Floating types and attributes are kept; other types become float64.
+    dimensions, which come last: (time, lat, lon). Floating types and attributes are kept, those of the stacked
+    coordinates (`original_shape`) on top of the grid's; other types become float64.
     Lazy on dask: one block of the result is one scatter of the cells that it takes from the stacked blocks, so that no
     more of the grid is in memory than is being written.
 
@@ -82,7 +88,12 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     blocks = (_block_sizes(shape[0], y, chunks), _block_sizes(shape[1], x, chunks))
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x)))
-    return unstacked.assign_coords(grid.coords).assign_attrs(ds.attrs)
+    return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
+
+
+def _with_stacked_attrs(grid: xr.Dataset, ds: xr.Dataset) -> xr.Coordinates:
+    known = {name: grid[name].assign_attrs(ds[name].attrs) for name in grid.coords if name in ds.coords}
+    return grid.assign_coords(known).coords
 
 
 def horizontal_dims(ds: xr.Dataset) -> tuple[str, str]:
@@ -108,18 +119,35 @@ def _domain(ds: xr.Dataset) -> str:
 
 
 def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
-    gridded = [da for da in ds.data_vars.values() if y in da.dims and x in da.dims]
-    if not gridded:
+    masks = {name: _has_data(da, y, x) for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
+    if not masks:
         raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
-    first = gridded[0]
-    step = first.isel({dim: 0 for dim in first.dims if dim not in (y, x)}).transpose(y, x)
-    cells = np.flatnonzero(step.notnull().values)
+    (masks,) = dask.compute(masks)
+    first, *others = masks
+    cells = np.flatnonzero(masks[first])
     if not cells.size:
         raise DataError(
-            f"{first.name!r} is NaN in all {step.size} cells of {_domain(ds)} at its first time step: "
+            f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
             f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
         )
+    differing = {name: int((masks[name] != masks[first]).sum()) for name in others}
+    _warn_of_other_masks(ds, first, {name: number for name, number in differing.items() if number})
     return cells
+
+
+def _has_data(da: xr.DataArray, y: str, x: str) -> np.ndarray | dask.array.Array:
+    return da.isel({dim: 0 for dim in da.dims if dim not in (y, x)}).transpose(y, x).notnull().data
+
+
+def _warn_of_other_masks(ds: xr.Dataset, first: Hashable, differing: Mapping[Hashable, int]) -> None:
+    if differing:
+        listed = ", ".join(f"{name!r} in {number} cells" for name, number in differing.items())
+        logger.warning(
+            "In %s, %r at its first time step decides which cells are kept; others have data elsewhere then: %s.",
+            _domain(ds),
+            first,
+            listed,
+        )
 
 
 def _stack_variable(da: xr.DataArray, y: str, x: str, cells: np.ndarray) -> xr.DataArray:

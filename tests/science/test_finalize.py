@@ -9,7 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.finalize import clean_up, concatenate
-from espo_luigi.science.stack import grid_of, stack_drop_nans
+from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NY, NX = 2, 3
 ARGS = {"problem": False, "round_var": {"pr": 10}, "to_level": "cleaned_up", "add_attrs": {}}
@@ -149,6 +149,18 @@ def test_regions_are_joined_along_latitude_with_the_domains_attributes():
     assert out.attrs["cat:domain"] == "NAM" and out.attrs["cat:processing_level"] == "final"
     assert not {"cat:path", "intake_esm_dataset_key"} & set(out.attrs)
     assert regions[0].attrs["cat:path"] == "p"
+
+
+def test_coordinates_keep_what_regions_agree_on_and_no_shape_of_a_region_even_where_all_have_the_same():
+    regions = [unstack_fill_nan(stack_drop_nans(region), grid_of(region)) for region in make_regions()]
+    for region, note in zip(regions, ("a", "b", "a"), strict=True):
+        region["lat"].attrs |= {"axis": "Y", "note": note}
+        assert region.lat.attrs["original_shape"] == region.lon.attrs["original_shape"] == "2x3"
+    regions[1]["lon"].attrs["axis"] = "X"
+    out = concatenate(regions, domain="NAM")
+    assert out.lat.attrs == {"axis": "Y"} and out.lon.attrs == {"axis": "X"}
+    assert regions[0].lat.attrs == {"original_shape": "2x3", "axis": "Y", "note": "a"}, "the input is not changed"
+    xr.testing.assert_equal(out, concatenate(make_regions(), domain="NAM"))
 
 
 def test_regions_whose_latitudes_descend_are_joined_from_the_north():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import dask
 import numpy as np
 import pytest
@@ -39,6 +41,12 @@ def make_rotated() -> xr.Dataset:
     )
 
 
+def with_original_shape(ds: xr.Dataset) -> xr.Dataset:
+    """What unstacking gives back: the dataset, whose horizontal coordinates know the shape."""
+    names = [name for name in ("lat", "lon", "rlat", "rlon") if name in ds.coords]
+    return ds.assign_coords({name: ds[name].assign_attrs(original_shape="7x9") for name in names})
+
+
 def test_stacking_keeps_in_c_order_the_cells_that_numpy_finds_in_the_first_time_step():
     ds = make_land()
     flat = ds.pr.values.reshape(NT, -1)
@@ -66,10 +74,46 @@ def test_only_the_first_variable_at_the_first_step_decides_which_cells_stay():
     assert stack_drop_nans(ds).sizes["loc"] == NY * NX
 
 
+@pytest.mark.parametrize("chunks", [None, {"time": 2, "lat": 3}])
+def test_variables_with_data_in_other_cells_at_their_first_step_are_named_in_a_warning(chunks, caplog):
+    ds = make_land().assign(dtr=lambda ds: ds.tasmax, elevation=("lat", np.ones(NY)))
+    land = np.argwhere(~np.isnan(ds.tasmax.values[0]))
+    ds["pr"].values[0, *land[:2].T] = np.nan
+    ds["pr"].values[0, *np.argwhere(np.isnan(ds.tasmax.values[0]))[0]] = 1.0
+    ds["dtr"] = ds.dtr.where(ds.time == ds.time[0])
+    with caplog.at_level(logging.WARNING, logger="espo_luigi.science.stack"):
+        stacked = stack_drop_nans(ds.chunk(chunks) if chunks else ds)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("In the domain 'south', 'tasmax' at its first time step decides")
+    assert record.getMessage().endswith("then: 'pr' in 3 cells.")
+    assert stacked.sizes["loc"] == len(land)
+
+
+def test_variables_with_data_in_the_same_cells_bring_no_warning(caplog):
+    stack_drop_nans(make_land())
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_unstacking_what_was_stacked_gives_the_dataset_back(descending):
     ds = make_land(descending=descending)
-    xr.testing.assert_identical(unstack_fill_nan(stack_drop_nans(ds), grid_of(ds)), ds)
+    xr.testing.assert_identical(unstack_fill_nan(stack_drop_nans(ds), grid_of(ds)), with_original_shape(ds))
+
+
+def test_the_unstacked_coordinates_have_the_grids_attributes_and_above_them_those_of_the_stacked_ones():
+    ds = make_land()
+    stacked, grid = stack_drop_nans(ds), grid_of(ds)
+    stacked["lat"].attrs = {"original_shape": "7x9", "axis": "Y"}
+    grid["lat"].attrs["axis"] = "y"
+    out = unstack_fill_nan(stacked, grid)
+    assert out.lat.attrs == {"units": "degrees_north", "original_shape": "7x9", "axis": "Y"}
+    assert out.indexes["lat"].equals(ds.indexes["lat"])
+    assert grid.lat.attrs == {"units": "degrees_north", "axis": "y"}, "the input is not changed"
+
+
+def test_what_was_unstacked_can_be_stacked_again():
+    stacked = stack_drop_nans(make_land())
+    xr.testing.assert_identical(stack_drop_nans(unstack_fill_nan(stacked, grid_of(make_land()))), stacked)
 
 
 @pytest.mark.parametrize("chunks", [{"lat": 2, "lon": 4}, {"lat": -1, "lon": 3}, {}])
@@ -80,7 +124,7 @@ def test_unstacking_on_dask_is_lazy_and_gives_the_same_in_the_chunks_that_were_a
     unstacked = unstack_fill_nan(stacked, grid_of(ds), chunks)
     assert dask.is_dask_collection(unstacked.pr)
     assert unstacked.tasmax.chunksizes["lat"][0] == {2: 2}.get(chunks.get("lat"), NY)
-    xr.testing.assert_identical(unstacked.compute(), ds.compute())
+    xr.testing.assert_identical(unstacked.compute(), with_original_shape(ds.compute()))
 
 
 def test_xarrays_own_unstack_agrees():
@@ -96,7 +140,7 @@ def test_a_rotated_grid_makes_the_round_trip_with_its_2d_coordinates():
     stacked = stack_drop_nans(ds)
     assert set(stacked.coords) == {"time", "rlat", "rlon", "lat", "lon"}
     assert all(stacked[name].dims == ("loc",) for name in ("rlat", "rlon", "lat", "lon"))
-    xr.testing.assert_identical(unstack_fill_nan(stacked, grid_of(ds)), ds)
+    xr.testing.assert_identical(unstack_fill_nan(stacked, grid_of(ds)), with_original_shape(ds))
 
 
 def test_the_grid_holds_complete_coordinates_and_no_data():

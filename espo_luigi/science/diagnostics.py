@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.extract import subset_box
 from espo_luigi.science.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 
 __all__ = ["cut_domain", "heatmap", "improvement", "measures", "properties"]
@@ -61,9 +62,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
     da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal")
-    out = da.assign_attrs(long_name="Fraction of improved grid cells", units="1").to_dataset(
-        name="improved_grid_points"
-    )
+    out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
     return with_level(out, scen_measures.attrs, to_level)
 
 
@@ -94,8 +93,7 @@ def heatmap(measured: Mapping[str, xr.Dataset], *, to_level: str = "diag-heatmap
     scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(
         "realization", ...
     )
-    attrs = {"long_name": "Ranking of measure performance", "units": "1"}
-    out = scaled.where(table.notnull()).assign_attrs(attrs).to_dataset(name="heatmap")
+    out = _describe(scaled.where(table.notnull()), "Ranking of measure performance").to_dataset(name="heatmap")
     common = {
         key: value for key, value in first.attrs.items() if all(d.attrs.get(key) == value for d in measured.values())
     }
@@ -113,45 +111,11 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     DataError
         When no cell lies in the box, or the box crosses the edge of the data's longitudes.
     """
-    in_lat = _between(ds["lat"], *map(float, region["lat_bnds"]))
-    in_lon = _between(ds["lon"], *_bounds_like(ds["lon"], region))
-    inside = (in_lat & in_lon).compute()
-    if not inside.any():
-        raise DataError(
-            f"No cell in {region.get('name', 'the domain')!r}, lon {list(region['lon_bnds'])}, "
-            f"lat {list(region['lat_bnds'])}: the data span lon {_span(ds['lon'])}, lat {_span(ds['lat'])}. "
-            f"Check the domain's bounds and the region that hosts it."
-        )
-    boxed = ds.isel({dim: np.flatnonzero(inside.any([d for d in inside.dims if d != dim])) for dim in inside.dims})
-    if ds["lat"].ndim == 1:
-        return boxed
-    mask = inside.isel({dim: np.flatnonzero(inside.any([d for d in inside.dims if d != dim])) for dim in inside.dims})
-    return boxed.map(lambda da: da.where(mask) if set(mask.dims) <= set(da.dims) else da, keep_attrs=True)
+    return subset_box(ds, {"name": "the domain", **region, "tile_buffer": 0})
 
 
 def _span(coord: xr.DataArray) -> str:
     return f"{float(coord.min())} to {float(coord.max())}" if coord.size else "nothing"
-
-
-def _between(coord: xr.DataArray, low: float, high: float) -> xr.DataArray:
-    return (coord >= low) & (coord <= high)
-
-
-def _bounds_like(lon: xr.DataArray, region: Mapping[str, Any]) -> tuple[float, float]:
-    """Move the longitude bounds to the convention of the data."""
-    west, east = map(float, region["lon_bnds"])
-    if float(lon.max()) > 180:
-        moved = west % 360, east % 360
-    elif float(lon.min()) < 0:
-        moved = (west + 180) % 360 - 180, (east + 180) % 360 - 180
-    else:
-        moved = west, east
-    if moved[0] > moved[1]:
-        raise DataError(
-            f"The box lon {west} to {east} crosses the edge of the data's longitudes ({_span(lon)}): "
-            f"give bounds on one side of it, or data in the other convention."
-        )
-    return moved
 
 
 def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
@@ -167,6 +131,13 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         found = registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name)
     of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
     return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
+
+
+def _describe(da: xr.DataArray, long_name: str) -> xr.DataArray:
+    """Replace the attributes: those that arithmetic carries along are the first property's."""
+    out = da.copy(deep=False)
+    out.attrs = {"long_name": long_name, "units": ""}
+    return out
 
 
 def _labels(dim: str, names: Iterable[Hashable]) -> xr.Variable:

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.units import convert_to
+from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -164,10 +164,9 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
     DataError
         If a unit is unknown.
     """
-    dtr = tasmax - convert_to(tasmin, tasmax.attrs["units"])
-    in_kelvin = dtr.rename("dtr").assign_attrs(
-        {"units": tasmax.attrs["units"], "units_metadata": DTR_ATTRS["units_metadata"]}
-    )
+    units = units_of(tasmax)
+    dtr = tasmax - convert_to(tasmin, units)
+    in_kelvin = dtr.rename("dtr").assign_attrs({"units": units, "units_metadata": DTR_ATTRS["units_metadata"]})
     result = convert_to(in_kelvin, "K")
     result.attrs = dict(DTR_ATTRS)
     return result
@@ -244,8 +243,9 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     lat, lon = ds["lat"], ds["lon"]
     south, north = _widen(sorted(map(float, region["lat_bnds"])), buffer, _largest_step(lat, 0))
     west, east = _widen(_in_convention(lon, region), buffer, _largest_step(lon, -1))
-    in_lat = (lat.astype("float64") >= south) & (lat.astype("float64") <= north)
-    in_lon = (lon.astype("float64") >= west) & (lon.astype("float64") <= east)
+    # In the coordinates' own dtype, like xarray's slices: 49.4 in float32 is more than 49.4 in float64.
+    in_lat = (lat >= south) & (lat <= north)
+    in_lon = (lon >= west) & (lon <= east)
     if not (in_lat.any() and in_lon.any() and (lat.ndim == 1 or (in_lat & in_lon).any())):
         raise DataError(
             f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "

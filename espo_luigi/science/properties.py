@@ -21,7 +21,8 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.extract import daily_temperature_range
+from espo_luigi.science.units import units_of
 
 if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
@@ -117,24 +118,15 @@ def _inputs(definition: Mapping[str, Any]) -> Mapping[str, str]:
 def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
     names = sorted({name for one in definitions["indicators"].values() for name in _inputs(one).values()})
     complete = (
-        ds.assign(dtr=_derive_dtr(ds)) if "dtr" in names and "dtr" not in ds and {"tasmax", "tasmin"} <= set(ds) else ds
+        ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
+        if "dtr" in names and "dtr" not in ds and {"tasmax", "tasmin"} <= set(ds)
+        else ds
     )
     missing = [name for name in names if name not in complete]
     if missing:
         raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
     needed = complete[names]
     return rechunk(needed, {"time": -1}).unify_chunks() if needed.chunks else needed
-
-
-def _derive_dtr(ds: xr.Dataset) -> xr.DataArray:
-    tasmax = ds["tasmax"]
-    dtr = (tasmax - convert_to(ds["tasmin"], units_of(tasmax))).rename("dtr")
-    dtr.attrs = {
-        "standard_name": "air_temperature_range",
-        "units": units_of(tasmax),
-        "units_metadata": "temperature: difference",
-    }
-    return convert_to(dtr, "K")
 
 
 def _plain(value: Any) -> Any:

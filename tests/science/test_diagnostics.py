@@ -305,6 +305,14 @@ def test_ties_count_as_improved_and_cells_without_both_measures_do_not_count():
     assert out.attrs == {"cat:id": "x", "cat:processing_level": "diag-improved"}
 
 
+def test_improvement_and_heatmap_carry_no_attribute_of_a_property(found, reference):
+    measured = measures(found, reference, to_level="x")
+    improved, ranked = improvement(measured, measured), heatmap({"sim": measured, "scen": measured})
+    assert improved.improved_grid_points.attrs == {"long_name": "Fraction of improved grid cells", "units": ""}
+    assert ranked.heatmap.attrs == {"long_name": "Ranking of measure performance", "units": ""}
+    assert measured.mean_tasmax.attrs["measure"] == "xsdba.measures.BIAS", "the input is not changed"
+
+
 def test_improvement_is_lazy_and_the_same_on_dask():
     lazy = improvement(SIM.chunk(loc=2), SCEN.chunk(loc=2))
     assert dask.is_dask_collection(lazy.improved_grid_points)
@@ -361,6 +369,11 @@ def test_the_box_is_cut_with_its_bounds_in_either_longitude_convention_and_order
     np.testing.assert_array_equal(out.lon, np.arange(-111.0, -102) + shift)
 
 
+def test_the_domain_of_the_official_diagnostics_is_cut_without_the_buffer_that_its_region_may_have():
+    ds = make_map(np.arange(-120.0, -100), np.arange(30.0, 45))
+    xr.testing.assert_identical(cut_domain(ds, {**BOX, "tile_buffer": 1.5}), cut_domain(ds, BOX))
+
+
 def test_bounds_from_0_to_360_meet_data_from_minus_180_to_180():
     ds = make_map(np.arange(-120.0, -100), np.arange(30.0, 45))
     shifted = {**BOX, "lon_bnds": (249.0, 257.0)}
@@ -376,10 +389,10 @@ def test_a_curvilinear_grid_is_cropped_and_masked():
 
 
 def test_a_box_without_a_cell_is_an_error_that_shows_what_the_data_span():
-    with pytest.raises(DataError, match=r"No cell in 'Ute'.*the data span lon -70\.0 to -61\.0, lat 30\.0 to 44\.0"):
+    with pytest.raises(DataError, match=r"region Ute .*holds no cell of the data \(-70 to -61 °E, 30 to 44 °N\)"):
         cut_domain(make_map(np.arange(-70.0, -60), np.arange(30.0, 45)), BOX)
 
 
 def test_a_box_across_the_edge_of_the_longitudes_is_an_error():
-    with pytest.raises(DataError, match="crosses the edge"):
+    with pytest.raises(DataError, match="straddle the edge"):
         cut_domain(make_map(np.arange(0.0, 360), np.arange(30.0, 45)), {**BOX, "lon_bnds": (-10, 10)})

@@ -10,7 +10,7 @@ import xarray as xr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.extract import extract
+from espo_luigi.science.extract import extract, subset_box
 
 ALL = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
 GLOBE_LON = np.arange(0.0, 360.0, 7.5)
@@ -220,6 +220,14 @@ def rotated(east: bool) -> xr.Dataset:
     ds = world(lat=y, lon=x, end="2000-12-31").rename(lat="rlat", lon="rlon")
     coords = {"lat": (("rlat", "rlon"), lat), "lon": (("rlat", "rlon"), lon % 360 if east else lon)}
     return ds.assign_coords(coords)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bound_on_a_grid_point_is_inside_as_in_xarrays_slices_whatever_the_coordinates_dtype(dtype: str) -> None:
+    lat, lon = (np.round(np.arange(start, start + 100) / 10, 1).astype(dtype) for start in (400, -900))
+    ds = xr.Dataset({"tas": (("lat", "lon"), np.zeros((100, 100)))}, {"lat": lat, "lon": lon})
+    found = subset_box(ds, region(lon=(-88.1, -83.3), lat=(41.4, 49.4)))
+    xr.testing.assert_identical(found, ds.sel(lat=slice(41.4, 49.4), lon=slice(-88.1, -83.3)))
 
 
 @pytest.mark.parametrize("east", [True, False])

@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.calendar import canonical
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,6 @@ CHECKS = (
     "flags",
 )
 SLOW_CHECKS = {"missing", "flags"}
-CALENDAR_SYNONYMS = {
-    "default": "standard",
-    "gregorian": "standard",
-    "proleptic_gregorian": "standard",
-    "365_day": "noleap",
-    "366_day": "all_leap",
-}
 METHODS_FOR_MISSING = ("missing_any", "at_least_n_valid", "missing_pct", "missing_wmo")
 
 
@@ -156,8 +150,15 @@ def _calendar(ds: xr.Dataset, calendar: str | None) -> Iterator[str]:
     if calendar is None:
         return
     found = ds["time"].dt.calendar
-    if CALENDAR_SYNONYMS.get(found, found) != CALENDAR_SYNONYMS.get(calendar, calendar):
+    if not _same_calendar(found, calendar):
         yield f"The calendar is '{found}', expected '{calendar}'."
+
+
+def _same_calendar(one: str, other: str) -> bool:
+    try:
+        return canonical(one) == canonical(other)
+    except DataError:  # such as Julian, which the adjustment does not know
+        return one == other
 
 
 def _ymd(ds: xr.Dataset, index: int) -> tuple[int, int, int]:

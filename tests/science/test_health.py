@@ -167,6 +167,12 @@ def test_the_calendar_is_compared_by_meaning(calendar, fails):
     assert ("warnings" in out.attrs) is fails
 
 
+@pytest.mark.parametrize(("calendar", "fails"), [("julian", False), ("standard", True)])
+def test_a_calendar_that_the_adjustment_does_not_know_can_be_checked_all_the_same(calendar, fails):
+    out = health_checks(make_product("julian"), calendar=calendar)
+    assert ("warnings" in out.attrs) is fails
+
+
 @pytest.mark.parametrize("methods", ["any", ["missing_any"], {"any": {"freq": "YS"}}, {"pct": {"tolerance": 0.001}}])
 def test_missing_values_are_found_by_xclims_methods(methods):
     assert "warnings" not in health_checks(make_product(), missing=methods).attrs

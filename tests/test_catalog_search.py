@@ -221,8 +221,15 @@ def test_observations_stay_when_history_is_matched(tmp_path: Path) -> None:
     assert list(search(tmp_path, observed, match_hist_and_fut=True)) == ["ERA5"]
 
 
-def test_a_future_that_covers_the_period_by_itself_needs_no_history(tmp_path: Path) -> None:
-    assert len(search(tmp_path, rows_of(), match_hist_and_fut=True)) == 1
+def test_a_future_without_history_vanishes_even_if_it_covers_the_period_by_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = rows_of(source="MIROC6", experiment="historical", end="2004-12-31 00:00")
+    continued = rows_of(source="MIROC6", start="2005-01-01 00:00")
+    assert len(search(tmp_path, rows_of())) == 1, "it covers the period"
+    found = search(tmp_path, [*rows_of(), *history, *continued], match_hist_and_fut=True)
+    assert [match.columns["source"] for match in found.values()] == ["MIROC6"]
+    assert "CanESM5_ssp585_r1i1p1f1_global is dropped from the search: no historical run" in dropped(caplog)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ class Catalog:
         allow_conversion : bool
             Whether `dtr` may be derived from tasmax and tasmin; a stored one that covers the periods has priority.
         match_hist_and_fut : bool
-            Copy historical rows to each future experiment of the same run. Futures without history are dropped, unless
+            Copy historical rows to each future experiment of the same run. Futures without history are dropped, even if
             their own files cover the periods.
         restrict_members : mapping, optional
             ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
@@ -144,7 +144,7 @@ def _complete(
     dropped: list[str] = []
     for name in sorted(by_id):
         match, objections = _match(name, by_id[name], wanted)
-        if name in without_history and (objections or not wanted.periods):
+        if name in without_history:
             objections = ["no historical run of the same simulation is in the catalogue", *objections]
         if match is not None and not objections:
             found[name] = match

@@ -65,7 +65,7 @@ def running(work: Work, cluster: ThrowawayCluster, **settings: Any) -> Iterator[
         manager.cancel_all()
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], timeout: float = 90.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -81,13 +81,13 @@ def at_work(handle: Handle) -> Callable[[], bool]:
     return lambda: bool(handle.progress.heartbeat)
 
 
-def failure_of(handle: Handle, timeout: float = 30.0) -> Failure:
+def failure_of(handle: Handle, timeout: float = 120.0) -> Failure:
     outcome = handle.wait(timeout)
     assert isinstance(outcome, Failure), outcome
     return outcome
 
 
-def success_of(handle: Handle, timeout: float = 30.0) -> Success:
+def success_of(handle: Handle, timeout: float = 120.0) -> Success:
     outcome = handle.wait(timeout)
     assert isinstance(outcome, Success), outcome
     return outcome

@@ -68,7 +68,7 @@ def test_what_espo_g_trains_goes_to_the_kernels() -> None:
     [
         ({"method": "EmpiricalQuantileMapping"}, "no EmpiricalQuantileMapping"),
         ({"group": Grouping("time.month")}, "not Grouper(name='time.month')"),
-        ({"group": Grouping("time.dayofyear", 30)}, "window=30"),
+        ({"group": Grouping("time.dayofyear", 30)}, "odd windows of 1 to 127"),
         ({"train_args": {"nquantiles": 5, "adapt_freq_thresh": "1 mm d-1"}}, "no adapt_freq_thresh"),
     ],
 )

@@ -21,7 +21,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Numba keeps the machine code beside the module, or in the user's cache folder if that is read-only (or where
     ``NUMBA_CACHE_DIR`` says). Where neither exists, e.g. in a read-only container, each process compiles for itself.
-    What is kept is checked against the kernel's own file only: whoever edits a function that it calls deletes ``*.nb?``.
+    What is kept is checked against the kernel's own file only: after editing a function that it calls, delete
+    ``__pycache__/*.nb?``.
     Exact float semantics are kept (no fastmath): the kernels reproduce xsdba's order of additions.
     """
     try:

@@ -320,9 +320,8 @@ class JobManager:
         result = dict(flight.result or {})
         if flight.row is None or not flight.row.phase.ended:
             self._leftovers[flight.record.name] = now
-        log = flight.log or Path(flight.record.log_pattern)
-        job_id = str(result.get("job_id"))
-        self._finish(flight, Success(job_id, flight.record.attempt, log, result, flight.adopted))
+        log, attempts = flight.log or Path(flight.record.log_pattern), flight.record.attempt
+        self._finish(flight, Success(str(result.get("job_id")), attempts, log, result, flight.adopted))
         self.store.forget_files(flight.record.name)
 
     def _output_missing(self, flight: Flight) -> None:

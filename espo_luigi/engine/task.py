@@ -70,12 +70,17 @@ class SlurmTask(luigi.Task):
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
-        known = {} if args else _configured(cls, CmdlineParser.get_instance(), _section(cls.get_task_family()))
-        return list(super().get_param_values(params, args, {**known, **kwargs}))
+        section = _section(cls.get_task_family())
+        known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
+        own = dict(params)
+        if args or section or known.keys() | kwargs.keys() != own.keys():
+            return list(super().get_param_values(params, args, {**known, **kwargs}))
+        values = {**known, **{name: own[name].normalize(value) for name, value in kwargs.items()}}
+        return [(name, _hashable(values[name])) for name in own]
 
     @property
     def retry_count(self) -> int:
-        """How often Luigi tries: once, unless luigi.cfg's ``[scheduler]`` says otherwise; the engines retry by cause."""
+        """How often Luigi tries: once, unless ``[scheduler]`` says otherwise; the engines retry by cause."""
         return int(get_config().getint("scheduler", "retry_count", 1))
 
     @property
@@ -122,6 +127,10 @@ class SlurmTask(luigi.Task):
         from espo_luigi.engine.engines import engine
 
         engine(settings().engine).stop(self)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, set)) else value
 
 
 def _section(family: str) -> tuple[tuple[str, str], ...]:

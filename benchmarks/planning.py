@@ -1,0 +1,131 @@
+"""Seconds to schedule a root with N tasks below it, and to run them when they do nothing: ours and stock Luigi.
+
+``python benchmarks/planning.py --tasks 20000``. Real: Luigi's parameters, worker, local scheduler; the graph is built
+within the time. Each measurement is a process of its own (the imports are not counted), CPU seconds beside elapsed
+ones, as the machine may be shared. Ours: `SlurmTask` with `EspoWorker`. Stock: `luigi.Task` with the same 13
+parameters, Luigi's worker and scheduler. `run` and `complete` do nothing, so that what is measured is the machinery.
+A stock run takes time in proportion to the square of the tasks, so it is measured for the smallest size only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import time
+from typing import Any
+
+SIZES = (20, 4, 1)  # N divided by each
+
+
+def measure(kind: str, n: int, run: bool) -> dict[str, float]:
+    """Schedule (and run) a root with `n` tasks in this process; return elapsed and CPU seconds."""
+    root, worker = _ours(n) if kind == "ours" else _stock(n)
+    logging.disable(logging.WARNING)
+    figures = _timed("schedule", lambda: worker.add(root()))
+    if run:
+
+        def work() -> None:
+            with worker:
+                assert worker.run()
+
+        figures |= _timed("run", work)
+        assert root().complete()
+    return figures
+
+
+def _timed(name: str, act: Any) -> dict[str, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    act()
+    return {f"{name}_s": time.perf_counter() - wall, f"{name}_cpu_s": time.process_time() - cpu}
+
+
+def _tasks(base: Any, n: int) -> Any:
+    import luigi
+
+    done: set[str] = set()
+
+    class Leaf(base):  # type: ignore[misc]
+        n = luigi.IntParameter()
+
+        def complete(self) -> bool:
+            return self.task_id in done
+
+        def run(self) -> None:
+            done.add(self.task_id)
+
+    class Root(Leaf):
+        def requires(self) -> list[luigi.Task]:
+            return [Leaf(n=i) for i in range(int(self.n))]
+
+    return lambda: Root(n=n)
+
+
+def _ours(n: int) -> tuple[Any, Any]:
+    from espo_luigi import SlurmTask
+    from espo_luigi.engine.worker import WorkerSchedulerFactory
+
+    factory = WorkerSchedulerFactory()
+    return _tasks(SlurmTask, n), factory.create_worker(factory.create_local_scheduler(), worker_processes=50)
+
+
+def _stock(n: int) -> tuple[Any, Any]:
+    import luigi
+    from luigi.interface import _WorkerSchedulerFactory
+
+    words = ("memory", "time", "partition", "account", "constraint", "qos", "nodelist", "gres", "licenses")
+    parameters: dict[str, Any] = {word: luigi.Parameter(default="", significant=False) for word in words}
+    parameters |= {word: luigi.IntParameter(default=1, significant=False) for word in ("n_workers", "cpus_per_task")}
+    parameters["extra"] = luigi.DictParameter(default={}, significant=False)
+    base = type("Base", (luigi.Task,), parameters)
+    factory = _WorkerSchedulerFactory()
+    return _tasks(base, n), factory.create_worker(factory.create_local_scheduler(), worker_processes=1)
+
+
+def _in_a_process(kind: str, n: int, run: bool) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", kind, "--tasks", str(n), *(["--run"] if run else [])]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Print the table, then the figures as one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--one", choices=["ours", "stock"], help=argparse.SUPPRESS)
+    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.tasks, options.run)))
+        return
+    figures: dict[str, Any] = {"tasks": options.tasks, "rows": []}
+    print(f"{'':6} {'tasks':>7} {'schedule':>10} {'(CPU)':>8} {'run':>10} {'(CPU)':>8}  CPU ms a task")
+    for kind, part, run in (
+        *(("ours", part, True) for part in SIZES),
+        ("stock", SIZES[0], True),
+        ("stock", SIZES[-1], False),
+    ):
+        n = options.tasks // part
+        row = _in_a_process(kind, n, run)
+        figures["rows"].append({"kind": kind, "tasks": n, **row})
+        text = [f"{row[name]:.2f}" if name in row else "-" for name in ("schedule_s", "schedule_cpu_s")]
+        text += [f"{row[name]:.2f}" if name in row else "-" for name in ("run_s", "run_cpu_s")]
+        each = 1000 * row.get("run_cpu_s", 0.0) / n
+        print(f"{kind:6} {n:7} {text[0]:>10} {text[1]:>8} {text[2]:>10} {text[3]:>8}  {each:.2f}", flush=True)
+    figures |= _ratios(figures["rows"])
+    print(f"scheduling: stock / ours = {figures['schedule_ratio']:.1f}; run: stock / ours = {figures['run_ratio']:.1f}")
+    print(json.dumps(figures))
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    small, _, large, stock_small, stock_large = rows
+    return {
+        "schedule_ratio": stock_large["schedule_cpu_s"] / large["schedule_cpu_s"],
+        "run_ratio": stock_small["run_cpu_s"] / small["run_cpu_s"],
+        "run_growth": (large["run_cpu_s"] / large["tasks"]) / (small["run_cpu_s"] / small["tasks"]),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from espo_luigi.config.arguments import (
+    AdaptFreqArgs,
+    AdjustArgs,
+    AlignOn,
+    Group,
+    JitterUnderArgs,
+    Method,
+    TrainArgs,
+    foreign_arguments,
+)
 from espo_luigi.config.fields import (
     Free,
     Frozen,
@@ -16,10 +26,11 @@ from espo_luigi.config.fields import (
     Periods,
     Refused,
     Section,
-    TextListOrFree,
-    TextOrFree,
     Unused,
 )
+from espo_luigi.config.flags import CfChecksByVariable, FlagsArgs, FlagsByVariable, Missing
+from espo_luigi.config.quantities import Frequency, Unit
+from espo_luigi.config.regions import Calendar
 
 
 def _given(section: Section) -> dict[str, Any]:
@@ -37,12 +48,14 @@ class TrainingArgs(Section):
     """Keyword arguments of the training."""
 
     period: Period = Field(description="first and last year of the training; custom.ref_period by default")
-    method: str = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
-    group: TextOrFree = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
-    jitter_under: Free | None = Field(default=None, description="{thresh}: noise replaces values under it")
-    adapt_freq: Free | None = Field(default=None, description="{thresh}: dry days of the calibration data are adapted")
-    align_on: str | None = Field(default=None, description="how days are matched between calendars")
-    xclim_train_args: Free = Field(default={}, description="further arguments of the method's train")
+    method: Method = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
+    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
+    jitter_under: JitterUnderArgs | None = Field(default=None, description="{thresh}: noise replaces values under it")
+    adapt_freq: AdaptFreqArgs | None = Field(
+        default=None, description="{thresh}: dry days of the calibration data are adapted"
+    )
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
+    xclim_train_args: TrainArgs = Field(default={}, description="further arguments of the method's train")
     jitter_over: Refused = None
     additive_space: Refused = None
 
@@ -51,10 +64,10 @@ class AdjustingArgs(Section):
     """Keyword arguments of the adjustment."""
 
     periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
-    xclim_adjust_args: Free = Field(default={}, description="further arguments of the method's adjust")
+    xclim_adjust_args: AdjustArgs = Field(default={}, description="further arguments of the method's adjust")
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
-    align_on: str | None = Field(default=None, description="how days are matched between calendars")
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
     bias_adjust_reference: Unused = None
     to_level: Ignored = None
     moving_yearly_window: Refused = None
@@ -68,6 +81,14 @@ class VariableAdjustment(Section):
     engine: Literal["auto", "xsdba"] = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )
+
+    @model_validator(mode="after")
+    def _arguments_of_the_method(self) -> VariableAdjustment:
+        training, adjusting = self.training, self.adjusting
+        errors = foreign_arguments(training.method, training.xclim_train_args, adjusting.xclim_adjust_args)
+        if listed := list(errors):
+            raise ValidationError.from_exception_data(type(self).__name__, listed)
+        return self
 
     @property
     def training_args(self) -> dict[str, Any]:
@@ -149,32 +170,23 @@ def _dates_as_text(value: Any) -> Any:
 
 
 Date = Annotated[str, BeforeValidator(_dates_as_text)]
-FreeByVariable = Annotated[dict[str, Free], BeforeValidator(lambda value: {} if value is None else value), Frozen]
-
-
-def _no_empty_flags(value: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Flags without arguments (`tasmax_below_tasmin:`) get an empty dictionary."""
-    filled = {var: {name: kwargs or {} for name, kwargs in flags.items()} for var, flags in value.items()}
-    return FrozenDict({var: FrozenDict(flags) for var, flags in filled.items()})
 
 
 class HealthChecks(Section):
     """Section `health_checks`."""
 
     structure: Structure | None = Field(default=None, description="exactly these dims and coords")
-    calendar: str | None = Field(default=None, description="the calendar that products have")
+    calendar: Literal[Calendar, "default"] | None = Field(default=None, description="the calendar that products have")
     start_date: Date | None = Field(default=None, description="the products begin on this day or before")
     end_date: Date | None = Field(default=None, description="the products end on this day or after")
-    variables_and_units: Annotated[dict[str, str], Frozen] | None = Field(
+    variables_and_units: Annotated[dict[str, Unit], Frozen] | None = Field(
         default=None, description="variables that must be there, and their units"
     )
-    cfchecks: FreeByVariable | None = Field(default=None, description="CF checks by variable")
-    freq: str | None = Field(default=None, description="the frequency of the time axis")
-    missing: TextListOrFree | None = Field(default=None, description="checks of missing values")
-    flags: Annotated[FreeByVariable, AfterValidator(_no_empty_flags)] | None = Field(
-        default=None, description="data flags by variable"
-    )
-    flags_kwargs: Free | None = Field(default=None, description="further arguments of the data flags")
+    cfchecks: CfChecksByVariable | None = Field(default=None, description="CF checks by variable")
+    freq: Frequency | None = Field(default=None, description="the frequency of the time axis")
+    missing: Missing | None = Field(default=None, description="checks of missing values")
+    flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
+    flags_kwargs: FlagsArgs | None = Field(default=None, description="further arguments of the data flags")
     return_flags: bool = Field(default=True, description="store the flags")
     raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
         default=(), description="the checks whose failure stops the run"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
 
 
 class Section(BaseModel):
@@ -47,6 +49,34 @@ def _nothing_is_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+NothingIsEmpty = BeforeValidator(_nothing_is_empty)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Annotation of a mapping of arguments: it holds what was given, checked and typed as a `section` would.
+
+    Arguments that were not given stay absent, so that defaults are those of the function that gets the mapping; an
+    argument without a value counts as not given. What is no mapping is validated as `otherwise`, where there is one.
+    """
+
+    section: type[Section]
+    otherwise: Any = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler(source) if self.otherwise is None else handler.generate_schema(self.otherwise)
+        plain = core_schema.plain_serializer_function_ser_schema(copy.deepcopy)
+        return core_schema.no_info_wrap_validator_function(self._checked, inner, serialization=plain)
+
+    def _checked(self, value: Any, validate: Callable[[Any], Any]) -> Any:
+        if self.otherwise is not None and not isinstance(value, Mapping):
+            return validate(value)
+        if self.otherwise is None and (value is None or value == {}):
+            return FrozenDict()
+        given = self.section.model_validate(value)
+        return freeze(given.model_dump(exclude_unset=True, exclude_none=True))
+
+
 class NoEffect(Enum):
     """Mark of a key of ESPO-G's that has no effect here, by what is done about it."""
 
@@ -60,24 +90,7 @@ Unused = Annotated[Any, Field(exclude=True), NoEffect.WARN]
 Refused = Annotated[Any, Field(exclude=True), NoEffect.REFUSE]
 
 Frozen = AfterValidator(freeze)
-Free = Annotated[dict[str, Any], BeforeValidator(_nothing_is_empty), Frozen]
-
-
-def _text_list_or_mapping(value: Any) -> Any:
-    # Checked before the union, which would complain about each of its branches.
-    if not isinstance(value, str | list | Mapping):
-        raise ValueError("expected text, a list or a mapping")
-    return value
-
-
-def _text_or_mapping(value: Any) -> Any:
-    if not isinstance(value, str | Mapping):
-        raise ValueError("expected text or a mapping")
-    return value
-
-
-TextOrFree = Annotated[str | dict[str, Any], BeforeValidator(_text_or_mapping), Frozen]
-TextListOrFree = Annotated[str | list[str] | dict[str, Any], BeforeValidator(_text_list_or_mapping), Frozen]
+Free = Annotated[dict[str, Any], NothingIsEmpty, Frozen]
 
 
 def _as_years(value: Any) -> tuple[str, str]:
@@ -145,7 +158,7 @@ def _as_chunk(value: Any) -> int:
 
 
 Chunk = Annotated[int, BeforeValidator(_as_chunk)]
-Chunks = Annotated[dict[str, Chunk], BeforeValidator(_nothing_is_empty), Frozen]
+Chunks = Annotated[dict[str, Chunk], NothingIsEmpty, Frozen]
 
 
 def expand(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from espo_luigi.config.fields import NoEffect, Section
+from espo_luigi.config.fields import Known, NoEffect, Section
 from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 
@@ -59,12 +59,18 @@ def _problem(one: dict[str, Any], path: KeyPath, holder: type[BaseModel], field:
         return f"unknown key{nearest(path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
     got = f"got {_shown(one['input'])}"
     if one["type"] == "literal_error":
-        allowed = [choice.strip("'") for choice in one["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        return f"{got}, expected {one['ctx']['expected']}{nearest(str(one['input']), allowed)}.{purpose}"
+        expected = one["ctx"]["expected"]
+        allowed = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+        hint = nearest(str(one["input"]), allowed)
+        return f"{_sentence(f'{got}, expected {expected}{hint}')}{purpose}"
     if one["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return f"{got}, expected a mapping (`key: value`).{purpose}"
     reason = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{got}: {reason}.{purpose}"
+    return f"{_sentence(f'{got}: {reason}')}{purpose}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _shown(value: Any) -> str:
@@ -112,8 +118,8 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[KeyPath
             section, further = further, None
             continue
         holder, field = section, _field(section, key)
-        further = _section_in(field.annotation) if field else None
-        section = further if field and _is_section(field.annotation) else None
+        further = _section_in(_annotation(field)) if field else None
+        section = further if field and _is_section(_annotation(field)) else None
     return tuple(path), holder, field
 
 
@@ -126,13 +132,27 @@ def _is_internal(key: str) -> bool:
     return key == "[key]" or key.endswith("]") or "(" in key or key in {"str", "int", "bool", "nullable"}
 
 
+def _annotation(field: FieldInfo) -> Any:
+    """The type of a field, or of the mapping's arguments that stand in its place."""
+    return next((mark.section for mark in field.metadata if isinstance(mark, Known)), field.annotation)
+
+
 def _is_section(annotation: Any) -> bool:
-    options = [one for one in get_args(annotation) if one is not type(None)] or [annotation]
-    return len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], BaseModel)
+    """Whether the keys below are a section's, rather than a mapping's own."""
+    if hasattr(annotation, "__metadata__"):
+        return any(isinstance(mark, Known) for mark in annotation.__metadata__) or _is_section(annotation.__origin__)
+    options = [one for one in get_args(annotation) if one is not type(None)]
+    return _is_section(options[0]) if len(options) == 1 else _is_model(annotation)
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
     """The section somewhere in an annotation such as ``dict[str, Region]`` or ``OffDiag | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, Known):
+        return annotation.section
+    if _is_model(annotation):
         return annotation
     return next((found for one in get_args(annotation) if (found := _section_in(one))), None)

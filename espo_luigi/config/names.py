@@ -79,7 +79,12 @@ def modernise(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Written]:
         found = [at for at, mapping in mappings(content, where) if move.applies(mapping)]
         written |= {(*at, move.new): as_written((*at, *move.old), written) for at in found}
         content = changed(content, where, move)
-    return content, written
+    return content, {**written, **_products_checks(content)}
+
+
+def _products_checks(content: Mapping[str, Any]) -> dict[KeyPath, KeyPath]:
+    """Where the checks of the final products are written, if a file gives those of other steps, too."""
+    return {at[:1]: at for at, _ in mappings(content, ("health_checks", "final"))}
 
 
 def as_written(path: KeyPath, written: Written) -> KeyPath:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,23 +12,36 @@ from espo_luigi.config.fields import (
     Frozen,
     Ignored,
     InputPaths,
+    Known,
     Periods,
     Refused,
     Section,
 )
+from espo_luigi.config.quantities import Frequency
+
+
+class RestrictMembers(Section):
+    """Which members of a simulation are kept."""
+
+    ordered: int = Field(ge=1, description="the number of members that are kept, the first in natural order")
+
+
+RestrictMembersArgs = Annotated[dict[str, Any], Known(RestrictMembers)]
 
 
 class SearchDataCatalogs(Section):
     """What is searched in the catalogues."""
 
     data_catalogs: InputPaths = Field(description="the catalogues (JSON files) that are searched")
-    variables_and_freqs: Annotated[dict[str, str], Field(min_length=1), Frozen] = Field(
+    variables_and_freqs: Annotated[dict[str, Frequency], Field(min_length=1), Frozen] = Field(
         description="the variables that are wanted, each with its frequency"
     )
     allow_resampling: bool = Field(default=False, description="make a frequency from a higher one")
     allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
     match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
-    restrict_members: Free | None = Field(default=None, description="which members are kept, such as `ordered: 1`")
+    restrict_members: RestrictMembersArgs | None = Field(
+        default=None, description="which members are kept, such as `ordered: 1`"
+    )
     periods: Periods | None = Field(default=None, description="years that must be covered")
     other_search_criteria: Free = Field(default={}, description="wanted values of catalogue columns")
     exclusions: Free | None = Field(default=None, description="unwanted values of catalogue columns")
@@ -99,11 +112,32 @@ class CfGrid2d(Section):
         return self
 
 
+class RegridderKwargs(Section):
+    """xESMF's arguments that our regridding knows; those that cannot change a number here take any value."""
+
+    method: Literal["bilinear"] | None = Field(default=None, description="the interpolation")
+    extrap_method: Literal["inverse_dist", "nearest_s2d"] | None = Field(
+        default=None, description="what is put outside of the source's grid; nothing by default"
+    )
+    extrap_dist_exponent: float | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
+    extrap_num_src_pnts: int | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
+    periodic: Literal[False] | None = Field(default=None, description="whether the grid goes around the Earth")
+    reuse_weights: Literal[False] | None = Field(default=None, description="whether weights are read from a file")
+    skipna: Literal[False] | None = Field(default=None, description="whether missing values are left out")
+    unmapped_to_nan: Literal[True] | None = Field(default=None, description="whether points without source are missing")
+    locstream_out: Any = Field(default=None, description="no influence here: the reference decides")
+    output_chunks: Any = Field(default=None, description="no influence here")
+    keep_attrs: Any = Field(default=None, description="no influence here")
+
+
+RegridderArgs = Annotated[dict[str, Any], Known(RegridderKwargs)]
+
+
 class IntermediateGrid(Section):
     """A grid that the cascade passes through."""
 
     grid: CfGrid2d = Field(alias="cf_grid_2d", description="the grid")
-    regridder_kwargs: Free = Field(default={}, description="keyword arguments of this stage's regridder")
+    regridder_kwargs: RegridderArgs = Field(default={}, description="keyword arguments of this stage's regridder")
 
     @property
     def cf_grid_2d(self) -> dict[str, float]:
@@ -114,7 +148,7 @@ class IntermediateGrid(Section):
 class RegridDataset(Section):
     """How data are brought to the reference's points."""
 
-    regridder_kwargs: Free = Field(default={}, description="keyword arguments of the last stage's regridder")
+    regridder_kwargs: RegridderArgs = Field(default={}, description="keyword arguments of the last stage's regridder")
     intermediate_grids: Annotated[dict[str, IntermediateGrid], Frozen] = Field(
         default={}, description="the grids of the cascade, in order"
     )

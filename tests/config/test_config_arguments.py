@@ -1,0 +1,278 @@
+"""The mappings of arguments: each wrong key or value is named at the start; what the libraries accept is accepted."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from espo_luigi.config import arguments, flags, load, quantities
+from espo_luigi.config.fields import FrozenDict, Known, Section
+from espo_luigi.config.searching import RegridderKwargs
+from espo_luigi.errors import ConfigurationError
+
+TRAINING = "biasadjust.variables.tasmax.training_args"
+ADJUSTING = "biasadjust.variables.tasmax.adjusting_args.xclim_adjust_args"
+REGRIDDER = "regrid.regrid_dataset.regridder_kwargs"
+SEARCH = "extraction.simulation.search_data_catalogs"
+
+
+def nested(path: str, value: str) -> str:
+    """Return the YAML text of one value at a path of keys."""
+    keys = path.split(".")
+    return "{" + ": {".join(keys) + f": {value}" + "}" * len(keys)
+
+
+def message(load_with: Any, path: str, value: str) -> str:
+    """Return what loading the small configuration with one changed value complains about."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_with(nested(path, value))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (f"{TRAINING}.method", "DetrendedQuantileMappin", "got 'DetrendedQuantileMappin' (text), expected 'DetrendedQuantileMapping', 'EmpiricalQuantileMapping', 'QuantileDeltaMapping', 'LOCI' or 'Scaling'; did you mean DetrendedQuantileMapping? It is the class of xsdba"),  # noqa: E501
+        (f"{TRAINING}.align_on", "yer", "got 'yer' (text), expected 'year' or 'date'; did you mean year?"),
+        (f"{TRAINING}.group", "time.dayofyer", "got 'time.dayofyer' (text), expected 'time.dayofyear', 'time.month', 'time.season' or 'time'; did you mean time.dayofyear?"),  # noqa: E501
+        (f"{TRAINING}.group.winow", "31", "unknown key; did you mean window? Allowed here: group, window."),
+        (f"{TRAINING}.group.window", "0", "got 0 (a whole number): expected greater than or equal to 1."),
+        (f"{TRAINING}.group.group", "time.dayofyer", "did you mean time.dayofyear?"),
+        (f"{TRAINING}.xclim_train_args.nquantile", "50", "unknown key; did you mean nquantiles? Allowed here: kind, nquantiles, adapt_freq_thresh,"),  # noqa: E501
+        (f"{TRAINING}.xclim_train_args.nquantiles", "fifty", "got 'fifty' (text): expected a whole number above 0, or a list of quantiles between 0 and 1. It is how many quantiles, or which."),  # noqa: E501
+        (f"{TRAINING}.xclim_train_args.nquantiles", "[0.1, 2]", "got [0.1, 2] (a list): expected a whole number"),
+        (f"{TRAINING}.xclim_train_args.nquantiles", "0", "got 0 (a whole number): expected a whole number above 0"),
+        (f"{TRAINING}.xclim_train_args.nquantiles", "true", "got True (true or false): expected a whole number"),
+        (f"{TRAINING}.xclim_train_args.kind", "x", "got 'x' (text), expected '+' or '*'."),
+        (f"{TRAINING}.xclim_train_args.adapt_freq_thresh", "1 mmm", "'mmm' is not a unit; expected CF units such as K or mm d-1; did you mean mm?"),  # noqa: E501
+        (f"{TRAINING}.jitter_under", "5", "got 5 (a whole number), expected a mapping"),
+        (f"{TRAINING}.jitter_under.thres", "1 K", "unknown key; did you mean thresh? Allowed here: thresh."),
+        (f"{TRAINING}.jitter_under.thresh", "1 mmm d-1", "got '1 mmm d-1' (text): 'mmm d-1' is not a unit; expected CF units such as K or mm d-1; did you mean mm d-1?"),  # noqa: E501
+        (f"{TRAINING}.jitter_under.thresh", "5", "got 5 (a whole number): expected a number, a space and a unit"),
+        (f"{TRAINING}.jitter_under.thresh", "little mm d-1", "expected a number, a space and a unit"),
+        (f"{TRAINING}.adapt_freq.thresh", "1mm", "got '1mm' (text): expected a number, a space and a unit"),
+        (f"{TRAINING}.adapt_freq.tresh", "1 mm d-1", "unknown key; did you mean thresh? Allowed here: thresh, group."),
+        (f"{ADJUSTING}.extrapolaton", "constant", "unknown key; did you mean extrapolation?"),
+        (f"{ADJUSTING}.extrapolation", "constnt", "expected 'constant' or 'nan'; did you mean constant?"),
+        (f"{ADJUSTING}.interp", "neares", "expected 'nearest', 'linear' or 'cubic'; did you mean nearest?"),
+        (f"{ADJUSTING}.detrend.LoesDetrend", "{f: 0.2}", "unknown key; did you mean LoessDetrend? Allowed here: LoessDetrend, PolyDetrend, RollingMeanDetrend, MeanDetrend, NoDetrend."),  # noqa: E501
+        (f"{ADJUSTING}.detrend.LoessDetrend.nitre", "1", "unknown key; did you mean niter?"),
+        (f"{ADJUSTING}.detrend.LoessDetrend.f", "2", "got 2 (a whole number): expected less than or equal to 1."),
+        (f"{ADJUSTING}.detrend.LoessDetrend.weights", "tricub", "did you mean tricube?"),
+        (f"{ADJUSTING}.detrend", "LoessDetrend", "got 'LoessDetrend' (text): expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}."),  # noqa: E501
+        (f"{ADJUSTING}.detrend", "-1", "got -1 (a whole number): expected greater than or equal to 0."),
+        (f"{ADJUSTING}.detrend", "{LoessDetrend: , PolyDetrend: }", "expected one way of detrending"),
+        (f"{REGRIDDER}.methd", "bilinear", "unknown key; did you mean method? Allowed here: method, extrap_method,"),
+        (f"{REGRIDDER}.method", "conservative", "got 'conservative' (text), expected 'bilinear'."),
+        (f"{REGRIDDER}.extrap_method", "inverse", "did you mean inverse_dist?"),
+        (f"{REGRIDDER}.reuse_weights", "true", "got True (true or false), expected False."),
+        (f"{SEARCH}.restrict_members.orderd", "1", "unknown key; did you mean ordered? Allowed here: ordered."),
+        (f"{SEARCH}.restrict_members.ordered", "0", "expected greater than or equal to 1."),
+        (f"{SEARCH}.variables_and_freqs.pr", "Day", "got 'Day' (text): expected a frequency as pandas writes it, such as D, 6h, MS or YS-JAN; did you mean D?"),  # noqa: E501
+        ("health_checks.freq", "day", "did you mean D?"),
+        ("health_checks.calendar", "nolep", "did you mean noleap?"),
+        ("health_checks.variables_and_units.pr", "kgm-2s-1", "'kgm-2s-1' is not a unit; expected CF units such as K or mm d-1; did you mean kg m-2 s-1?"),  # noqa: E501
+        ("health_checks.flags.tasmax.temperature_extremly_high", "", "unknown key; did you mean temperature_extremely_high? Allowed here: negative_accumulation_values,"),  # noqa: E501
+        ("health_checks.flags.tasmax.temperature_extremely_high.tresh", "1 K", "unknown key; did you mean thresh?"),
+        ("health_checks.flags.tasmax.temperature_extremely_high.thresh", "60 degX", "did you mean degC?"),
+        ("health_checks.final.flags.tasmax.tasmax_below_tasmi", "", "unknown key; did you mean tasmax_below_tasmin?"),
+        ("health_checks.flags_kwargs.frq", "YS", "unknown key; did you mean freq?"),
+        ("health_checks.cfchecks.pr.cfcheck_from_nam", "", "unknown key; did you mean cfcheck_from_name?"),
+        ("health_checks.missing", "anny", "there is no method 'anny'; expected any, at_least_n_valid, pct, wmo,"),
+        ("health_checks.missing", "{pctt: {tolerance: 0.1}}", "did you mean pct?"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named_with_its_path_place_and_what_is_allowed(
+    load_with: Any, tmp_path: Path, path: str, value: str, expected: str
+) -> None:
+    line = next(one for one in message(load_with, path, value).splitlines() if one.startswith(f"- `{path}`"))
+    assert f"`{path}` ({tmp_path / 'change0.yml'}, line 1): " in line
+    assert expected in line
+
+
+def test_an_argument_of_a_cascades_stage_is_named_with_its_grid(load_with: Any) -> None:
+    grid = "{lon0_b: 1, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}"
+    text = message(
+        load_with,
+        "regrid.regrid_dataset.intermediate_grids.reg1",
+        f"{{cf_grid_2d: {grid}, regridder_kwargs: {{methd: 1}}}}",
+    )
+    assert "`regrid.regrid_dataset.intermediate_grids.reg1.regridder_kwargs.methd` (" in text
+    assert "did you mean method?" in text
+
+
+def test_an_argument_below_an_old_name_is_named_as_it_was_written(write: Any, small: str) -> None:
+    old = small.replace("xclim_train_args", "xsdba_train_args").replace("nquantiles: 50", "nquantile: 50")
+    with pytest.raises(
+        ConfigurationError, match=rf"`{TRAINING}.xsdba_train_args.nquantile` .*did you mean nquantiles\?"
+    ):
+        load([write(old)])
+
+
+def test_a_threshold_that_is_missing_is_named(load_with: Any) -> None:
+    assert f"`{TRAINING}.adapt_freq.thresh` (" in message(load_with, f"{TRAINING}.adapt_freq", "{group: time}")
+
+
+def test_a_window_around_the_whole_series_is_an_error(load_with: Any) -> None:
+    text = message(load_with, f"{TRAINING}.group", "{group: time, window: 31}")
+    assert "the group time is the whole series, and cannot have a window of 31" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "argument"),
+    [
+        ("DetrendedQuantileMapping", ADJUSTING, "rank_window: true"),
+        ("EmpiricalQuantileMapping", ADJUSTING, "detrend: 1"),
+        ("QuantileDeltaMapping", f"{TRAINING}.xclim_train_args", "thresh: 1 K"),
+        ("Scaling", ADJUSTING, "extrapolation: constant"),
+    ],
+)
+def test_an_argument_of_another_method_is_refused(load_with: Any, method: str, path: str, argument: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_with(nested(f"{TRAINING}.method", method), nested(path, f"{{{argument}}}"))
+    assert f"`{path}.{argument.partition(':')[0]}` (" in str(caught.value)
+    assert f"the method {method} does not take it; it takes " in str(caught.value)
+
+
+def test_the_method_loci_needs_its_threshold(load_with: Any) -> None:
+    unset = "{kind: null, nquantiles: null}"
+    with pytest.raises(ConfigurationError, match=rf"`{TRAINING}.xclim_train_args.thresh` .*this key is missing"):
+        load_with(nested(TRAINING, f"{{method: LOCI, xclim_train_args: {unset}}}"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("group", "time.month", "time.month"),
+        ("group", "{group: time.season, window: 1}", {"group": "time.season", "window": 1}),
+        ("adapt_freq", "{thresh: 1 mm d-1, group: time.month}", {"thresh": "1 mm d-1", "group": "time.month"}),
+        ("jitter_under", "{thresh: 0.1 millimeter per day}", {"thresh": "0.1 millimeter per day"}),
+        ("jitter_under", "{}", {}),
+        ("xclim_train_args", "{nquantiles: [0.1, 1]}", {"kind": "+", "nquantiles": [0.1, 1.0]}),
+        ("xclim_train_args", "{max_tail_factor: 2}", {"kind": "+", "nquantiles": 50, "max_tail_factor": 2.0}),
+        ("xclim_train_args", "{nquantiles: null}", {"kind": "+"}),
+    ],
+)
+def test_arguments_that_xsdba_accepts_are_handed_on_without_those_that_were_not_given(
+    load_with: Any, path: str, value: str, expected: Any
+) -> None:
+    old = "{group: null, window: null}" if value == "{group: time.season, window: 1}" else None
+    changes = [nested(f"{TRAINING}.group", old)] if old else []
+    given = load_with(*changes, nested(f"{TRAINING}.{path}", value)).biasadjust.variables["tasmax"].training_args[path]
+    assert given == expected
+
+
+@pytest.mark.parametrize(
+    "detrend",
+    ["0", "{LoessDetrend: }", "{PolyDetrend: {degree: 2}}", "{RollingMeanDetrend: {win: 9}}", "{NoDetrend: }"],
+)
+def test_every_way_of_detrending_is_built_by_xsdba(load_with: Any, detrend: str) -> None:
+    import xsdba
+
+    variable = load_with(nested(f"{ADJUSTING}.detrend", detrend)).biasadjust.variables["tasmax"]
+    given = variable.adjusting_args["xclim_adjust_args"]["detrend"]
+    if isinstance(given, dict):
+        ((name, values),) = given.items()
+        made = getattr(xsdba.detrending, name)(**values)
+        assert {argument: made[argument] for argument in values} == values
+    else:
+        assert given == 0
+
+
+def test_arguments_are_frozen(load_with: Any) -> None:
+    train_args = load_with().biasadjust.variables["tasmax"].training_args["xclim_train_args"]
+    assert isinstance(train_args, FrozenDict)
+    with pytest.raises(TypeError, match="frozen"):
+        train_args["kind"] = "*"
+
+
+def parameters(function: Any) -> set[str]:
+    """Return the names of a function's parameters that a configuration may give."""
+    return set(inspect.signature(function).parameters) - {"self", "ref", "hist", "sim", "group", "da"}
+
+
+def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
+    import xsdba
+
+    from espo_luigi.science.training import METHODS
+
+    assert get_args(arguments.Method) == METHODS == tuple(arguments.ACCEPTED)
+    for name, (train, adjust) in arguments.ACCEPTED.items():
+        method = getattr(xsdba.adjustment, name)
+        assert set(train) == parameters(method._train) | {"skip_input_checks"}
+        assert set(adjust) == parameters(method._adjust) | {"skip_input_checks"}
+    known = [set().union(*one) for one in zip(*arguments.ACCEPTED.values(), strict=True)]
+    assert known == [set(arguments.TrainArguments.model_fields), set(arguments.AdjustArguments.model_fields)]
+
+
+def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None:
+    import xsdba
+
+    found = {
+        name: set(inspect.signature(one).parameters) - {"kwargs"}
+        for name, one in vars(xsdba.detrending).items()
+        if isinstance(one, type) and issubclass(one, xsdba.detrending.BaseDetrend) and name != "BaseDetrend"
+    }
+    known = {field.alias: set(field.annotation.model_fields) for field in arguments.Detrend.model_fields.values()}
+    assert known == found
+
+
+def test_the_flags_and_their_arguments_are_those_of_xclim() -> None:
+    from xclim.core.dataflags import _REGISTRY
+
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    for name, function in _REGISTRY.items():
+        found = {one.name for one in inspect.signature(function).parameters.values() if one.kind is keyword_only}
+        annotation = flags.Flags.model_fields[name].annotation
+        section = next(one for one in (annotation, *get_args(annotation)) if inspect.isclass(one))
+        assert set(section.model_fields) == found, name
+    assert set(flags.Flags.model_fields) == set(_REGISTRY)
+
+
+def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
+    from espo_luigi.science import regrid
+
+    for name, values in regrid._KEYWORDS.items():
+        if values is not None:
+            annotation = RegridderKwargs.model_fields[name].annotation
+            accepted = {value for one in get_args(annotation) for value in get_args(one) or [None]}
+            assert accepted - {None} == set(values) - {None}, name
+    assert set(RegridderKwargs.model_fields) == set(regrid._KEYWORDS)
+
+
+def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
+    from espo_luigi.science.health import METHODS_FOR_MISSING
+
+    short = {name.removeprefix("missing_") for name in METHODS_FOR_MISSING}
+    assert set(get_args(flags.MissingMethod)) == short | set(METHODS_FOR_MISSING)
+
+
+def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> None:
+    from espo_luigi.science.units import threshold_in
+
+    assert [threshold_in(f"1 {unit}", unit) for unit in quantities.FAMILIAR_UNITS] == pytest.approx(
+        [1.0] * len(quantities.FAMILIAR_UNITS)
+    )
+
+
+def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> None:
+    path = write(
+        small.replace("xclim_train_args: {", "jitter_under: {thresh: 0.01 mm d-1}\n        xclim_train_args: {")
+    )
+    code = (
+        "import sys; from espo_luigi.config import load; load([sys.argv[1]]);"
+        "print({'xarray', 'xclim', 'xsdba', 'cf_xarray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_known_sections_have_a_description_for_every_key() -> None:
+    sections: list[type[Section]] = [RegridderKwargs, arguments.TrainArguments, arguments.AdjustArguments, flags.Flags]
+    assert all(field.description for section in sections for field in section.model_fields.values())
+    assert Known(RegridderKwargs) == Known(RegridderKwargs)

@@ -156,6 +156,11 @@ def test_the_method_loci_needs_its_threshold(load_with: Any) -> None:
         ("xclim_train_args", "{nquantiles: [0.1, 1]}", {"kind": "+", "nquantiles": [0.1, 1.0]}),
         ("xclim_train_args", "{max_tail_factor: 2}", {"kind": "+", "nquantiles": 50, "max_tail_factor": 2.0}),
         ("xclim_train_args", "{nquantiles: null}", {"kind": "+"}),
+        (
+            "xclim_train_args",
+            "{adapt_freq_thresh: 1.1574e-05 kg m^-2 s^-1}",
+            {"kind": "+", "nquantiles": 50, "adapt_freq_thresh": "1.1574e-05 kg m^-2 s^-1"},
+        ),
     ],
 )
 def test_arguments_that_xsdba_accepts_are_handed_on_without_those_that_were_not_given(
@@ -218,7 +223,8 @@ def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None
         for name, one in vars(xsdba.detrending).items()
         if isinstance(one, type) and issubclass(one, xsdba.detrending.BaseDetrend) and name != "BaseDetrend"
     }
-    known = {field.alias: set(field.annotation.model_fields) for field in arguments.Detrend.model_fields.values()}
+    ways: dict[str, Any] = {str(one.alias): one.annotation for one in arguments.Detrend.model_fields.values()}
+    known = {name: set(section.model_fields) for name, section in ways.items()}
     assert known == found
 
 
@@ -229,7 +235,7 @@ def test_the_flags_and_their_arguments_are_those_of_xclim() -> None:
     for name, function in _REGISTRY.items():
         found = {one.name for one in inspect.signature(function).parameters.values() if one.kind is keyword_only}
         annotation = flags.Flags.model_fields[name].annotation
-        section = next(one for one in (annotation, *get_args(annotation)) if inspect.isclass(one))
+        section: Any = next(one for one in (annotation, *get_args(annotation)) if inspect.isclass(one))
         assert set(section.model_fields) == found, name
     assert set(flags.Flags.model_fields) == set(_REGISTRY)
 

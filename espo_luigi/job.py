@@ -17,8 +17,9 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import psutil
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
+from espo_luigi.cluster.heartbeat import Monitor, beating
 from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, machine_memory, render_memory
 from espo_luigi.cluster.session import dask_session, limit_thread_pools
 from espo_luigi.engine.jobfile import read_json, write_json
@@ -34,8 +36,6 @@ from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError, SizingError
 
 logger = logging.getLogger("espo_luigi.job")
-
-_HEARTBEAT_SECONDS = 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def _stop(signum: int, _frame: object) -> None:
 
 def _run(order: dict[str, Any]) -> dict[str, Any]:
     started = time.time()
-    peak = PeakMemory()
+    monitor = Monitor()
     result: dict[str, Any] = {
         "outcome": "success",
         "exception": None,
@@ -89,7 +89,7 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         "job_id": os.environ.get("SLURM_JOB_ID"),
     }
     try:
-        _work(order, peak)
+        _work(order, monitor)
     except EspoError as error:
         logger.error("%s", error)
         result |= {"outcome": "error", "exception": f"{type(error).__name__}: {error}"}
@@ -100,7 +100,6 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
             "exception": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
         }
-    peak.look()
     return result | {
         "family": order["family"],
         "parameters": order["parameters"],
@@ -108,7 +107,8 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         "node": socket.gethostname(),
         "started": started,
         "ended": time.time(),
-        "peak_memory_bytes": peak.bytes,
+        "peak_memory_bytes": monitor.peak_memory_bytes,
+        "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
     }
 
 
@@ -120,7 +120,7 @@ def _outcome(error: BaseException) -> str:
     return "stopped" if isinstance(error, SystemExit) else "error"
 
 
-def _work(order: dict[str, Any], peak: PeakMemory) -> None:
+def _work(order: dict[str, Any], monitor: Monitor) -> None:
     task = rebuild_task(order)
     resources = _allocated(Resources(**order["resources"]), task.get_task_family())
     session = (
@@ -128,7 +128,8 @@ def _work(order: dict[str, Any], peak: PeakMemory) -> None:
         if task.uses_dask
         else nullcontext()
     )
-    with _alive(order), session as active, _heartbeat(Path(order["heartbeat"]), active, peak):
+    with _alive(order), session as client, beating(monitor, partial(write_json, Path(order["heartbeat"]))):
+        monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         logger.info("%s starts", task.label())
         task.work()
         logger.info("%s is done", task.label())
@@ -179,70 +180,6 @@ def _alive(order: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         done.set()
-
-
-@contextmanager
-def _heartbeat(path: Path, client: Any, peak: PeakMemory) -> Iterator[None]:
-    done = threading.Event()
-    most = [1]
-
-    def beat() -> None:
-        while True:
-            peak.look()
-            write_json(path, _sign_of_life(client, most))
-            if done.wait(_HEARTBEAT_SECONDS):
-                return
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _sign_of_life(client: Any, most: list[int]) -> dict[str, Any]:
-    left = 0
-    scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
-    if scheduler is not None:
-        left = sum(
-            prefix.states["waiting"] + prefix.states["processing"] + prefix.states["queued"]
-            for prefix in list(scheduler.task_prefixes.values())
-        )
-        most[0] = max(most[0], left)
-    percent = round(100 * (1 - left / most[0])) if left else 0
-    return {
-        "time": time.time(),
-        "job_id": os.environ.get("SLURM_JOB_ID"),
-        "pid": os.getpid(),
-        "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
-        "node": socket.gethostname(),
-        "percent": percent,
-        "message": f"Dask: {left} tasks to go" if left else "working",
-    }
-
-
-class PeakMemory:
-    """The most memory that this process and its children held at once, in bytes, as far as they were looked at."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def look(self) -> None:
-        """Look now."""
-        own = psutil.Process()
-        total = 0
-        for process in (own, *own.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_info().rss
-        self.bytes = max(self.bytes, total, _own_peak())
-
-
-def _own_peak() -> int:
-    # Not getrusage: its maximum starts at the parent's.
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 if __name__ == "__main__":

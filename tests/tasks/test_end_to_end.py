@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from conftest import use, write_config
+from luigi.configuration import get_config
 
 import espo_luigi
 from espo_luigi import store, tasks
@@ -146,15 +147,46 @@ def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(her
     assert list((here / "work").iterdir()) == []
 
 
-def test_the_same_region_made_twice_has_the_same_bytes(here: Path) -> None:
-    archive = here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip"
+@pytest.fixture(scope="module")
+def remade(run: Path) -> tuple[Path, dict[str, int]]:
+    """The run again, one region made a second time with its temporary stores kept; and that archive's first bytes."""
+    use([run / "config.yml", run / "paths.yml"], run)
+    archive = run / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip"
     first = _chunks(archive)
     archive.unlink()
+    get_config().set("espo", "keep_temporary", "true")
     # Wired by hand this time, as a sciluigi workflow: the same graph.
-    assert jobs_of(here, RegionWorkflow(sim_id=NOLEAP, region="north"))["Adjust"] == 3
-    (audit,) = (here / "run" / "audit").glob("workflow_regionworkflow_started_*.audit")
+    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    return run, first
+
+
+def test_the_same_region_made_twice_has_the_same_bytes(remade: tuple[Path, dict[str, int]]) -> None:
+    folder, first = remade
+    assert _chunks(folder / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip") == first
+
+
+def test_a_workflow_leaves_its_audit_file_in_the_work_folder(remade: tuple[Path, dict[str, int]]) -> None:
+    (audit,) = (remade[0] / "run" / "audit").glob("workflow_regionworkflow_started_*.audit")
     assert audit.is_file()
-    assert _chunks(archive) == first
+
+
+def test_temporary_stores_can_be_kept_and_go_with_the_next_run_that_does_not_keep_them(
+    remade: tuple[Path, dict[str, int]], here: Path
+) -> None:
+    kept = {path.name for path in (here / "work").glob("*.zarr")}
+    assert {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "pr+adjusted", "cleaned_up")} <= kept
+    get_config().set("espo", "final_format", "sharded")
+    try:
+        assert jobs_of(here, tasks.Move(sim_id=NOLEAP, region="north")) == {"Move": 1}
+        folder = here / "final" / "NAM_SPLIT" / "north"
+        sharded = store.open_store(folder / f"day+{NOLEAP}+north+1950-2100.zarr")
+        zipped = store.open_store(folder / f"day+{NOLEAP}+north+1950-2100.zarr.zip")
+        assert sharded.tasmax.encoding["shards"] is not None
+        xr.testing.assert_identical(sharded.load(), zipped.load())
+    finally:
+        get_config().set("espo", "final_format", "zip")
+    assert jobs_of(here, tasks.All()) == {}
+    assert list((here / "work").iterdir()) == []
 
 
 def _chunks(archive: Path) -> dict[str, int]:

@@ -1,0 +1,63 @@
+"""A job that works gives signs of life; one that hangs falls silent, whatever threads of it still run."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from espo_luigi.cluster import heartbeat
+from espo_luigi.cluster.heartbeat import Monitor, beating
+from espo_luigi.cluster.resources import Resources
+from espo_luigi.cluster.session import dask_session
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_SECONDS", 0.2)
+
+
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        sum(range(1000))
+
+
+def test_work_is_seen_and_hanging_is_silence() -> None:
+    beats: list[dict[str, Any]] = []
+    with beating(Monitor(), beats.append):
+        spin(1.0)
+        working = len(beats)
+        hung = threading.Event()
+        hung.wait(1.0)
+        at_rest = len(beats)
+        hung.wait(1.5)
+    assert working >= 3
+    assert len(beats) == at_rest
+
+
+def test_the_peak_is_this_process_own_with_what_it_held_for_a_moment() -> None:
+    monitor = Monitor()
+    monitor.look()
+    before = monitor.peak_memory_bytes
+    held = bytearray(200 * 2**20)
+    held[:: 2**12] = b"x" * len(held[:: 2**12])
+    monitor.look()
+    assert monitor.peak_memory_bytes >= before + 150 * 2**20
+
+
+def test_dasks_tasks_and_workers_are_counted() -> None:
+    import dask.array
+
+    monitor = Monitor()
+    with dask_session(Resources(1, 2, "1GB")) as client:
+        monitor.scheduler = client.cluster.scheduler
+        assert monitor.tasks_left == 0
+        waiting = client.submit(time.sleep, 1.0)
+        while monitor.tasks_left == 0 and not waiting.done():
+            time.sleep(0.01)
+        assert monitor.sign_of_life()["message"] == "Dask: 1 tasks to go"
+        assert int(dask.array.ones(10, chunks=5).sum().compute()) == 10
+        monitor.look()
+    assert monitor.worker_restarts == 0
+    assert monitor.spilled_bytes == 0

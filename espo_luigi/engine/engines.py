@@ -11,9 +11,9 @@ from espo_luigi.engine.task import SlurmTask
 
 
 class Engine(Protocol):
-    """Runs a task's job and waits for it; stops jobs, leaves them to the next driver, ends."""
+    """Runs jobs, each in `run`, which returns the seconds that it took; stops them, or leaves them to the next driver."""
 
-    def run(self, task: SlurmTask) -> None: ...
+    def run(self, task: SlurmTask) -> float: ...
 
     def stop(self, task: SlurmTask) -> None: ...
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,8 @@ def write_order(task: SlurmTask, resources: Resources, **extra: Any) -> JobFiles
     files.log.parent.mkdir(parents=True, exist_ok=True)
     write_json(files.order, order | extra)
     return files
+
+
+def seconds_of(result: Mapping[str, Any]) -> float:
+    """Return how long a job worked, from its result."""
+    return float(result.get("ended", 0.0)) - float(result.get("started", 0.0))

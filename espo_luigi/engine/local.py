@@ -9,11 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.engine.forkserver import Child, ForkServer
-from espo_luigi.engine.jobfile import JobFiles, read_json, write_order
+from espo_luigi.engine.jobfile import JobFiles, read_json, seconds_of, write_order
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import JobError
@@ -62,8 +63,8 @@ class LocalEngine:
         self._said: set[str] = set()
         self._stopping = False
 
-    def run(self, task: SlurmTask) -> None:
-        """Run the job of `task` and wait for it.
+    def run(self, task: SlurmTask) -> float:
+        """Run the job of `task`, wait for it, and return the seconds that it took.
 
         Raises
         ------
@@ -78,7 +79,7 @@ class LocalEngine:
             for stale in (files.result, files.heartbeat):
                 stale.unlink(missing_ok=True)
             self._wait(task, files, self._start(task, files))
-        check_result(task, files)
+        return seconds_of(checked_result(task, files))
 
     def stop(self, task: SlurmTask) -> None:
         """Terminate the job of `task`, if it runs, and start no other."""
@@ -130,11 +131,11 @@ def show_progress(task: SlurmTask, files: JobFiles) -> None:
         task.set_progress_percentage(int(heartbeat.get("percent", 0)))
 
 
-def check_result(task: SlurmTask, files: JobFiles) -> None:
-    """Raise `JobError` unless the job of `task` has written that it succeeded."""
+def checked_result(task: SlurmTask, files: JobFiles) -> dict[str, Any]:
+    """Return what the job of `task` has written; raises `JobError` unless it succeeded."""
     result = read_json(files.result)
     if result is not None and result.get("outcome") == "success":
-        return
+        return result
     if result is None:
         why = "the job ended without a result: killed, or out of memory"
         tail = _tail(files.log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from luigi.task import Task
 
@@ -40,6 +40,7 @@ class Run:
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
         self._roots: dict[str, Task] = {}
+        self._left_over: dict[str, Task] = {}
         self._open: set[str] = set()
         self._failed: set[str] = set()
         self._done = 0
@@ -68,10 +69,7 @@ class Run:
             return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Take note of a root, its graph, and what is pending in it (and whether it can be run).
-
-        What none of the pending tasks needs any more is released.
-        """
+        """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
         with self._lock:
             for task_id, runnable in pending.items():
                 _, needs = graph.get(task_id, (None, ()))
@@ -80,9 +78,14 @@ class Run:
                 for needed in needs:
                     self._consumers[needed.task_id].add(task_id)
             self._roots[root.task_id] = root
-            for task_id, (task, _) in graph.items():
-                if task_id not in self._needs:
-                    self._release(task)
+            self._left_over |= {task_id: task for task_id, (task, _) in graph.items()}
+
+    def release_left_over(self) -> None:
+        """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
+        with self._lock:
+            left_over, self._left_over = self._left_over, {}
+            done_with = [task for task_id, task in left_over.items() if self._is_done_with(task_id)]
+        _release(done_with)
 
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
         """Take note that `task` ended, and release the outputs that it was the last to need."""
@@ -91,15 +94,24 @@ class Run:
             self._open.discard(task.task_id)
             label = task.label() if isinstance(task, SlurmTask) else str(task)
             outcome = "done" if succeeded else "FAILED"
+            seconds = getattr(task, "job_seconds", 0.0) or seconds
             logger.info("[%d/%d] %s %s in %.1f s", self._done, len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)
                 self._failures.append((reason.strip() or label).splitlines()[0])
                 return
-            for needed in self._needs.get(task.task_id, ()):
+            needs = self._needs.get(task.task_id, ())
+            for needed in needs:
                 self._consumers[needed.task_id].discard(task.task_id)
-                self._release(needed)
+            done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
+        _release(done_with)
 
-    def _release(self, task: Task) -> None:
-        if isinstance(task, SlurmTask) and task.task_id not in self._roots and not self._consumers[task.task_id]:
+    def _is_done_with(self, task_id: str) -> bool:
+        return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+
+
+def _release(tasks: Iterable[Task]) -> None:
+    # Outside of the lock: deleting a large store takes a while, and others end meanwhile.
+    for task in tasks:
+        if isinstance(task, SlurmTask):
             task.release()

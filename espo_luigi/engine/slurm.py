@@ -14,14 +14,14 @@ import yaml
 
 from espo_luigi.cluster.commands import CommandSettings, SlurmCommands
 from espo_luigi.cluster.flights import Patience
-from espo_luigi.cluster.handles import Failure, JobRequest, Progress
+from espo_luigi.cluster.handles import JobRequest, Progress, Success
 from espo_luigi.cluster.jobs import JobManager
 from espo_luigi.cluster.records import RecordStore
 from espo_luigi.cluster.resources import GIB, Resources, parse_memory, parse_time
 from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
 from espo_luigi.cluster.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.cluster.submitter import JobSettings, Submitter
-from espo_luigi.engine.jobfile import job_files, write_order
+from espo_luigi.engine.jobfile import job_files, seconds_of, write_order
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SLURM_NAMES, SlurmTask
 from espo_luigi.errors import ConfigurationError, JobError, SubmissionError
@@ -193,8 +193,8 @@ class SlurmEngine:
         self._guard = threading.Lock()
         self._stopped = False
 
-    def run(self, task: SlurmTask) -> None:
-        """Submit the job of `task`, or adopt the one that an earlier driver submitted, and wait for it.
+    def run(self, task: SlurmTask) -> float:
+        """Submit the job of `task`, or adopt an earlier driver's, wait for it, and return the seconds that it took.
 
         Raises
         ------
@@ -204,9 +204,11 @@ class SlurmEngine:
         write_order(task, allocation_of(task))
         handle = self._manager.submit(request_of(task), on_progress=lambda progress: _show(task, progress))
         outcome = handle.wait()
-        if isinstance(outcome, Failure):
-            lines = "\n".join(f"    {line}" for line in outcome.tail.splitlines()[-12:])
-            raise JobError(outcome.message + (f"\n{lines}" if lines else ""))
+        if isinstance(outcome, Success):
+            return seconds_of(outcome.result)
+        assert outcome is not None  # without a time-out, there is one
+        lines = "\n".join(f"    {line}" for line in outcome.tail.splitlines()[-12:])
+        raise JobError(outcome.message + (f"\n{lines}" if lines else ""))
 
     def stop(self, task: SlurmTask) -> None:
         """Cancel all jobs of this run, once, whichever task asks first."""

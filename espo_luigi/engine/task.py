@@ -93,6 +93,9 @@ class SlurmTask(luigi.Task):
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
 
+    # How long the job worked, once it is done; the task waited longer.
+    job_seconds = 0.0
+
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
         return " ".join([self.get_task_family(), *(f"{name}={value}" for name, value in self.wildcards.items())])
@@ -120,7 +123,7 @@ class SlurmTask(luigi.Task):
         """Have the current engine run `work` as a job, and wait for it."""
         from espo_luigi.engine.engines import engine  # engines import the job file's writer, which imports tasks
 
-        engine(settings().engine).run(self)
+        self.job_seconds = engine(settings().engine).run(self)
 
     def on_kill(self) -> None:
         """Stop this task's job; called when the run is stopped."""

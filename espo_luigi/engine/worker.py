@@ -200,6 +200,7 @@ class EspoWorker(luigi.worker.Worker):
         """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
         if self._refused:
             return False
+        self._run_of_tasks.release_left_over()
         with _signals():
             succeeded = super().run()
         self._run_of_tasks.report()

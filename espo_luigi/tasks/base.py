@@ -143,7 +143,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             if port.is_temporary and not settings().keep_temporary:
                 path = getattr(self, name)().path
                 if store.is_complete(path):
-                    logger.info("Deleting %s: no task of this run needs it any more", path)
+                    logger.debug("Deleting %s: no task of this run needs it any more", path)
                     store.remove(path)
 
     def work(self) -> None:

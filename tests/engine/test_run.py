@@ -1,0 +1,66 @@
+"""Outputs that only other tasks need are released when the last of those is done, never before."""
+
+import luigi
+
+from espo_luigi import SlurmTask
+from espo_luigi.engine.run import Run, checked_graph
+
+released: list[str] = []
+
+
+class Made(SlurmTask):
+    name = luigi.Parameter()
+
+    def release(self) -> None:
+        released.append(str(self.name))
+
+
+class User(SlurmTask):
+    name = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [Made(name="shared"), Made(name=f"of {self.name}")]
+
+
+def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
+    run.planned(root, checked_graph(root), {task.task_id: True for task in pending})
+
+
+def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
+    released.clear()
+    run, one, two = Run(), User(name="one"), User(name="two")
+    planned(run, one, one)
+    planned(run, two, two)
+    run.release_left_over()
+    assert released == []
+    run.ended(one, True, 1.0, "")
+    assert released == ["of one"]
+    run.ended(two, True, 1.0, "")
+    assert released == ["of one", "shared", "of two"]
+
+
+def test_a_failure_keeps_what_the_next_run_will_need() -> None:
+    released.clear()
+    run, one = Run(), User(name="one")
+    planned(run, one, one)
+    run.release_left_over()
+    run.ended(one, False, 1.0, "out of luck")
+    assert released == []
+
+
+def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
+    released.clear()
+    run, complete, pending = Run(), User(name="complete"), User(name="pending")
+    planned(run, complete)
+    planned(run, pending, pending)
+    run.release_left_over()
+    assert released == ["of complete"]
+
+
+def test_what_was_asked_for_is_kept() -> None:
+    released.clear()
+    run, asked = Run(), Made(name="asked")
+    planned(run, asked, asked)
+    run.ended(asked, True, 1.0, "")
+    run.release_left_over()
+    assert released == []

@@ -28,9 +28,10 @@ from luigi.configuration import get_config
 from luigi.task_register import Register
 
 from espo_luigi.cluster.heartbeat import Monitor, beating
+from espo_luigi.cluster.records import read_json
 from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, machine_memory, render_memory
 from espo_luigi.cluster.session import dask_session, limit_thread_pools
-from espo_luigi.engine.jobfile import read_json, write_json
+from espo_luigi.engine.jobfile import write_json
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError, SizingError

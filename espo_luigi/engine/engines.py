@@ -11,7 +11,7 @@ from espo_luigi.engine.task import SlurmTask
 
 
 class Engine(Protocol):
-    """Runs jobs, each in `run`, which returns the seconds that it took; stops them, or leaves them to the next driver."""
+    """Runs jobs (`run` returns the seconds that one took); stops them, or leaves them to the next driver."""
 
     def run(self, task: SlurmTask) -> float: ...
 

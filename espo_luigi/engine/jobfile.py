@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from luigi.configuration import get_config
 
+from espo_luigi.cluster.records import write_atomically
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
@@ -22,20 +21,7 @@ from espo_luigi.engine.task import SlurmTask
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`, or None if there is no (readable) file."""
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+    write_atomically(path, json.dumps(value, indent=1), durable=True)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.cluster.lock import DriverLock
+from espo_luigi.cluster.records import read_json
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.engine.forkserver import Child, ForkServer
-from espo_luigi.engine.jobfile import JobFiles, read_json, seconds_of, write_order
+from espo_luigi.engine.jobfile import JobFiles, seconds_of, write_order
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import JobError

@@ -127,7 +127,7 @@ def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
     pid_file = tmp_path / "pid"
     deadline = time.monotonic() + 60
-    while not pid_file.exists() and time.monotonic() < deadline:
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     job = int(pid_file.read_text())
     driver.send_signal(signal.SIGKILL)

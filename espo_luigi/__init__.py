@@ -26,4 +26,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in _HOMES:
         raise AttributeError(f"module 'espo_luigi' has no attribute {name!r}")
+    if name == "SlurmTask":
+        # Whoever defines a SlurmTask has Luigi's command wait in threads: forked processes would each be a driver.
+        importlib.import_module("espo_luigi.engine.worker").install()
     return getattr(importlib.import_module(_HOMES[name]), name)

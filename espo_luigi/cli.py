@@ -81,9 +81,7 @@ def _script(options: argparse.Namespace) -> int:
     from espo_luigi.engine.slurm import preview
 
     with CmdlineParser.global_instance(["--module", options.module, options.task, *options.parameters]) as parsed:
-        task = parsed.get_task_obj()
-        task.check()
-        print(preview(task), end="")
+        print(preview(parsed.get_task_obj()), end="")
     return 0
 
 

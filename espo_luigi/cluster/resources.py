@@ -112,6 +112,8 @@ class Resources:
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""
+        if self.cpus_per_task <= cpus and self.memory_bytes <= memory_bytes:
+            return self
         n_cpus = min(self.cpus_per_task, cpus)
         n_workers = min(self.n_workers, n_cpus)
         memory = self.memory if self.memory_bytes <= memory_bytes else render_memory(memory_bytes)

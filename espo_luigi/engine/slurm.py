@@ -160,8 +160,8 @@ def commands() -> SlurmCommands:
 
 def preview(task: SlurmTask) -> str:
     """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
+    task.check()
     request, resources = request_of(task), allocation_of(task)
-    resources.check(task.get_task_family())
     submitter = Submitter(job_settings(), commands(), RecordStore(state_dir()))
     name = task_name(request.run, request.rule, request.wildcards)
     layout = (

@@ -8,9 +8,6 @@ from pathlib import Path
 import luigi
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.engine.worker import install
-
-install()
 
 
 class Count(SlurmTask):

@@ -47,7 +47,7 @@ def limit_thread_pools(environment: dict[str, str]) -> None:
 
 def scratch_folder() -> str:
     """Return the fast folder that this job may fill: ``[slurm] scratch``, ``$SLURM_TMPDIR``, or the usual one."""
-    return os.environ.get("ESPO_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
+    return os.environ.get("ESPO_NODE_SCRATCH") or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir()
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class SlurmOptions:
     `extra` holds any further directive by its long name without dashes (``{"reservation": "maintenance"}``; an empty
     value makes a flag, ``{"exclusive": ""}``). `setup` is bash, run as it stands before the job's command.
     `environment` is exported with its values taken literally. `scratch` is a folder on the node, as a literal path or
-    beginning with one variable (``$SLURM_TMPDIR/work``); the job finds it in ``ESPO_SCRATCH``.
+    beginning with one variable (``$SLURM_TMPDIR/work``); the job finds it in ``ESPO_NODE_SCRATCH``.
     """
 
     partition: str | None = None
@@ -190,7 +190,7 @@ def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
     if options.scratch:
-        lines.append(f"export ESPO_SCRATCH={_scratch(_checked('scratch', options.scratch))}")
+        lines.append(f"export ESPO_NODE_SCRATCH={_scratch(_checked('scratch', options.scratch))}")
     for name, value in options.environment.items():
         if not _NAME.fullmatch(name):
             raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from espo_luigi.cluster.resources import Resources
-from espo_luigi.config import DiagStep
+from espo_luigi.config import DiagStep, OffDiag
 from espo_luigi.ports import packed, temporary, upstream
 from espo_luigi.science import diagnostics, stack
 from espo_luigi.science.chunks import rechunk
@@ -31,19 +31,29 @@ class DomainTask(EspoTask):
 
     diag_domain = DiagDomainParameter()
 
-    def step(self, name: Step) -> DiagStep:
-        """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
+    @property
+    def section(self) -> OffDiag:
+        """The configuration's `off-diag` section."""
         off_diag = self.context.config.off_diag
         assert off_diag is not None  # `check` has refused every domain where the section is absent
-        return off_diag.steps[name]
+        return off_diag
+
+    def step(self, name: Step) -> DiagStep:
+        """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
+        return self.section.steps[name]
+
+    def box(self) -> dict[str, Any]:
+        """Return the domain, as far as it lies in the reference's region: the same cells for all steps."""
+        domain = self.section.domains[self.diag_domain]
+        host = self.context.config.custom.regions[self.step("ref").domain[self.diag_domain]]
+        south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
+        return domain.model_dump() | {"lat_bnds": (south, north)}
 
     def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
         """Return the step's properties of `dataset` over the domain; `grid` unstacks it first."""
         settings = self.step(step)
-        off_diag = self.context.config.off_diag
-        assert off_diag is not None
         whole = stack.unstack_fill_nan(dataset, grid) if settings.unstack and grid is not None else dataset
-        local = diagnostics.cut_domain(whole, off_diag.domains[self.diag_domain].model_dump())
+        local = diagnostics.cut_domain(whole, self.box())
         found = diagnostics.properties(
             local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
         )

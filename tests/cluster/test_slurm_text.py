@@ -135,7 +135,8 @@ def test_an_environment_value_arrives_as_it_is(tmp_path: Path, text: str) -> Non
 )
 def test_scratch_takes_one_variable_and_nothing_else(tmp_path: Path, scratch: str, there: str, absent: str) -> None:
     options = SlurmOptions(scratch=scratch)
-    values = replace(PLAIN, argv=("printenv", "ESPO_SCRATCH"), workdir=str(tmp_path), claim_file=str(tmp_path / "c"))
+    argv = ("printenv", "ESPO_NODE_SCRATCH")
+    values = replace(PLAIN, argv=argv, workdir=str(tmp_path), claim_file=str(tmp_path / "c"))
     script = render_script(replace(values, options=options))
     for node, expected in (({"SLURM_TMPDIR": "/node"}, there), ({"TMPDIR": "/tmp/x"}, absent)):
         environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", **node}

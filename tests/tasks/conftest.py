@@ -1,47 +1,10 @@
 """A run of the demo in a folder of its own, once for all tests of the rules."""
 
-import functools
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from luigi.configuration import get_config
-from luigi.task_register import Register
-
-from espo_luigi.engine.engines import close_engines
-from espo_luigi.tasks.context import forget
-
-CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
-
-
-def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
-    """Write the demo's configuration for `folder`, with dotted keys replaced; return its files."""
-    config = yaml.safe_load((CONFIG / "config.yml").read_text())
-    paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
-    text = yaml.safe_dump(paths, sort_keys=False).replace("espo-demo/raw", str(raw)).replace("espo-demo", str(folder))
-    for key, value in changes.items():
-        *parents, last = key.split("__")
-        functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)[last] = value
-    for properties in CONFIG.glob("*properties*.yml"):
-        shutil.copy(properties, folder)
-    files = [folder / "config.yml", folder / "paths.yml"]
-    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
-    files[1].write_text(text)
-    return files
-
-
-def use(files: list[Path], folder: Path) -> None:
-    """Make `files` the configuration of this process."""
-    configuration = get_config()
-    configuration.set("espo", "config", " ".join(map(str, files)))
-    configuration.set("espo", "workdir", str(folder / "run"))
-    configuration.set("espo", "engine", "local")
-    configuration.set("espo", "keep_temporary", "false")
-    forget()
-    close_engines()
-    Register.clear_instance_cache()
+from demo_runs import use, write_config
 
 
 @pytest.fixture(scope="session")

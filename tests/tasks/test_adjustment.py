@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import use, write_config
+from demo_runs import use, write_config
 
 from espo_luigi import tasks
 from espo_luigi.science import biasadjust

@@ -8,7 +8,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import use, write_config
+from demo_runs import use, write_config
 from luigi.configuration import get_config
 
 import espo_luigi

@@ -34,7 +34,7 @@ fi
 
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=2
-export ESPO_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
+export ESPO_NODE_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 export EMPTY=''
 

@@ -1,0 +1,60 @@
+"""The production configuration, unedited but for a small region and other data, runs on this machine."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import yaml
+from demo_runs import use
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.tasks.context import context
+
+G6 = Path(__file__).parent.parent.parent / "config" / "espo-g6"
+DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
+BANDS = {"south": [45.0, 46.0], "middle": [46.0, 47.0], "north": [47.0, 48.0]}
+WIDE = {"lon_bnds": [-67.0, -64.5]}
+
+
+@pytest.fixture()
+def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A third file, merged over the production ones."""
+    for name, folder in {"ESPO_OUTPUT": "final", "ESPO_SCRATCH": "work"}.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setenv("ESPO_CATALOGS", str(demo_raw))
+    domain = {"lat_bnds": [45.8, 46.8], "lon_bnds": [-66.5, -65.0]}
+    changes = {
+        "custom": {
+            "regions": {name: WIDE | {"lat_bnds": bounds} for name, bounds in BANDS.items()},
+            "amno_region": WIDE | {"lat_bnds": [45.0, 48.0]},
+        },
+        "extraction": {
+            "reference": {"search_data_catalogs": {"other_search_criteria": {"source": "Demo-Land"}}},
+            "simulation": {"search_data_catalogs": {"other_search_criteria": {"source": ["Demo-360Day"]}}},
+        },
+        "off-diag": {"domains": dict.fromkeys(("Haudenosaunee", "Ute", "Dene", "Magtogoek"), domain)},
+    }
+    (tmp_path / "small.yml").write_text(yaml.safe_dump(changes, sort_keys=False))
+    use([G6 / "config.yml", G6 / "paths.yml", tmp_path / "small.yml"], tmp_path)
+    return tmp_path
+
+
+def test_a_small_region_is_regridded_and_trained_with_the_production_values(
+    small: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.engine.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+    caplog.set_level(logging.INFO, "espo_luigi")
+    summary = espo_luigi.build([tasks.Train(sim_id=DAY360, region="south", var="pr")])
+    assert summary.succeeded, caplog.text
+    assert "Train asks for 3 worker(s), 12 CPU(s), 100GB; fitted to this machine" in caplog.text
+    training = store.open_store(tasks.Train(sim_id=DAY360, region="south", var="pr").out_training().path)
+    assert dict(training.sizes) == {"loc": 37, "dayofyear": 360, "quantiles": 50}
+    assert {"af", "hist_q", "scaling", "pth", "dP0"} <= set(training.data_vars)
+
+
+def test_its_default_target_holds_every_rule_that_the_configuration_has(small: Path) -> None:
+    families = {type(task).__name__ for task in tasks.All().requires()}
+    assert {"HealthChecks", "MoveDiag", "MoveRef", "Move"} <= families
+    assert ("ConcatDiagRefProp" in families) == (context().config.diagnostics is not None)

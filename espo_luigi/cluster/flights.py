@@ -157,7 +157,7 @@ class Flight:
             # Slurm may know of the end before the result file is visible here.
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
-        if self.result is not None and _over(self.result_since, now, patience.latency_wait):
+        if self._has_failed and _over(self.result_since, now, patience.latency_wait):
             return self._step_after_result(now)
         if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
             return Step.WAIT
@@ -167,23 +167,27 @@ class Flight:
             return Step.HOPELESS
         return self._step_while_running(now, patience)
 
+    @property
+    def _has_failed(self) -> bool:
+        # "stopped" is not among them: the signal may be a requeue's, so that Slurm has to say what became of the job.
+        return self.result is not None and self.result.get("outcome") in ("error", "memory")
+
     def _step_after_result(self, now: float) -> Step:
-        outcome = self.result.get("outcome") if self.result else None
-        if outcome == "error" and self.silent:
+        if self.silent:
+            return Step.ENDED if self.result is not None and self.result.get("outcome") == "error" else Step.WAIT
+        # It wrote its result and does not go: it would block the retry, or waste its allocation.
+        if self.absent_since is not None:
             return Step.ENDED
-        if outcome in ("error", "memory") and not self.silent:
-            # It wrote its result and does not go: it would block the retry, or waste its allocation.
-            if self.absent_since is not None:
-                return Step.ENDED
-            return Step.CANCEL_LEFTOVER if _over(self.cancel_since, now, _CANCEL_AGAIN, default=True) else Step.WAIT
-        return Step.WAIT
+        return Step.CANCEL_LEFTOVER if _over(self.cancel_since, now, _CANCEL_AGAIN, default=True) else Step.WAIT
 
     def _step_while_absent(self, now: float, patience: Patience) -> Step:
         if self.record.job_id is None:
             return Step.GIVE_UP_NAME if _over(self.absent_since, now, patience.settle) else Step.WAIT
         alive = self.beat_since is not None and now - self.beat_since < patience.absent_after
         gone = _over(self.absent_since, now, patience.absent_after) and not alive
-        return Step.LOST if gone else Step.WAIT
+        if not gone:
+            return Step.WAIT
+        return Step.LOST if self.result is None else Step.ENDED
 
     def _step_while_running(self, now: float, patience: Patience) -> Step:
         timeout = self.request.stall_timeout_seconds

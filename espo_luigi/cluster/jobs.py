@@ -237,7 +237,8 @@ class JobManager:
         else:
             self._silent_since = None
         for flight in self._flights.values():
-            if flight.row is not None and flight.row.phase is Phase.RUNNING:
+            # Also of a job that Slurm does not know: a beating one is not lost, whether or not it was seen running.
+            if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
                 flight.read_beat(now)
             flight.handle.report(flight.progress())
 

@@ -183,13 +183,33 @@ def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time
     assert time.monotonic() - began >= PATIENCE.absent_after
 
 
-def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work) -> None:
+def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_again(
+    fake: FakeCluster, work: Work
+) -> None:
+    first = fake.manager()
+    eventually(has_id(first.submit(work.request("a"))))
+    first.detach()
+    fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
+    fake.forget_jobs()
+    second = fake.manager()
+    handle = second.submit(work.request("a", retries=1))
+    eventually(lambda: len(fake.calls("sbatch")) == 2)
+    eventually(lambda: handle.progress.attempt == 2)
+    record = second.store.load(handle.task)
+    assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
+
+
+@pytest.mark.parametrize("seen_running", [True, False])
+def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work, seen_running: bool) -> None:
     request = work.request("a")
+    if not seen_running:
+        fake.forget_jobs()
     handle = fake.manager().submit(request)
     eventually(has_id(handle))
-    fake.set_state("RUNNING")
-    eventually(lambda: handle.progress.state == "RUNNING")
-    fake.forget_jobs()
+    if seen_running:
+        fake.set_state("RUNNING")
+        eventually(lambda: handle.progress.state == "RUNNING")
+        fake.forget_jobs()
     until = time.monotonic() + 2 * PATIENCE.absent_after
     while time.monotonic() < until:
         request.heartbeat_file.write_text(json.dumps({"time": time.time()}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 from espo_luigi.engine.local import LocalEngine
@@ -11,7 +12,9 @@ from espo_luigi.engine.task import SlurmTask
 
 
 class Engine(Protocol):
-    """Runs jobs (`run` returns the seconds that one took); stops them, or leaves them to the next driver."""
+    """Refuses tasks that it cannot run, runs jobs and says how many seconds one took, stops them, ends."""
+
+    def check(self, tasks: Sequence[SlurmTask]) -> None: ...
 
     def run(self, task: SlurmTask) -> float: ...
 

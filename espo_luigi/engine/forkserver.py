@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class Child:
         """Send a signal to the job, if it still runs, or as soon as it has started."""
         self._asked = signum
         if self.pid and not self.ended.is_set():
-            os.kill(self.pid, signum)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
 
     def started(self, pid: int) -> None:
         """Take note that the job runs; a signal that it was to have had by now is sent."""

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,8 @@ class LocalEngine:
 
     def __init__(self) -> None:
         chosen = settings()
-        self._lock_of_driver = DriverLock(Path(chosen.workdir).absolute() / "local")
+        # The Slurm engine's lock: the same jobs must not be run by both.
+        self._lock_of_driver = DriverLock(Path(chosen.workdir).absolute() / "slurm")
         self._lock_of_driver.acquire()
         memory = parse_memory(chosen.local_memory) if chosen.local_memory else machine_memory() * 9 // 10
         self._slots = Slots(chosen.local_cpus or machine_cpus(), memory)
@@ -63,6 +64,9 @@ class LocalEngine:
         self._children: dict[str, Child] = {}
         self._said: set[str] = set()
         self._stopping = False
+
+    def check(self, tasks: Sequence[SlurmTask]) -> None:
+        """Accept all tasks: any value travels in a file."""
 
     def run(self, task: SlurmTask) -> float:
         """Run the job of `task`, wait for it, and return the seconds that it took.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from luigi.task import Task
 
 from espo_luigi.engine.task import SlurmTask
+from espo_luigi.errors import EspoError
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +45,13 @@ class Run:
         self._open: set[str] = set()
         self._failed: set[str] = set()
         self._done = 0
-        self._failures: list[str] = []
+        self._failures: dict[str, str] = {}
 
     def report(self) -> None:
         """Say how the run ended: what failed, why, and where the logs are."""
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", self._done, len(self._needs), len(self._failures))
-            for failure in self._failures:
+            for failure in self._failures.values():
                 logger.error("  %s", failure)
 
     @property
@@ -98,8 +99,10 @@ class Run:
             logger.info("[%d/%d] %s %s in %.1f s", self._done, len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)
-                self._failures.append((reason.strip() or label).splitlines()[0])
+                self._failures[task.task_id] = _in_one_line(label, reason)
                 return
+            self._failed.discard(task.task_id)
+            self._failures.pop(task.task_id, None)
             needs = self._needs.get(task.task_id, ())
             for needed in needs:
                 self._consumers[needed.task_id].discard(task.task_id)
@@ -114,4 +117,13 @@ def _release(tasks: Iterable[Task]) -> None:
     # Outside of the lock: deleting a large store takes a while, and others end meanwhile.
     for task in tasks:
         if isinstance(task, SlurmTask):
-            task.release()
+            try:
+                task.release()
+            except (EspoError, OSError) as error:
+                logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
+
+
+def _in_one_line(label: str, reason: str) -> str:
+    """Return the first line of our own errors, which names the task; of any other, the task and its last line."""
+    lines = reason.strip().splitlines() or [""]
+    return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from espo_luigi.cluster.commands import CommandSettings, SlurmCommands
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import JobRequest, Progress, Success
 from espo_luigi.cluster.jobs import JobManager
-from espo_luigi.cluster.records import RecordStore
+from espo_luigi.cluster.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.cluster.resources import GIB, Resources, parse_memory, parse_time
 from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
 from espo_luigi.cluster.stopping import DETACH, cancel_records, request_stop
@@ -193,6 +194,16 @@ class SlurmEngine:
         self._guard = threading.Lock()
         self._stopped = False
 
+    def check(self, tasks: Sequence[SlurmTask]) -> None:
+        """Raise `SubmissionError` for a value that cannot be passed to Slurm safely."""
+        # Wildcards only reach file names, where they are cleaned: what matters is the same for most tasks of a rule.
+        different = {
+            (task.get_task_family(), *(str(getattr(task, name)) for name in SLURM_NAMES)): task for task in tasks
+        }
+        submitter = Submitter(job_settings(), commands(), self._manager.store)
+        for task in different.values():
+            submitter.check("check", request_of(task))
+
     def run(self, task: SlurmTask) -> float:
         """Submit the job of `task`, or adopt an earlier driver's, wait for it, and return the seconds that it took.
 
@@ -201,14 +212,22 @@ class SlurmEngine:
         JobError
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
-        write_order(task, allocation_of(task))
-        handle = self._manager.submit(request_of(task), on_progress=lambda progress: _show(task, progress))
+        request = request_of(task)
+        if not (self._is_out(request) and request.job_file.exists()):
+            write_order(task, allocation_of(task))
+        handle = self._manager.submit(request, on_progress=lambda progress: _show(task, progress))
         outcome = handle.wait()
         if isinstance(outcome, Success):
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
         lines = "\n".join(f"    {line}" for line in outcome.tail.splitlines()[-12:])
         raise JobError(outcome.message + (f"\n{lines}" if lines else ""))
+
+    def _is_out(self, request: JobRequest) -> bool:
+        """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
+        store = self._manager.store
+        record = store.load(task_name(request.run, request.rule, request.wildcards, store.salt))
+        return record is not None and record.state in (SUBMITTING, SUBMITTED)
 
     def stop(self, task: SlurmTask) -> None:
         """Cancel all jobs of this run, once, whichever task asks first."""

@@ -12,6 +12,7 @@ from luigi.configuration import get_config
 
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.settings import settings
+from espo_luigi.errors import SubmissionError
 
 SLURM_NAMES = ("partition", "account", "constraint", "qos", "nodelist", "gres", "licenses", "extra")
 RESOURCE_NAMES = ("n_workers", "cpus_per_task", "memory", "time")
@@ -102,6 +103,11 @@ class SlurmTask(luigi.Task):
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
+        if type(self).__module__ == "__main__" and type(self).run is SlurmTask.run:
+            raise SubmissionError(
+                f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
+                "put it into a module of its own, and give that to luigi --module"
+            )
         _check(self.allocation, self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:

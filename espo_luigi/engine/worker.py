@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import luigi.interface
 import luigi.worker
+from luigi.configuration import get_config
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
@@ -69,8 +70,12 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         queue, self.result_queue = self.result_queue, _Remember(results)
         self.run()
         _, status, reason, *_ = results[0]
-        self._run_of.ended(self.task, status == luigi.worker.DONE, time.monotonic() - started, str(reason or ""))
-        queue.put(results[0])
+        try:
+            if status in (DONE, FAILED):
+                self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
+        finally:
+            # Luigi waits for this whatever else goes wrong.
+            queue.put(results[0])
 
     def _handle_run_exception(self, ex: BaseException) -> Any:
         if not isinstance(ex, EspoError):
@@ -129,8 +134,10 @@ class EspoWorker(luigi.worker.Worker):
         """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
         try:
             graph = checked_graph(task)
-            if any(type(one).run is SlurmTask.run for one, _ in graph.values()) and not task.complete():
-                engine(settings().engine)  # a second driver is refused before the scheduler hears of it
+            jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+            if jobs and not task.complete():
+                # A second driver, or a value that Slurm cannot take, is refused before the scheduler hears of it.
+                engine(settings().engine).check(jobs)
         except EspoError as error:
             logger.error("Nothing was started: %s", error)
             self._refused = True
@@ -247,7 +254,9 @@ def _signals() -> Iterator[None]:
     def stop(signum: int, _frame: object) -> None:
         raise Detach if signum == signal.SIGHUP else KeyboardInterrupt
 
-    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    # nohup has SIGHUP ignored, and means it.
+    wanted = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, stop) for signum in wanted}
     try:
         yield
     finally:
@@ -283,6 +292,28 @@ def show_progress_on_stderr() -> None:
         package.propagate = False
 
 
+# What a luigi.cfg gets that does not say otherwise: an exit code for each failure (Luigi's own are 0), no lock in a
+# folder that belongs to the first user of a login node (a run has its own), and no success without its output.
+_DEFAULTS = {
+    "core": {"no_lock": "true"},
+    "worker": {"check_complete_on_run": "true"},
+    "scheduler": {"retry_count": "1"},
+    "retcode": {
+        "already_running": "10",
+        "missing_data": "20",
+        "not_run": "25",
+        "task_failed": "30",
+        "scheduling_error": "35",
+        "unhandled_exception": "40",
+    },
+}
+
+
 def install() -> None:
-    """Have Luigi's command line use `EspoWorker`."""
+    """Have Luigi's command line use `EspoWorker`, and set what luigi.cfg leaves open."""
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
+    configuration = get_config()
+    for section, options in _DEFAULTS.items():
+        for name, value in options.items():
+            if not configuration.has_option(section, name):
+                configuration.set(section, name, value)

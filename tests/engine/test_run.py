@@ -1,9 +1,13 @@
 """Outputs that only other tasks need are released when the last of those is done, never before."""
 
+import logging
+
 import luigi
+import pytest
 
 from espo_luigi import SlurmTask
 from espo_luigi.engine.run import Run, checked_graph
+from espo_luigi.errors import StoreError
 
 released: list[str] = []
 
@@ -20,6 +24,21 @@ class User(SlurmTask):
 
     def requires(self) -> list[luigi.Task]:
         return [Made(name="shared"), Made(name=f"of {self.name}")]
+
+
+class Stubborn(SlurmTask):
+    def release(self) -> None:
+        raise StoreError("Device or resource busy")
+
+
+class StubbornUser(SlurmTask):
+    def requires(self) -> list[luigi.Task]:
+        return [Stubborn()]
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
 
 
 def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
@@ -64,3 +83,25 @@ def test_what_was_asked_for_is_kept() -> None:
     run.ended(asked, True, 1.0, "")
     run.release_left_over()
     assert released == []
+
+
+def test_an_output_that_cannot_be_deleted_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    run, user = Run(), StubbornUser()
+    planned(run, user, user)
+    run.ended(user, True, 1.0, "")
+    assert "Device or resource busy" in caplog.text
+    run.release_left_over()
+
+
+def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run, one, two = Run(), User(name="one"), User(name="two")
+    planned(run, one, one)
+    planned(run, two, two)
+    run.ended(one, False, 1.0, "Traceback (most recent call last):\n  File x\nOSError: no such host")
+    run.ended(two, False, 1.0, "User (name=two): job 7, attempt 2: memory; log: /there")
+    run.ended(two, True, 1.0, "")
+    run.report()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]

@@ -31,6 +31,9 @@ class Monitor:
         self._n_workers = 0
         self._most = 1
         self._last = (0, 0.0, 0.0, time.monotonic())
+        self._used: dict[psutil.Process, tuple[float, float]] = {}
+        self._cpu = 0.0
+        self._bytes = 0.0
         self.peak_memory_bytes = 0
         self.spilled_bytes = 0
 
@@ -41,22 +44,34 @@ class Monitor:
 
     def look(self) -> bool:
         """Look now; return whether anything has moved since the last time it had: Dask's tasks, CPU time, files."""
-        cpu, moved_bytes, memory = 0.0, 0.0, 0
-        own = psutil.Process()
-        for process in (own, *own.children(recursive=True)):
-            with suppress(psutil.Error):
-                memory += process.memory_info().rss
-                cpu += sum(process.cpu_times()[:2])
-                moved_bytes += sum(process.io_counters()[4:6])
+        memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
-        works = cpu - before_cpu > _IDLE_CPU * idle or moved_bytes - before_bytes > _IDLE_BYTES * idle
+        works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
         if works or left != self.tasks_left:
-            self._last = (self.tasks_left, cpu, moved_bytes, time.monotonic())
+            self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
             return True
         return False
+
+    def _look_at_processes(self) -> int:
+        """Add what each process has used since the last look; return the memory that all hold, in bytes."""
+        own = psutil.Process()
+        used, memory = {}, 0
+        for process in (own, *own.children(recursive=True)):
+            before = self._used.get(process, (0.0, 0.0))
+            cpu, moved_bytes = before
+            with suppress(psutil.Error):
+                memory += process.memory_info().rss
+                cpu = sum(process.cpu_times()[:2])
+                moved_bytes = sum(process.io_counters()[4:6])
+            # Process by process: a sum over all would drop when a child ends, and hide the work of the others.
+            self._cpu += max(0.0, cpu - before[0])
+            self._bytes += max(0.0, moved_bytes - before[1])
+            used[process] = (cpu, moved_bytes)
+        self._used = used
+        return memory
 
     def _look_at_workers(self) -> None:
         if self.scheduler is None:

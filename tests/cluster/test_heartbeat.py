@@ -1,5 +1,7 @@
 """A job that works gives signs of life; one that hangs falls silent, whatever threads of it still run."""
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -34,6 +36,28 @@ def test_work_is_seen_and_hanging_is_silence() -> None:
         hung.wait(1.5)
     assert working >= 3
     assert len(beats) == at_rest
+
+
+_CHILD = """
+import sys, time
+while time.process_time() < 1.5:
+    sum(range(1000))
+print("used", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_work_is_seen_after_a_child_that_worked_more_has_ended() -> None:
+    monitor = Monitor()
+    with subprocess.Popen([sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"used\n"
+        assert monitor.look()
+        child.kill()
+    monitor.look()
+    spin(0.5)
+    assert monitor.look()
+    assert not monitor.look()
 
 
 def test_the_peak_is_this_process_own_with_what_it_held_for_a_moment() -> None:

@@ -127,16 +127,41 @@ def machine_cpus() -> int:
 
 def machine_memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or its cgroup's if that is less."""
-    return min([psutil.virtual_memory().total, *_cgroup_limits()])
-
-
-def _cgroup_limits() -> list[int]:
-    files = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
     try:
-        own = Path("/proc/self/cgroup").read_text().strip().rsplit(":", 1)[-1]
-        files.append(Path("/sys/fs/cgroup" + own) / "memory.max")
+        own = Path("/proc/self/cgroup").read_text()
     except OSError:
-        pass
+        own = ""
+    limit = cgroup_memory_limit(own, Path("/sys/fs/cgroup"))
+    total = int(psutil.virtual_memory().total)
+    return total if limit is None else min(total, limit)
+
+
+def cgroup_memory_limit(own: str, root: Path) -> int | None:
+    """Return the lowest memory limit, in bytes, of the cgroups in `own` and of all above them; None without any.
+
+    Slurm limits the step or the job, which are above the leaf that a process is in.
+
+    Parameters
+    ----------
+    own
+        What ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1).
+    root
+        Where cgroups are mounted: ``/sys/fs/cgroup``.
+    """
+    limits = []
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += _limits_upward(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits_upward(root / "memory", path, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+def _limits_upward(mount: Path, path: str, name: str) -> list[int]:
+    relative = Path(path.lstrip("/"))
+    # In a container the path may be the host's: the mount itself then holds the container's limit.
+    files = [mount / folder / name for folder in (relative, *relative.parents)]
     limits = [file.read_text().strip() for file in files if file.is_file()]
     return [int(limit) for limit in limits if limit.isdecimal()]
 

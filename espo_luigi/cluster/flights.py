@@ -233,9 +233,8 @@ class Flight:
             words = str((self.result or {}).get("exception") or "")
         elif not words and self.row is not None:
             words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"
-        wildcards = ", ".join(f"{key}={value}" for key, value in sorted(record.wildcards.items()))
         message = (
-            f"{record.rule} ({wildcards}): job {record.job_id or '(none)'}, attempt {record.attempt}: {cause.value}: "
+            f"{self.request.title}: job {record.job_id or '(none)'}, attempt {record.attempt}: {cause.value}: "
             f"{words + '; ' if words else ''}{EXPLANATION[cause]}; log: {self.log or 'none'}"
         )
         return Failure(cause, record.attempt, message, self.log, self.tail())

@@ -40,6 +40,11 @@ class JobRequest:
     stall_timeout_seconds: float | None = None
     is_complete: Callable[[], bool] | None = None
 
+    @property
+    def title(self) -> str:
+        """The task's name for people: ``Train (var=pr)``."""
+        return f"{self.rule} ({', '.join(f'{key}={value}' for key, value in sorted(self.wildcards.items()))})"
+
     def limits(self, max_uncharged: int) -> Limits:
         """How far retries of this request may go."""
         return Limits(self.retries, self.memory_cap_bytes, self.time_cap_minutes, max_uncharged)
@@ -84,8 +89,9 @@ Outcome = Success | Failure
 class Handle:
     """Somebody's view of a submitted request."""
 
-    def __init__(self, task: str, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, task: str, title: str, on_progress: Callable[[Progress], None] | None = None) -> None:
         self.task = task
+        self.title = title
         self.outcome: Outcome | None = None
         self.progress = Progress("waiting")
         self._on_progress = on_progress

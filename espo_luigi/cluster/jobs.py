@@ -24,7 +24,7 @@ from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.policy import EXPLANATION, Cause, next_record
 from espo_luigi.cluster.records import FINISHED, PLANNED, Record, RecordStore
 from espo_luigi.cluster.slurm import task_name
-from espo_luigi.cluster.stopping import CANCEL, DETACH, cancel_records, take_control
+from espo_luigi.cluster.stopping import CANCEL, DETACH, cancel_run, take_control
 from espo_luigi.cluster.submitter import JobSettings, Submitter
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,9 @@ class JobManager:
             handle = self._handles.get(task)
             if handle is not None:
                 return handle
-            handle = Handle(task, on_progress)
+            handle = Handle(task, request.title, on_progress)
             if self.stopping:
-                handle.resolve(_stopped(self.stopping, 0))
+                handle.resolve(_stopped(self.stopping, 0, request.title))
                 return handle
             self._handles[task] = handle
             self._incoming.append((request, handle))
@@ -179,7 +179,7 @@ class JobManager:
             try:
                 self._admit_one(request, handle)
             except Exception as error:
-                self._forget(handle, Failure(Cause.INTERNAL, 0, f"{request.rule}: {error}"))
+                self._forget(handle, Failure(Cause.INTERNAL, 0, f"{request.title}: {error}"))
 
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
         record = self.store.load(handle.task)
@@ -382,20 +382,21 @@ class JobManager:
     # Stopping.
 
     def _cancel_everything(self) -> None:
-        records = [flight.record for flight in self._flights.values()]
-        cancelled = cancel_records(self.store, self.commands, records)
+        cancelled = cancel_run(self.store, self.commands, [flight.record for flight in self._flights.values()])
         self.cancelled = cancelled or 0
         if cancelled is None:
             logger.error("Slurm did not take the cancellation: the next driver, or `espo cancel`, finds the jobs")
+        else:
+            logger.warning("cancelled %d job(s) of this run", cancelled)
 
     def _resolve_rest(self) -> None:
         with self._guard:
             left, self._handles = list(self._handles.values()), {}
         attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
         for handle in left:
-            handle.resolve(_stopped(self.stopping or DETACH, attempts.get(handle.task, 0)))
+            handle.resolve(_stopped(self.stopping or DETACH, attempts.get(handle.task, 0), handle.title))
 
 
-def _stopped(how: str, attempts: int) -> Failure:
+def _stopped(how: str, attempts: int, title: str) -> Failure:
     cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
-    return Failure(cause, attempts, EXPLANATION[cause])
+    return Failure(cause, attempts, f"{title}: {EXPLANATION[cause]}")

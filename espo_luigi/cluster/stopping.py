@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from espo_luigi.cluster.commands import SlurmCommands
 from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.policy import Cause
 from espo_luigi.cluster.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
-from espo_luigi.errors import SubmissionError
+from espo_luigi.errors import EspoError, SubmissionError
+
+logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
@@ -30,6 +33,20 @@ def cancel_records(store: RecordStore, commands: SlurmCommands, records: Iterabl
         store.close(record.name)
         store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
     return len(alive)
+
+
+def cancel_run(store: RecordStore, commands: SlurmCommands, newer: Iterable[Record]) -> int | None:
+    """Cancel the jobs of all records of this run, of which a driver knows some `newer` than on disk.
+
+    The records also hold the jobs of earlier drivers, which this one may not have come to yet.
+    """
+    records: dict[str, Record] = {}
+    try:
+        for record in store.all():
+            records[record.task] = record
+    except (EspoError, OSError) as error:
+        logger.error("not all records can be read, their jobs are not cancelled: %s", error)
+    return cancel_records(store, commands, {**records, **{record.task: record for record in newer}}.values())
 
 
 def request_stop(state_dir: Path, how: str) -> bool:

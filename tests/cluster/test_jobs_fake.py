@@ -316,6 +316,30 @@ def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work
     assert handle.progress.attempt == 1
 
 
+def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = fake.manager()
+    for name in "ab":
+        eventually(has_id(first.submit(work.request(name))))
+    first.detach()
+    second = fake.manager()
+    handle = second.submit(work.request("b"))
+    eventually(lambda: handle.progress.state.startswith("PENDING"))
+    assert second.cancel_all() == 2
+    assert {line.split("|")[1] for line in (fake.folder / "jobs").read_text().splitlines()} == {"CANCELLED"}
+    assert "cancelled 2 job(s)" in caplog.text
+    outcome = handle.wait(1)
+    assert isinstance(outcome, Failure) and outcome.message.startswith("rule (name=b): ")
+
+
+def test_a_record_that_cannot_be_read_keeps_no_known_job_from_being_cancelled(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    eventually(has_id(manager.submit(work.request("a"))))
+    (manager.store.folder / "records" / "damaged.json").write_text("{")
+    assert manager.cancel_all() == 1
+
+
 def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(max_jobs=1)
     before = threading.active_count()

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from test_luigid import Luigid
 
+from espo_luigi.cluster.records import Record, RecordStore, read_json
 from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
+from espo_luigi.report.jobs import job_results
 
 _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
@@ -39,12 +42,17 @@ class Driver:
             "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         )
 
-    def start(self, task: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, task: str, *arguments: str, luigid: Luigid | None = None) -> subprocess.Popen[str]:
         luigi = Path(sys.executable).parent / "luigi"
         command = [str(luigi), "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
+        scheduler = ["--scheduler-url", f"http://127.0.0.1:{luigid.port}"] if luigid else ["--local-scheduler"]
         return subprocess.Popen(
-            [*command, "--local-scheduler"], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True
+            [*command, *scheduler], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True
         )
+
+    def record(self) -> Record:
+        (record,) = RecordStore(self.folder / "work" / "slurm").all()
+        return record
 
     def jobs(self) -> list[str]:
         return self.cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%j").split()
@@ -54,10 +62,18 @@ class Driver:
         return Counter(path.read_text().split()) if path.exists() else Counter()
 
     def wait_for_starts(self, n: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(self.starts()) < n:
-            assert time.monotonic() < deadline, f"only {self.starts()} started"
-            time.sleep(0.1)
+        eventually(lambda: self.starts().total() >= n)
+
+    def wait_for_lock(self, pid: int) -> None:
+        lock = self.folder / "work" / "slurm" / "driver.lock"
+        eventually(lambda: (read_json(lock) or {}).get("pid") == pid)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain"
+        time.sleep(0.1)
 
 
 @pytest.fixture()
@@ -85,9 +101,11 @@ def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(dri
 
 def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:
     moments = random.Random(7)
-    for _ in range(5):
+    for _ in range(10):
         process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
-        time.sleep(moments.uniform(0.8, 4.0))
+        # Before it has its lock, a driver does nothing that its death could harm.
+        driver.wait_for_lock(process.pid)
+        time.sleep(moments.uniform(0.0, 2.0))
         process.kill()
         process.communicate()
     process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
@@ -139,10 +157,86 @@ def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(d
     assert driver.starts() == Counter({"0": 1})
 
 
-@pytest.mark.parametrize("value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned"])
+@pytest.mark.parametrize(
+    "value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned", "two\nlines"]
+)
 def test_hostile_text_in_a_parameter_stays_text(driver: Driver, value: str) -> None:
     process = driver.start("Echo", "--text", value)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert (driver.folder / "echo.txt").read_text() == value
     assert not (driver.folder / "owned").exists()
+
+
+def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
+    driver: Driver, cluster: ThrowawayCluster
+) -> None:
+    process = driver.start("Slow", "--n", "1", "--seconds", "5")
+    driver.wait_for_starts(1)
+    (job_id,) = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+    cluster.run("scontrol", "requeue", job_id)
+    # Slurm lets a requeued job wait for two minutes, unless told otherwise once its first run is over.
+    eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
+    time.sleep(2)
+    eventually(lambda: _started_again(driver, cluster, job_id))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    record = driver.record()
+    assert (record.job_id, record.submission, record.attempt) == (job_id, 1, 1)
+    assert driver.starts() == Counter({"1": 2})
+    assert (driver.folder / "slow-1.txt").exists()
+
+
+def _started_again(driver: Driver, cluster: ThrowawayCluster, job_id: str) -> bool:
+    cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+    return driver.starts().total() > 1
+
+
+def test_a_task_that_needs_more_memory_than_asked_gets_half_as_much_again_until_it_succeeds(driver: Driver) -> None:
+    process = driver.start("Hungry", "--n", "1", "--memory", "400MB")
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    record = driver.record()
+    assert [past["ended"] for past in record.history] == ["out of memory"] * 2
+    assert (record.attempt, record.memory_bytes) == (3, 900 * 2**20)
+    assert (driver.folder / "count-1.txt").read_text() == str(600 * 2**20)
+
+
+def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_at_its_second_attempt(
+    driver: Driver,
+) -> None:
+    # Longer than a job takes to start on a busy machine: until then there is no heartbeat either.
+    process = driver.start("Hang", "--n", "1", "--slurm-stall-timeout", "10")
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "count-1.txt").read_text() == "2"
+    (past,) = driver.record().history
+    assert past["ended"] == "stalled"
+    (log,) = (driver.folder / "slurm_logs" / "Hang").glob(f"*-{past['job_id']}.out")
+    assert "in _hang" in log.read_text(), "the stack of the hanging function"
+
+
+def test_independent_tasks_start_and_finish_although_another_has_failed(driver: Driver) -> None:
+    process = driver.start("Mixed", "--n", "2")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 30, errors
+    results = list(job_results(driver.folder / "work"))
+    (failed,) = [one for one in results if one["outcome"] != "success"]
+    assert (failed["family"], results[-1]["family"]) == ("Lucky", "Link")
+    assert failed["ended"] < results[-1]["started"]
+    assert len(list(driver.folder.glob("link-*.txt"))) == 3
+    assert not (driver.folder / "count-2.txt").exists()
+
+
+def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) -> None:
+    (driver.folder / "luigid").mkdir()
+    luigid = Luigid(driver.folder / "luigid")
+    luigid.start()
+    try:
+        process = driver.start("Sum", "--n", "10", luigid=luigid)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        luigid.stop(signal.SIGKILL)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "sum-10.txt").read_text() == str(sum(range(10)) + sum(range(11)))
+    assert len(list(driver.folder.glob("slurm_logs/*/*.out"))) == 3

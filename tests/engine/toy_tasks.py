@@ -143,3 +143,38 @@ class Lucky(Count):
             raise ValueError("no luck")
         with self.output().open("w") as file:
             file.write("lucky")
+
+
+class Hungry(Count):
+    """Hold 600 MiB for some seconds, which Slurm sees when it next looks at the job."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        held = b"x" * (600 * 2**20)
+        time.sleep(8)
+        with self.output().open("w") as file:
+            file.write(str(len(held)))
+
+
+class Hang(Count):
+    """Hang at the first attempt, and only then."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        if os.environ["ESPO_ATTEMPT"] == "1":
+            _hang()
+        with self.output().open("w") as file:
+            file.write(os.environ["ESPO_ATTEMPT"])
+
+
+def _hang() -> None:
+    time.sleep(600)
+
+
+class Mixed(Count):
+    """Need a task that fails, and a chain of tasks that has nothing to do with it."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [Lucky(n=0, folder=self.folder), Link(n=self.n, folder=self.folder, seconds=1.0)]

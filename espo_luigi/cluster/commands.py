@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import subprocess
@@ -43,11 +42,15 @@ class CommandSettings:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered; `returncode` is None when it did not end in time or could not be started."""
+    """What a command answered; `returncode` is None when it did not end in time or could not be started.
+
+    `installed` False means that this machine has no such command, or not for us.
+    """
 
     returncode: int | None
     stdout: str = ""
     stderr: str = ""
+    installed: bool = True
 
     @property
     def ok(self) -> bool:
@@ -99,9 +102,8 @@ class SlurmCommands:
         """All jobs of this user that the controller knows, those that ended a short while ago included."""
         self._status_rate.wait()
         # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
-        answer = self._run(
-            "squeue", "--all", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={SQUEUE_FORMAT}"
-        )
+        form = ["--all", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}"]
+        answer = self._run("squeue", *form, f"--user={_user()}")
         return parse_squeue(answer.stdout) if answer.ok else self._silence("squeue", answer)
 
     def remembered(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Row] | None:
@@ -119,7 +121,7 @@ class SlurmCommands:
 
     def scancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id, in as few commands as the length of a command line allows."""
-        answers = [self._run("scancel", f"--user={getpass.getuser()}", *group) for group in chunked(job_ids)]
+        answers = [self._run("scancel", f"--user={_user()}", *group) for group in chunked(job_ids)]
         return all(self._cancelled(answer) for answer in answers)
 
     def dump_stack(self, job_id: str) -> None:
@@ -134,7 +136,7 @@ class SlurmCommands:
         for selection, since in [*((s, []) for s in selections), *((s, ["--starttime=now-30days"]) for s in by_name)]:
             self._status_rate.wait()
             form = ["--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}"]
-            answer = self._run("sacct", *form, *since, f"--user={getpass.getuser()}", selection)
+            answer = self._run("sacct", *form, *since, f"--user={_user()}", selection)
             if not answer.ok:
                 self._sacct_failed(answer)
                 return None
@@ -142,8 +144,9 @@ class SlurmCommands:
         return rows
 
     def _sacct_failed(self, answer: Answer) -> None:
-        if self.accounting is None and "accounting storage is disabled" in answer.stderr:
-            logger.info("this cluster has no accounting: squeue and scontrol are asked instead of sacct")
+        disabled = self.accounting is None and "accounting storage is disabled" in answer.stderr
+        if disabled or not answer.installed:
+            logger.info("no accounting (%s): squeue and scontrol are asked instead of sacct", answer.words)
             self.accounting = False
             return
         self._silence("sacct", answer)
@@ -165,7 +168,9 @@ class SlurmCommands:
         except subprocess.TimeoutExpired:
             return Answer(None, stderr=f"{command[0]} did not answer in {self.settings.timeout_seconds:g} s")
         except OSError as error:
-            return Answer(None, stderr=f"{command[0]} could not be started: {error}")
+            # Others, such as too many processes, pass.
+            installed = not isinstance(error, FileNotFoundError | PermissionError)
+            return Answer(None, stderr=f"{command[0]} could not be started: {error}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     @staticmethod
@@ -179,6 +184,11 @@ class SlurmCommands:
             return True
         logger.warning("scancel failed: %s", answer.words)
         return False
+
+
+def _user() -> str:
+    # A number, as Slurm's commands take it too: the name in $LOGNAME may be another user's.
+    return str(os.getuid())
 
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import fake_slurm
 import pytest
 from conftest import Work
 
-from espo_luigi.cluster.commands import RateLimit
+from espo_luigi.cluster.commands import CommandSettings, RateLimit, SlurmCommands
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import Failure, Handle, Success
 from espo_luigi.cluster.jobs import JobManager
@@ -247,6 +247,29 @@ def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluste
     fake.forget_jobs()
     assert handle.wait(20) is not None
     assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
+
+
+@pytest.mark.parametrize("how", ["missing", "forbidden"])
+def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how: str) -> None:
+    sacct = fake.folder / "bin" / "sacct"
+    sacct.unlink() if how == "missing" else sacct.chmod(0o644)
+    # Only this folder: a real sacct would be found in another.
+    slurm = SlurmCommands(CommandSettings(max_status_per_second=0), {"PATH": str(fake.folder / "bin")})
+    assert slurm.remembered(["1"], []) == []
+    assert slurm.accounting is False and fake.calls("scontrol")
+
+
+def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environment_says(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    slurm = SlurmCommands(CommandSettings(), {"PATH": f"{fake.folder / 'bin'}:{os.environ['PATH']}"})
+    slurm.squeue()
+    slurm.remembered(["1"], [])
+    slurm.scancel(["1"])
+    for command in ("squeue", "sacct", "scancel"):
+        assert f"--user={os.getuid()}" in fake.calls(command)[0].split()
 
 
 def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:

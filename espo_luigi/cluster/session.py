@@ -38,6 +38,13 @@ _SETTINGS: dict[str, Any] = {
     "logging.distributed": "warning",
 }
 
+# Without a nanny, nobody restarts a worker: at Dask's 80% it would pause for ever, and its job hang. Past the limit it
+# goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more.
+_SETTINGS_IN_PROCESS: dict[str, Any] = {
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
 
 def limit_thread_pools(environment: dict[str, str]) -> None:
     """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
@@ -60,7 +67,9 @@ def dask_session(
 ) -> Iterator[Client]:
     """Start a `LocalCluster` sized to `resources`, and close it at the end.
 
-    One worker lives in this process and starts in no time; several are processes, each with its own memory limit.
+    One worker lives in this process, starts in no time, and may exceed its memory limit as far as the job's; several
+    are processes, each with a nanny that restarts it near its own limit: a task that costs three of them their lives
+    fails as `KilledWorker`.
     Traffic stays on the node's loopback, by TCP (never UCX, which aborts where InfiniBand is set up badly), and the
     dashboard, where asked for, takes any free port: jobs on one node cannot meet.
 
@@ -80,6 +89,20 @@ def dask_session(
     from distributed import Client, LocalCluster
 
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
+    layout = _SETTINGS if keywords["processes"] else _SETTINGS | _SETTINGS_IN_PROCESS
+    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
+        keywords.setdefault("local_directory", str(Path(scratch)))
+        with (
+            dask.config.set({**layout, **(settings or {})}),
+            LocalCluster(**keywords) as cluster,
+            Client(cluster) as session,
+        ):
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
+            yield session
+
+
+def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashboard: bool) -> dict[str, Any]:
     several = resources.n_workers > 1
     keywords: dict[str, Any] = {
         "n_workers": resources.n_workers,
@@ -91,17 +114,9 @@ def dask_session(
         "worker_dashboard_address": "127.0.0.1:0",
     }
     if several:
-        keywords |= {"host": "127.0.0.1", "protocol": "tcp"}
-    keywords |= client or {}
-    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
-        keywords.setdefault("local_directory", str(Path(scratch)))
-        with (
-            dask.config.set({**_SETTINGS, **(settings or {})}),
-            LocalCluster(**keywords) as cluster,
-            Client(cluster) as session,
-        ):
-            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
-            yield session
+        # Dask takes a host or an interface, never both.
+        keywords |= {"protocol": "tcp"} | ({} if "interface" in client else {"host": "127.0.0.1"})
+    return {**keywords, **client}
 
 
 def _layout(resources: Resources) -> tuple[int, int, float]:

@@ -43,9 +43,7 @@ def test_memory_is_read_as_slurm_reads_it(text: str | int, n_bytes: int) -> None
 
 @pytest.mark.parametrize("text", ["", "much", "60X", "-4G", "0", "0G", "4G 4G", "1,5G"])
 def test_what_is_no_amount_of_memory_is_refused_by_its_text(text: str) -> None:
-    with pytest.raises(
-        SizingError, match="memory = .* is not an amount of memory; expected for example 60GB"
-    ) as caught:
+    with pytest.raises(SizingError, match="is not an amount of memory; expected for example 60GB") as caught:
         parse_memory(text)
     assert repr(text) in str(caught.value)
 

@@ -45,15 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     order = read_json(path)
     if order is None:
         raise SystemExit(f"{path}: not a readable job order")
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
-    )
-    logging.getLogger("espo_luigi").setLevel(logging.INFO)
-    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    signal.signal(signal.SIGTERM, _stop)
-    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    _set_up_process()
     if "parent" in order:
         # A job of the local engine, which may itself run inside a Slurm job whose variables are not about this one.
         for name in [name for name in os.environ if name.startswith("SLURM_")]:
@@ -65,6 +57,18 @@ def main(arguments: list[str] | None = None) -> int:
     result = _run(order)
     write_json(Path(order["result"]), result)
     return 0 if result["outcome"] == "success" else 1
+
+
+def _set_up_process() -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
+    )
+    logging.getLogger("espo_luigi").setLevel(logging.INFO)
+    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    signal.signal(signal.SIGTERM, _stop)
+    limit_thread_pools(os.environ)  # type: ignore[arg-type]
 
 
 def _done_before(path: Path, job_id: str) -> bool:

@@ -1,0 +1,157 @@
+"""What a job takes from its order and what from Slurm, and what it does when it is run a second time."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espo_luigi import job
+from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, headroom
+from espo_luigi.errors import SizingError
+
+
+@pytest.fixture(autouse=True)
+def large_node_outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(job, "machine_memory", lambda: 256 * GIB)
+
+
+def in_slurm(monkeypatch: pytest.MonkeyPatch, *, cpus: int = 8, memory_gib: int = 60) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cpus))
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", str(memory_gib * 1024))
+
+
+ASKED = Resources(4, 8, "60GB", "2:00:00")
+
+
+def test_a_retrys_larger_memory_reaches_the_dask_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_slurm(monkeypatch, memory_gib=90)
+    allocated = job._allocated(ASKED, "Extract")
+    assert allocated.memory_bytes == 90 * GIB
+    assert allocated.worker_memory_bytes == (90 * GIB - headroom(90 * GIB)) // 4
+    assert (allocated.n_workers, allocated.cpus_per_task, allocated.time) == (4, 8, "2:00:00")
+
+
+def test_outside_slurm_a_job_has_what_it_asked_for() -> None:
+    allocated = job._allocated(ASKED, "Extract")
+    assert allocated.memory_bytes == 60 * GIB
+    assert allocated.cpus_per_task == 8
+
+
+def test_fewer_cpus_than_asked_for_are_an_error_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_slurm(monkeypatch, cpus=2)
+    with pytest.raises(SizingError, match="Extract: Slurm gave 2 CPUs of the 8 asked for"):
+        job._allocated(ASKED, "Extract")
+
+
+def test_more_cpus_than_asked_for_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_slurm(monkeypatch, cpus=16)
+    assert job._allocated(ASKED, "Extract").cpus_per_task == 8
+
+
+def test_a_node_with_less_memory_than_slurm_says_is_believed_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_slurm(monkeypatch, memory_gib=60)
+    monkeypatch.setattr(job, "machine_memory", lambda: 40 * GIB)
+    with caplog.at_level(logging.WARNING):
+        assert job._allocated(ASKED, "Extract").memory_bytes == 40 * GIB
+    assert "Extract: the node has 40.0 GiB of the 60.0 asked for" in caplog.text
+
+
+def test_a_node_with_too_little_for_the_workers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_slurm(monkeypatch)
+    monkeypatch.setattr(job, "machine_memory", lambda: GIB)
+    with pytest.raises(SizingError, match="leaves 230 MiB for each of 4 Dask workers"):
+        job._allocated(ASKED, "Extract")
+
+
+class Runs:
+    """Stands for the work of a job; keeps what Slurm's variables said when it was to start."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, int]] = []
+
+    def __call__(self, order: dict[str, Any]) -> dict[str, Any]:
+        assert not Path(order["result"]).exists()
+        self.given.append(given_by_slurm())
+        return {"outcome": "success", "job_id": "new"}
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs()
+    monkeypatch.setattr(job, "_set_up_process", lambda: None)
+    monkeypatch.setattr(job, "_run", runs)
+    return runs
+
+
+def write_order(folder: Path, **more: Any) -> tuple[Path, Path]:
+    order, result = folder / "order.json", folder / "result.json"
+    order.write_text(json.dumps({"result": str(result), **more}))
+    return order, result
+
+
+def test_a_job_of_the_local_engine_does_not_take_slurms_variables_for_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
+) -> None:
+    in_slurm(monkeypatch, cpus=1, memory_gib=1)
+    order, result = write_order(tmp_path, parent=1)
+    assert job.main([str(order)]) == 0
+    assert runs.given == [{}]
+    assert job._allocated(ASKED, "Extract").memory_bytes == 60 * GIB
+    assert json.loads(result.read_text())["outcome"] == "success"
+
+
+def test_a_job_of_slurm_takes_slurms_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs) -> None:
+    in_slurm(monkeypatch, cpus=8, memory_gib=90)
+    order, _ = write_order(tmp_path)
+    assert job.main([str(order)]) == 0
+    assert runs.given == [{"cpus_per_task": 8, "memory_bytes": 90 * GIB}]
+
+
+def test_a_job_requeued_after_its_own_success_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
+) -> None:
+    in_slurm(monkeypatch)
+    order, result = write_order(tmp_path)
+    before = json.dumps({"outcome": "success", "job_id": "7"})
+    result.write_text(before)
+    assert job.main([str(order)]) == 0
+    assert runs.given == []
+    assert result.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "before",
+    [{"outcome": "success", "job_id": "6"}, {"outcome": "error", "job_id": "7"}, {"outcome": "success"}],
+)
+def test_anothers_result_or_an_own_failure_is_removed_before_the_work(
+    before: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
+) -> None:
+    in_slurm(monkeypatch)
+    order, result = write_order(tmp_path)
+    result.write_text(json.dumps(before))
+    assert job.main([str(order)]) == 0
+    assert len(runs.given) == 1
+    assert json.loads(result.read_text())["job_id"] == "new"
+
+
+def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None:
+    assert not job._done_before(tmp_path / "result.json", "7")
+
+
+def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"order\.json: not a readable job order"):
+        job.main([str(tmp_path / "order.json")])
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(MemoryError(), "memory"), (SystemExit("signal"), "stopped"), (ValueError(), "error")]
+)
+def test_only_too_little_memory_asks_for_more(error: BaseException, outcome: str) -> None:
+    assert job._outcome(error) == outcome

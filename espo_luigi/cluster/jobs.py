@@ -21,10 +21,10 @@ from espo_luigi.cluster.commands import SlurmCommands
 from espo_luigi.cluster.flights import Flight, Step, with_results
 from espo_luigi.cluster.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
 from espo_luigi.cluster.lock import DriverLock
-from espo_luigi.cluster.policy import EXPLANATION, Cause, next_record
+from espo_luigi.cluster.policy import Cause, next_record
 from espo_luigi.cluster.records import FINISHED, PLANNED, Record, RecordStore
 from espo_luigi.cluster.slurm import task_name
-from espo_luigi.cluster.stopping import CANCEL, DETACH, cancel_run, take_control
+from espo_luigi.cluster.stopping import CANCEL, DETACH, cancel_run, stopped, take_control
 from espo_luigi.cluster.submitter import JobSettings, Submitter
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class JobManager:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slurm-jobs", daemon=True)
         self._next_poll = self._next_refresh = 0.0
-        self._said_silent = -_SAY_SILENT_EVERY
+        self._said_silent = self._said_file_error = -_SAY_SILENT_EVERY
         self._silent_since: float | None = None
         self._ended: Counter[str] = Counter()
         self._salt = ""
@@ -84,7 +84,7 @@ class JobManager:
                 return handle
             handle = Handle(task, request.title, on_progress)
             if self.stopping:
-                handle.resolve(_stopped(self.stopping, 0, request.title))
+                handle.resolve(stopped(self.stopping, 0, request.title))
                 return handle
             self._handles[task] = handle
             self._incoming.append((request, handle))
@@ -133,7 +133,7 @@ class JobManager:
             self._lock.release()
 
     def _cycle(self) -> None:
-        self._obey_control()
+        self._tolerantly(self._obey_control)
         self._admit()
         self._submit_ready()
         self._read_results()
@@ -144,7 +144,8 @@ class JobManager:
         for flight in list(self._flights.values()):
             self._guarded(self._take_step, flight)
         if now >= self._next_refresh:
-            self._refresh_lock(now)
+            self._next_refresh = now + _REFRESH_LOCK_EVERY
+            self._tolerantly(self._refresh_lock)
 
     def _pause(self) -> float:
         """Seconds until the next cycle; with more to submit, no longer than the rate of submission demands."""
@@ -159,14 +160,22 @@ class JobManager:
             logger.exception("%s: the driver could not handle this job", flight.record.name)
             self._finish(flight, flight.failure(Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
 
+    def _tolerantly(self, look: Callable[[], None]) -> None:
+        """A file system that fails for a while (ESTALE, EIO, EDQUOT) must not end the driver of a run of days."""
+        try:
+            look()
+        except OSError as error:
+            if time.monotonic() - self._said_file_error >= _SAY_SILENT_EVERY:
+                self._said_file_error = time.monotonic()
+                logger.warning("trouble with the files in %s, going on: %s", self.store.folder, error)
+
     def _obey_control(self) -> None:
         asked = take_control(self.store.folder)
         if asked is not None:
             logger.warning("asked from outside to %s", asked)
             self.stopping = self.stopping or asked
 
-    def _refresh_lock(self, now: float) -> None:
-        self._next_refresh = now + _REFRESH_LOCK_EVERY
+    def _refresh_lock(self) -> None:
         if not self._lock.refresh():
             logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
             self.stopping = self.stopping or DETACH
@@ -382,21 +391,11 @@ class JobManager:
     # Stopping.
 
     def _cancel_everything(self) -> None:
-        cancelled = cancel_run(self.store, self.commands, [flight.record for flight in self._flights.values()])
-        self.cancelled = cancelled or 0
-        if cancelled is None:
-            logger.error("Slurm did not take the cancellation: the next driver, or `espo cancel`, finds the jobs")
-        else:
-            logger.warning("cancelled %d job(s) of this run", cancelled)
+        self.cancelled = cancel_run(self.store, self.commands, [flight.record for flight in self._flights.values()])
 
     def _resolve_rest(self) -> None:
         with self._guard:
             left, self._handles = list(self._handles.values()), {}
         attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
         for handle in left:
-            handle.resolve(_stopped(self.stopping or DETACH, attempts.get(handle.task, 0), handle.title))
-
-
-def _stopped(how: str, attempts: int, title: str) -> Failure:
-    cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
-    return Failure(cause, attempts, f"{title}: {EXPLANATION[cause]}")
+            handle.resolve(stopped(self.stopping or DETACH, attempts.get(handle.task, 0), handle.title))

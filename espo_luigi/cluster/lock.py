@@ -42,9 +42,15 @@ class DriverLock:
             self._write()
 
     def refresh(self) -> bool:
-        """Say that the driver lives; False when the lock is no longer its own."""
-        holder = read_json(self.path)
-        if holder is None or not self._is_mine(holder):
+        """Say that the driver lives; False when the lock is another's now.
+
+        Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
+        """
+        try:
+            holder = _parse(self.path.read_text(encoding="utf-8", errors="replace"))
+        except FileNotFoundError:
+            holder = None
+        if holder is not None and not self._is_mine(holder):
             return False
         self._write()
         return True
@@ -82,6 +88,14 @@ class DriverLock:
             return 0.0
         finally:
             probe.unlink(missing_ok=True)
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _process_start(pid: int) -> str | None:

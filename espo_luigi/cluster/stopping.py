@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from espo_luigi.cluster.commands import SlurmCommands
+from espo_luigi.cluster.handles import Failure
 from espo_luigi.cluster.lock import DriverLock
-from espo_luigi.cluster.policy import Cause
+from espo_luigi.cluster.policy import EXPLANATION, Cause
 from espo_luigi.cluster.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
 from espo_luigi.errors import EspoError, SubmissionError
 
@@ -35,8 +36,8 @@ def cancel_records(store: RecordStore, commands: SlurmCommands, records: Iterabl
     return len(alive)
 
 
-def cancel_run(store: RecordStore, commands: SlurmCommands, newer: Iterable[Record]) -> int | None:
-    """Cancel the jobs of all records of this run, of which a driver knows some `newer` than on disk.
+def cancel_run(store: RecordStore, commands: SlurmCommands, newer: Iterable[Record]) -> int:
+    """Cancel the jobs of all records of this run, of which a driver knows some `newer` than on disk; return how many.
 
     The records also hold the jobs of earlier drivers, which this one may not have come to yet.
     """
@@ -46,7 +47,18 @@ def cancel_run(store: RecordStore, commands: SlurmCommands, newer: Iterable[Reco
             records[record.task] = record
     except (EspoError, OSError) as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
-    return cancel_records(store, commands, {**records, **{record.task: record for record in newer}}.values())
+    cancelled = cancel_records(store, commands, {**records, **{record.task: record for record in newer}}.values())
+    if cancelled is None:
+        logger.error("Slurm did not take the cancellation: the next driver, or `espo cancel`, finds the jobs")
+        return 0
+    logger.warning("cancelled %d job(s) of this run", cancelled)
+    return cancelled
+
+
+def stopped(how: str, attempts: int, title: str) -> Failure:
+    """What becomes of a request that is under way when its driver is asked to stop."""
+    cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
+    return Failure(cause, attempts, f"{title}: {EXPLANATION[cause]}")
 
 
 def request_stop(state_dir: Path, how: str) -> bool:

@@ -18,6 +18,7 @@ from espo_luigi.cluster.commands import CommandSettings, RateLimit, SlurmCommand
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import Failure, Handle, Success
 from espo_luigi.cluster.jobs import JobManager
+from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.policy import Cause
 
 PATIENCE = Patience(latency_wait=0.6, absent_after=1.5, settle=0.4, unclear_refusal=1.0, hopeless=0.5, stack_dump=0.2)
@@ -406,6 +407,25 @@ def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Wor
     outcome = bad.wait(5)
     assert isinstance(outcome, Failure) and "stale file handle" in outcome.message
     assert isinstance(good.wait(5), Success)
+
+
+@pytest.mark.parametrize("file", ["control", "driver.lock"])
+def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    monkeypatch.setattr("espo_luigi.cluster.jobs._REFRESH_LOCK_EVERY", 0.1)
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    eventually(has_id(handle))
+    path = manager.store.folder / file
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    eventually(lambda: "trouble with the files" in caplog.text)
+    path.rmdir()
+    fake.finish("a", "1")
+    assert isinstance(handle.wait(5), Success)
+    assert manager.stopping is None
+    eventually(lambda: DriverLock(manager.store.folder).holder() is not None)
 
 
 def test_a_rate_is_kept_by_all_threads_together() -> None:

@@ -212,6 +212,27 @@ def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:
     assert (tmp_path / "driver.lock").read_text() == other, "another driver's lock is left alone"
 
 
+@pytest.mark.parametrize("text", [None, "", "{"])
+def test_a_lock_that_names_nobody_is_taken_back_by_the_driver_that_had_it(tmp_path: Path, text: str | None) -> None:
+    lock = DriverLock(tmp_path)
+    lock.acquire()
+    before = (tmp_path / "driver.lock").read_text()
+    (tmp_path / "driver.lock").unlink()
+    if text is not None:
+        (tmp_path / "driver.lock").write_text(text)
+    assert lock.refresh()
+    assert (tmp_path / "driver.lock").read_text() == before
+
+
+def test_a_lock_that_cannot_be_read_is_not_taken_for_anothers(tmp_path: Path) -> None:
+    lock = DriverLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "driver.lock").unlink()
+    (tmp_path / "driver.lock").mkdir()
+    with pytest.raises(IsADirectoryError):
+        lock.refresh()
+
+
 def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from espo_luigi.cluster.lock import DriverLock\n"

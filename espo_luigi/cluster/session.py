@@ -113,9 +113,12 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
         "scheduler_kwargs": {"dashboard": dashboard},
         "worker_dashboard_address": "127.0.0.1:0",
     }
-    if several:
+    if several or "interface" in client or "host" in client:
+        # A worker of this process has no address by itself: it starts on an interface only with a protocol.
+        keywords["protocol"] = "tcp"
+    if several and "interface" not in client:
         # Dask takes a host or an interface, never both.
-        keywords |= {"protocol": "tcp"} | ({} if "interface" in client else {"host": "127.0.0.1"})
+        keywords["host"] = "127.0.0.1"
     return {**keywords, **client}
 
 

@@ -51,8 +51,12 @@ def test_a_task_that_kills_its_workers_by_memory_is_to_be_retried_with_more() ->
     assert _outcome(caught.value) == "memory"
 
 
-def test_several_workers_talk_by_the_interface_that_the_user_names() -> None:
-    with dask_session(Resources(2, 2, "2GB"), client={"interface": "lo"}) as client:
+@pytest.mark.parametrize(
+    ("n_workers", "keywords"), [(2, {"interface": "lo"}), (1, {"interface": "lo"}), (1, {"host": "127.0.0.1"})]
+)
+def test_workers_talk_where_the_user_says(n_workers: int, keywords: dict[str, str]) -> None:
+    with dask_session(Resources(n_workers, 2, "2GB"), client=keywords) as client:
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
-    assert len(addresses) == 3
+        assert client.submit(abs, -1).result(timeout=30) == 1
+    assert len(addresses) == 1 + n_workers
     assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)

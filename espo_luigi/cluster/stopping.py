@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
+_CONTROL = "control"
 
 
 def cancel_records(store: RecordStore, commands: SlurmCommands, records: Iterable[Record]) -> int | None:
@@ -61,22 +66,49 @@ def stopped(how: str, attempts: int, title: str) -> Failure:
     return Failure(cause, attempts, f"{title}: {EXPLANATION[cause]}")
 
 
-def request_stop(state_dir: Path, how: str) -> bool:
-    """Ask the driver that works in `state_dir` to `CANCEL` or `DETACH`; False when none does."""
+def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
+    """Ask the driver that works in `state_dir` to `CANCEL` or `DETACH`, and see it take the request; False without one.
+
+    Raises SubmissionError if a driver that may be alive does not take the request within `timeout` seconds.
+    """
     if how not in (CANCEL, DETACH):
         raise SubmissionError(f"a driver can be asked to {CANCEL!r} or {DETACH!r}, not to {how!r}")
-    if DriverLock(state_dir).holder() is None:
+    lock, control = DriverLock(state_dir), state_dir / _CONTROL
+    if lock.holder() is None:
         return False
-    write_atomically(state_dir / "control", how)
+    write_atomically(control, how)
+    until = time.monotonic() + timeout
+    while _is_there(control):
+        if time.monotonic() >= until:
+            holder = lock.holder()
+            if holder is None:
+                # It ended meanwhile: the next one is not to be stopped.
+                control.unlink(missing_ok=True)
+                return False
+            raise SubmissionError(
+                f"the driver of {state_dir} (process {holder.get('pid')} on {holder.get('host')}) has not taken the "
+                f"request to {how} in {timeout:.0f} s: if it lives, it does once it has time; if it is dead, remove "
+                f"{lock.path} and repeat this"
+            )
+        time.sleep(0.1)
     return True
 
 
 def take_control(state_dir: Path) -> str | None:
     """What the driver of `state_dir` is asked to do, once: `CANCEL`, `DETACH` or None."""
-    control = state_dir / "control"
-    try:
-        asked = control.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+    # A listing makes a network file system look again, where asking for one file may get a remembered "no".
+    if _CONTROL not in os.listdir(state_dir):
         return None
-    control.unlink(missing_ok=True)
+    asked = (state_dir / _CONTROL).read_text(encoding="utf-8").strip()
+    with contextlib.suppress(OSError):
+        (state_dir / _CONTROL).unlink()
     return asked if asked in (CANCEL, DETACH) else None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        # Opened, as a network file system may remember for a minute that a file exists.
+        path.open("rb").close()
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ESTALE)
+    return True

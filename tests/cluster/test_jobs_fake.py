@@ -20,6 +20,7 @@ from espo_luigi.cluster.handles import Failure, Handle, Success
 from espo_luigi.cluster.jobs import JobManager
 from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.policy import Cause
+from espo_luigi.cluster.stopping import request_stop
 
 PATIENCE = Patience(latency_wait=0.6, absent_after=1.5, settle=0.4, unclear_refusal=1.0, hopeless=0.5, stack_dump=0.2)
 
@@ -407,6 +408,15 @@ def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Wor
     outcome = bad.wait(5)
     assert isinstance(outcome, Failure) and "stale file handle" in outcome.message
     assert isinstance(good.wait(5), Success)
+
+
+def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    eventually(has_id(handle))
+    assert request_stop(manager.store.folder, "detach")
+    outcome = handle.wait(5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DETACHED
 
 
 @pytest.mark.parametrize("file", ["control", "driver.lock"])

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import pytest
 from espo_luigi.cluster.lock import DriverLock, SecondDriverError
 from espo_luigi.cluster.policy import Cause, Limits, Phase, cause_of, next_record
 from espo_luigi.cluster.records import Record, RecordStore
-from espo_luigi.errors import JobError
+from espo_luigi.cluster.stopping import request_stop, take_control
+from espo_luigi.errors import JobError, SubmissionError
 
 GIB = 2**30
 RECORD = Record(
@@ -231,6 +233,22 @@ def test_a_lock_that_cannot_be_read_is_not_taken_for_anothers(tmp_path: Path) ->
     (tmp_path / "driver.lock").mkdir()
     with pytest.raises(IsADirectoryError):
         lock.refresh()
+
+
+def test_a_driver_that_does_not_take_a_request_to_stop_is_named_and_not_said_to_be_asked(tmp_path: Path) -> None:
+    (tmp_path / "driver.lock").write_text(json.dumps({"host": "login2", "pid": 77, "started": "1"}))
+    with pytest.raises(SubmissionError, match=r"process 77 on login2.*has not taken.*driver\.lock"):
+        request_stop(tmp_path, "cancel", timeout=0.3)
+    assert take_control(tmp_path) == "cancel", "if it lives after all, it finds the request"
+
+
+def test_a_driver_that_ends_before_it_takes_a_request_leaves_none_to_the_next(tmp_path: Path) -> None:
+    first = _hold_lock(tmp_path)
+    killer = threading.Timer(0.3, first.kill)
+    killer.start()
+    assert not request_stop(tmp_path, "cancel", timeout=1.0)
+    first.wait()
+    assert take_control(tmp_path) is None
 
 
 def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:

@@ -23,21 +23,23 @@ random = np.random.default_rng(0)
 reference, historical = random.normal(280, 5, (2, 4, n_train * n_days)).astype("f4")
 simulation = random.normal(280, 5, (4, 20 * n_days)).astype("f4")
 """
-OURS = """
-from espo_luigi.science import quantile_mapping as qm
-from espo_luigi.science.windows import plan_windows
-days = np.arange(20 * n_days)
-plan = plan_windows(days[:n_train * n_days] % n_days + 1, 31)
-training = qm.train(reference, historical, plan, quantiles=(np.arange(50) + 0.5) / 50, kind="+")
-made = qm.plan_adjustment(days % n_days + 1, days, window=31, fraction=0.2, n_training_days=n_days)
-qm.adjust(simulation, training, made, kind="+")
-"""
-XSDBA = """
-import xarray as xr, xsdba
+SERIES = """
+import xarray as xr
 def series(values):
     n = values.shape[1] // n_days
     time = xr.date_range("1990-01-01", f"{1989 + n}-12-31", calendar="noleap", use_cftime=True)
-    return xr.DataArray(values, dims=("loc", "time"), coords={"time": time}, attrs={"units": "K"})
+    return xr.DataArray(values, dims=("loc", "time"), coords={"time": time}, attrs={"units": "K"}, name="tasmax")
+"""
+OURS = f"""{SERIES}
+from espo_luigi.science import biasadjust
+trained = biasadjust.train(series(reference), series(historical), period=("1990", "1999"), engine="kernels",
+                           xclim_train_args={{"kind": "+", "nquantiles": 50}})
+detrend = {{"LoessDetrend": {{"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}}}
+biasadjust.adjust(series(simulation), trained, periods=("1990", "2009"), engine="kernels",
+                  xclim_adjust_args={{"interp": "nearest", "extrapolation": "constant", "detrend": detrend}}).load()
+"""
+XSDBA = f"""{SERIES}
+import xsdba
 group = xsdba.Grouper("time.dayofyear", 31)
 trained = xsdba.DetrendedQuantileMapping.train(series(reference), series(historical), nquantiles=50, group=group)
 loess = xsdba.detrending.LoessDetrend(group=group, kind="+", f=0.2, niter=1, d=0, weights="tricube")

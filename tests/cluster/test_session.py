@@ -19,7 +19,7 @@ def hold(n_bytes: int) -> int:
     for _ in range(n_bytes // (32 * MIB)):
         held.append(bytearray(b"x") * (32 * MIB))
         time.sleep(0.02)
-    time.sleep(1)
+    time.sleep(5)
     return len(held)
 
 
@@ -44,7 +44,8 @@ def test_the_only_worker_still_spills_as_the_user_says() -> None:
 
 def test_a_task_that_kills_its_workers_by_memory_is_to_be_retried_with_more() -> None:
     with (
-        dask_session(Resources(2, 2, "800MB")) as client,
+        # As many deaths as there are workers at the start: waiting for restarted ones takes most of the time.
+        dask_session(Resources(2, 2, "800MB"), {"distributed.scheduler.allowed-failures": 1}) as client,
         pytest.raises(KilledWorker) as caught,
     ):
         client.submit(hold, 800 * MIB).result(timeout=60)

@@ -113,8 +113,11 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     with ThrowawayCluster.start(ClusterSpec(nodes=1, cpus=4, conf=(f"MaxJobCount={options.jobs + 100}",))) as cluster:
-        command = [sys.executable, __file__, "--drive", "--jobs", str(options.jobs), "--polls", str(options.polls)]
-        with subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True) as driver:
+        # Not as a script: a job has to be able to import its task's module.
+        program = "import driver_memory; driver_memory.main()"
+        command = [sys.executable, "-c", program, "--drive", f"--jobs={options.jobs}", f"--polls={options.polls}"]
+        environ = cluster.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as driver:
             assert driver.stdout is not None
             print(f"{'':12} {'RSS, MB':>8} {'threads':>8} {'seconds':>8}  Slurm commands so far")
             for line in driver.stdout:

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import luigi
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
+
+Section = tuple[tuple[str, str], ...]
 
 
-class espo(luigi.Config):
+def section_of(family: str) -> Section:
+    """Return what luigi.cfg says of a task or a section, as the key of what was worked out from it."""
+    configuration = get_config()
+    return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
+
+
+class Settings(luigi.Config):
+    """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
+
+    @classmethod
+    @functools.cache
+    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+        """Return names and parameters, which are always the same."""
+        return list(super().get_params())
+
+    @classmethod
+    def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return names and values, looked up anew only after luigi.cfg or the command line has changed."""
+        if args or kwargs:
+            return list(super().get_param_values(params, args, kwargs))
+        return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+
+
+@functools.lru_cache(maxsize=64)
+def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[str, Any]]:
+    return list(super(Settings, kind).get_param_values(kind.get_params(), (), {}))
+
+
+class espo(Settings):
     """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
 
     config = luigi.Parameter(

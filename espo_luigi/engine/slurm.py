@@ -23,14 +23,14 @@ from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
 from espo_luigi.cluster.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.cluster.submitter import JobSettings, Submitter
 from espo_luigi.engine.jobfile import job_files, seconds_of, write_order
-from espo_luigi.engine.settings import settings
+from espo_luigi.engine.settings import Settings, settings
 from espo_luigi.engine.task import SLURM_NAMES, SlurmTask
 from espo_luigi.errors import ConfigurationError, JobError, SubmissionError
 
 logger = logging.getLogger(__name__)
 
 
-class slurm(luigi.Config):
+class slurm(Settings):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     profile = luigi.Parameter(default="", description="YAML file with this cluster's values of the options below")
@@ -75,10 +75,11 @@ def state_dir() -> Path:
 
 def options_of(task: SlurmTask) -> SlurmOptions:
     """Return the Slurm options of a task: defaults, the cluster's profile, the rule, luigi.cfg and the command line."""
-    general = {name: getattr(slurm(), name) for name in _OPTION_NAMES if hasattr(slurm(), name)}
+    configured = slurm()
+    general = {name: getattr(configured, name) for name in _OPTION_NAMES if hasattr(configured, name)}
     own = {name: getattr(task, name) for name in SLURM_NAMES}
     chosen: dict[str, Any] = {}
-    for layer in (read_profile(slurm().profile), task.slurm_default, general, own):
+    for layer in (read_profile(configured.profile), task.slurm_default, general, own):
         chosen |= {name: value for name, value in layer.items() if value}
     return SlurmOptions(**chosen)
 

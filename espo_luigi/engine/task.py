@@ -11,7 +11,7 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi.cluster.resources import Resources
-from espo_luigi.engine.settings import settings
+from espo_luigi.engine.settings import Section, section_of, settings
 from espo_luigi.errors import SubmissionError
 
 SLURM_NAMES = ("partition", "account", "constraint", "qos", "nodelist", "gres", "licenses", "extra")
@@ -71,7 +71,7 @@ class SlurmTask(luigi.Task):
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
-        section = _section(cls.get_task_family())
+        section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
         own = dict(params)
         if args or section or known.keys() | kwargs.keys() != own.keys():
@@ -142,13 +142,8 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, set)) else value
 
 
-def _section(family: str) -> tuple[tuple[str, str], ...]:
-    configuration = get_config()
-    return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
-
-
 @functools.lru_cache(maxsize=256)
-def _configured(task: type[SlurmTask], parser: Any, section: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, Any]:
     """The values of resources and Slurm options from configuration and command line, which are part of the key."""
     family = task.get_task_family()
     return {

@@ -102,16 +102,17 @@ def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(dri
 def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:
     moments = random.Random(7)
     for _ in range(10):
-        process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
+        process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
         # Before it has its lock, a driver does nothing that its death could harm.
         driver.wait_for_lock(process.pid)
         time.sleep(moments.uniform(0.0, 2.0))
         process.kill()
         process.communicate()
-    process = driver.start("SlowOnes", "--n", "12", "--seconds", "6")
+    (driver.folder / "go").touch()
+    process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert driver.starts() == Counter({str(n): 1 for n in range(12)})
+    assert driver.starts() == Counter({str(n): 1 for n in range(13)})
     assert len(list(driver.folder.glob("slow-*.txt"))) == 12
 
 

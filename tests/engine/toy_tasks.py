@@ -178,3 +178,24 @@ class Mixed(Count):
 
     def requires(self) -> list[luigi.Task]:
         return [Lucky(n=0, folder=self.folder), Link(n=self.n, folder=self.folder, seconds=1.0)]
+
+
+class Gated(Slow):
+    """Wait for a file called ``go``, and then be `Slow`."""
+
+    uses_dask = False
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"gated-{self.n}.txt"))
+
+    def work(self) -> None:
+        while not (Path(str(self.folder)) / "go").exists():
+            time.sleep(0.2)
+        super().work()
+
+
+class SlowOnesAndGated(SlowOnes):
+    """Tasks that end while drivers come and go, and one that keeps the run from being complete."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [*super().requires(), Gated(n=self.n, folder=self.folder, seconds=0.0)]

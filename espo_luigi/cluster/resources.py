@@ -90,6 +90,10 @@ class Resources:
 
     def check(self, rule: str) -> None:
         """Raise `SizingError` if the numbers contradict each other; `rule` is named in the message."""
+        try:
+            _ = self.memory_bytes, self.time_minutes
+        except SizingError as error:
+            raise SizingError(f"{rule}: {error}") from None
         for name in ("n_workers", "cpus_per_task"):
             if getattr(self, name) < 1:
                 raise SizingError(f"{rule}: {name} = {getattr(self, name)}; expected at least 1")
@@ -100,7 +104,6 @@ class Resources:
                 f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / 2**20:.0f} MiB for each of "
                 f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
             )
-        _ = self.time_minutes
 
     def _uneven(self, rule: str) -> str:
         down = self.cpus_per_task - self.cpus_per_task % self.n_workers

@@ -174,6 +174,6 @@ def given_by_slurm() -> dict[str, int]:
     given = {}
     if "SLURM_CPUS_PER_TASK" in os.environ:
         given["cpus_per_task"] = int(os.environ["SLURM_CPUS_PER_TASK"])
-    if "SLURM_MEM_PER_NODE" in os.environ:
+    if os.environ.get("SLURM_MEM_PER_NODE", "0") != "0":  # 0 is all of the node's
         given["memory_bytes"] = int(os.environ["SLURM_MEM_PER_NODE"]) * 2**20
     return given

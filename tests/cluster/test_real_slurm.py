@@ -523,7 +523,7 @@ def test_an_old_result_whose_output_was_removed_is_not_believed(
 
 
 def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(timed_out: Handle) -> None:
-    failure = failure_of(timed_out, 150)
+    failure = failure_of(timed_out, 400)
     assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 1)
     assert "TIMEOUT" in failure.message
 

@@ -11,7 +11,8 @@
 - snakemake-generic: Snakemake with cluster-generic and the profile of the ESPO-G workflow (10 jobs a second).
 
 All jobs share this machine's CPUs with the drivers. The last three start a Python process in every job, which costs
-more than anything that they measure; ``--python-jobs`` makes fewer of these, and the ratios are then of seconds a job.
+more than anything that they measure, so that Snakemake is compared with ours-python. ``--python-jobs`` makes fewer of
+these: then the time that a driver takes to start, and Snakemake's first look at its jobs after 40 s, weigh more.
 Snakemake is installed by pip in a virtual environment of its own (``--venv``), which is kept.
 """
 
@@ -234,10 +235,15 @@ def main() -> None:
             rows.append(row := measure(kind, n, options.venv, with_srun(cluster)))
             cells = (f"{row['seconds']:8.1f}", f"{row['ms_a_job']:9.0f}", f"{row['driver_cpu_s']:14.1f}")
             print(f"{kind:18} {n:5}", *cells, flush=True)
-    each = {row["kind"]: row["ms_a_job"] for row in rows}
-    ratios = {kind: each[kind] / each["ours"] for kind in each if "ours" in each}
-    print("seconds a job, ours = 1: " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
-    print(json.dumps({"rows": rows, "ratios_to_ours": ratios, "load": os.getloadavg(), "versions": versions}))
+    ratios = _ratios({row["kind"]: row["ms_a_job"] for row in rows})
+    print("seconds a job: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+    print(json.dumps({"rows": rows, "ratios": ratios, "load": os.getloadavg(), "versions": versions}))
+
+
+def _ratios(each: dict[str, float]) -> dict[str, float]:
+    # Like with like: shell with shell, Python with Python.
+    pairs = (("ours", "bare"), ("snakemake-slurm", "ours-python"), ("snakemake-generic", "ours-python"))
+    return {f"{one} / {other}": each[one] / each[other] for one, other in pairs if one in each and other in each}
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class FakeCluster:
 
     def manager(self, **settings: Any) -> JobManager:
         environ = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-        manager = self.work.manager(environ, {"timeout_seconds": 0.7}, **{**SHORT, **settings})
+        manager = self.work.manager(environ, {"timeout_seconds": 2.0}, **{**SHORT, **settings})
         manager.start()
         self.managers.append(manager)
         return manager

@@ -75,3 +75,8 @@ def write_order(task: SlurmTask, resources: Resources, **extra: Any) -> JobFiles
 def seconds_of(result: Mapping[str, Any]) -> float:
     """Return how long a job worked, from its result."""
     return float(result.get("ended", 0.0)) - float(result.get("started", 0.0))
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of a traceback or a log, each on a line of its own, to stand behind a message."""
+    return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

@@ -15,8 +15,8 @@ from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.records import read_json
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.engine.forkserver import Child, ForkServer
-from espo_luigi.engine.jobfile import JobFiles, seconds_of, write_order
-from espo_luigi.engine.settings import settings
+from espo_luigi.engine.jobfile import JobFiles, last_lines, seconds_of, write_order
+from espo_luigi.engine.settings import settings, state_dir
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import JobError
 
@@ -55,7 +55,7 @@ class LocalEngine:
     def __init__(self) -> None:
         chosen = settings()
         # The Slurm engine's lock: the same jobs must not be run by both.
-        self._lock_of_driver = DriverLock(Path(chosen.workdir).absolute() / "slurm")
+        self._lock_of_driver = DriverLock(state_dir())
         self._lock_of_driver.acquire()
         memory = parse_memory(chosen.local_memory) if chosen.local_memory else machine_memory() * 9 // 10
         self._slots = Slots(chosen.local_cpus or machine_cpus(), memory)
@@ -146,8 +146,7 @@ def checked_result(task: SlurmTask, files: JobFiles) -> dict[str, Any]:
         tail = _tail(files.log)
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
-    lines = "\n".join(f"    {line}" for line in tail.strip().splitlines()[-12:])
-    raise JobError(f"{task.label()} failed: {why}\n{lines}\n  log: {files.log}")
+    raise JobError(f"{task.label()} failed: {why}{last_lines(tail)}\n  log: {files.log}")
 
 
 def _tail(log: Path) -> str:

@@ -81,3 +81,8 @@ class espo(Settings):
 def settings() -> espo:
     """Return the current settings."""
     return espo()
+
+
+def state_dir() -> Path:
+    """Return the folder of the driver's lock and of the Slurm jobs' records."""
+    return Path(settings().workdir).absolute() / "slurm"

@@ -22,8 +22,8 @@ from espo_luigi.cluster.resources import GIB, Resources, parse_memory, parse_tim
 from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
 from espo_luigi.cluster.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.cluster.submitter import JobSettings, Submitter
-from espo_luigi.engine.jobfile import job_files, seconds_of, write_order
-from espo_luigi.engine.settings import Settings, settings
+from espo_luigi.engine.jobfile import job_files, last_lines, seconds_of, write_order
+from espo_luigi.engine.settings import Settings, settings, state_dir
 from espo_luigi.engine.task import SLURM_NAMES, SlurmTask
 from espo_luigi.errors import ConfigurationError, JobError, SubmissionError
 
@@ -66,11 +66,6 @@ class slurm(Settings):
 
 
 _OPTION_NAMES = {field.name for field in fields(SlurmOptions)}
-
-
-def state_dir() -> Path:
-    """Return the folder of the run's records."""
-    return Path(settings().workdir).absolute() / "slurm"
 
 
 def options_of(task: SlurmTask) -> SlurmOptions:
@@ -221,8 +216,7 @@ class SlurmEngine:
         if isinstance(outcome, Success):
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
-        lines = "\n".join(f"    {line}" for line in outcome.tail.splitlines()[-12:])
-        raise JobError(outcome.message + (f"\n{lines}" if lines else ""))
+        raise JobError(outcome.message + last_lines(outcome.tail))
 
     def _is_out(self, request: JobRequest) -> bool:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""

@@ -161,7 +161,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 self._pack(getattr(self, port.packed_from)().path, path, marker)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
-                store.write_store(self._with_provenance(dataset), path, marker)
+                store.write_store(self._with_provenance(dataset, marker), path, marker)
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
@@ -174,11 +174,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _with_provenance(self, dataset: xr.Dataset) -> xr.Dataset:
-        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    def _with_provenance(self, dataset: xr.Dataset, marker: store.Marker) -> xr.Dataset:
+        versions = ", ".join(f"{name} {version}" for name, version in marker.versions.items())
         provenance = {
             "espo_luigi_task": self.label(),
-            "espo_luigi_config": self.context.config.hash,
+            "espo_luigi_config": marker.config_hash,
             "espo_luigi_versions": versions,
         }
         return dataset.assign_attrs(provenance)

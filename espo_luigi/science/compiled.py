@@ -8,11 +8,13 @@ from typing import Any
 
 import numba
 from llvmlite import binding, ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 logger = logging.getLogger(__name__)
 
+# Numbers in a row of `weigh_rows`: eight registers of four float64.
+ROW = 32
 _SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
 
 
@@ -39,11 +41,6 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile ``function`` for use inside kernels only: it is the calling kernel that is cached."""
     return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-def contracted(function: Callable[..., Any]) -> Any:
-    """Like ``inlined``, where multiplying and adding in one step may spare a rounding: for float64 sums."""
-    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
 def deposits_fast() -> bool:
@@ -81,3 +78,68 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
         return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
 
     return types.uint64(types.uint64), code
+
+
+@intrinsic
+def eight_below(typing_context, values, start, limit):  # type: ignore[no-untyped-def]
+    """Count which of the eight items of ``values`` from ``start`` on are below ``limit``: one comparison, one count.
+
+    NaN is below nothing. ``values`` is contiguous, and ``start`` counts its items over all dimensions; that there are
+    so many is not checked.
+    """
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array, first, bound = arguments
+        item = context.get_data_type(signature.args[0].dtype)
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        eight = ir.VectorType(item, 8)
+        pointer = builder.bitcast(builder.gep(data, [first]), eight.as_pointer())
+        items = builder.load(pointer, align=context.get_abi_sizeof(item))
+        bounds = _spread(builder, bound, eight)
+        is_float = isinstance(signature.args[0].dtype, types.Float)
+        below = (builder.fcmp_ordered if is_float else builder.icmp_signed)("<", items, bounds)
+        return builder.zext(builder.ctpop(builder.bitcast(below, ir.IntType(8))), ir.IntType(64))
+
+    return types.uint64(values, types.uint64, values.dtype), code
+
+
+@intrinsic
+def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignore[no-untyped-def]
+    """Set ``out[which]`` to the sum of ``rows[first]``, ``rows[first + 1]``, … weighed by ``weights[which]``.
+
+    All are float64, contiguous, rows `ROW` long. The sums stay in registers, which LLVM does not see by itself, and
+    multiplying and adding are one step.
+    """
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        index = dict(first=arguments[1], which=arguments[3])
+        data, shape = {}, {}
+        for name, place in (("rows", 0), ("weights", 2), ("out", 4)):
+            array = context.make_array(signature.args[place])(context, builder, arguments[place])
+            data[name], shape[name] = array.data, cgutils.unpack_tuple(builder, array.shape)
+        row = ir.VectorType(ir.DoubleType(), ROW)
+        length = ir.Constant(index["which"].type, ROW)
+
+        def row_at(name, number):  # type: ignore[no-untyped-def]
+            return builder.bitcast(builder.gep(data[name], [builder.mul(number, length)]), row.as_pointer())
+
+        n_weights = shape["weights"][-1]
+        first_weight = builder.mul(index["which"], n_weights)
+        total = cgutils.alloca_once_value(builder, ir.Constant(row, [0.0] * ROW))
+        with cgutils.for_range(builder, n_weights) as loop:
+            weight = builder.load(builder.gep(data["weights"], [builder.add(first_weight, loop.index)]))
+            values = builder.load(row_at("rows", builder.add(index["first"], loop.index)), align=8)
+            weighed = builder.fmul(_spread(builder, weight, row), values, flags=["contract"])
+            builder.store(builder.fadd(builder.load(total), weighed, flags=["contract"]), total)
+        builder.store(builder.load(total), row_at("out", index["which"]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64, weights, types.int64, out), code
+
+
+def _spread(builder, value, vector):  # type: ignore[no-untyped-def]
+    """Fill a vector with one value."""
+    lone = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(
+        lone, lone, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import compiled, contracted, inlined
+from espo_luigi.science.compiled import ROW, compiled, inlined, weigh_rows
 
 # Days of year that are treated together: their rows of factors fit in the first-level cache.
-BLOCK = 32
+BLOCK = ROW
 
 
 @inlined
@@ -102,23 +102,11 @@ def weigh_classes(points, n_points, fraction, spacings, weights, firsts):
         loess_weights(points[index, :n], fraction, spacings[index], weights[index, :n], firsts[index, :n])
 
 
-@contracted
+@inlined
 def smooth_block(means, weights, firsts, trends):
-    """Weigh the means (year, day) of a block into trends; the places after the last year are zeros.
-
-    Days are vectorised; four neighbours at a time, since each touches all of the day's sums.
-    """
+    """Weigh the means (year, day) of a block into trends; the places after the last year are zeros."""
     for year in range(firsts.size):
-        first = firsts[year]
-        trends[year, :] = 0
-        for place in range(0, weights.shape[1], 4):
-            one, two = weights[year, place], weights[year, place + 1]
-            three, four = weights[year, place + 2], weights[year, place + 3]
-            row = first + place
-            for day in range(BLOCK):
-                trends[year, day] += (one * means[row, day] + two * means[row + 1, day]) + (
-                    three * means[row + 2, day] + four * means[row + 3, day]
-                )
+        weigh_rows(means, np.int64(firsts[year]), weights, year, trends)
 
 
 @inlined

@@ -19,7 +19,7 @@ from espo_luigi.science import adjust_kernels, loess_kernels, preparation_kernel
 from espo_luigi.science.windows import WindowPlan, check_window, group_days, joined
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
-_CELLS_IN_A_CALL = 8
+_CELLS_IN_A_CALL = 4
 
 
 def run_by_cells(kernel: Callable[[slice], None], n_cells: int, threads: int) -> None:
@@ -253,9 +253,9 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
 
 
 def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leave out the zeros before each year's weights and after the last one's, to a multiple of four."""
+    """Leave out the zeros before each year's weights and after the last one's."""
     leading = np.argmax(weights != 0, axis=-1)
-    width = int((weights != 0).sum(axis=-1).max() + 3) // 4 * 4
+    width = int((weights != 0).sum(axis=-1).max())
     padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
     places = leading[..., np.newaxis] + np.arange(width)
     return np.take_along_axis(padded, places, axis=-1), (firsts + leading).astype(np.int32)
@@ -306,15 +306,15 @@ def adjust(
     """
     simulation = np.ascontiguousarray(simulation)
     adjusted = np.empty_like(simulation)
-    nearest = settle_ties(training)
 
     def kernel(cells: slice) -> None:
+        part = Training(*(one[cells] for one in training))
         adjust_kernels.adjust_cells(
             simulation[cells],
-            training.factors[cells],
-            nearest[cells],
-            training.historical_quantiles[cells],
-            training.scaling[cells],
+            part.factors,
+            settle_ties(part),
+            part.historical_quantiles,
+            part.scaling,
             plan,
             kind == "*",
             adjusted[cells],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from espo_luigi.errors import DataError
 
@@ -61,8 +62,9 @@ def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     """
     check_window(window)
     groups = group_days(dayofyear)
-    flips = _flips(groups.centres, len(dayofyear), window)
     centres, centre_start = joined(groups.centres)
+    _check_apart(centres, centre_start, window)
+    flips = _flips(groups.centres, len(dayofyear), window)
     return WindowPlan(window, groups.dayofyear, centres, centre_start, *joined(flips))
 
 
@@ -84,19 +86,26 @@ def joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts).astype(np.int32), starts
 
 
+def _check_apart(centres: np.ndarray, centre_start: np.ndarray, window: int) -> None:
+    gaps = np.diff(centres)
+    gaps[centre_start[1:-1] - 1] = window  # from one day of year to the next
+    if gaps.size and gaps.min() < window:
+        first = int(np.argmax(gaps < window))
+        raise DataError(
+            f"Windows of {window} days overlap around time steps {centres[first]} and {centres[first + 1]}, "
+            "of the same day of year; the kernels need years of daily data. Use xsdba."
+        )
+
+
 def _flips(centres_by_group: list[np.ndarray], n_times: int, window: int) -> list[np.ndarray]:
-    reach = np.arange(-(window // 2), window // 2 + 1)
-    previous = np.zeros(n_times, dtype=bool)
+    half = window // 2
+    # Windows reach over both ends of the series; the places beyond are cut off.
+    member, previous = np.zeros((2, n_times + 2 * half), dtype=bool)
+    windows, previous_windows = (sliding_window_view(one, window, writeable=True) for one in (member, previous))
     flips = []
     for centres in centres_by_group:
-        if centres.size > 1 and np.diff(centres).min() < window:
-            raise DataError(
-                f"Windows of {window} days overlap around time steps {centres[:3]}, …, of the same day of year; "
-                "the kernels need years of daily data. Use xsdba."
-            )
-        times = (centres[:, np.newaxis] + reach).ravel()
-        member = np.zeros(n_times, dtype=bool)
-        member[times[(times >= 0) & (times < n_times)]] = True
-        flips.append(np.flatnonzero(member ^ previous))
-        previous = member
+        member[:] = False
+        windows[centres] = True
+        flips.append(np.flatnonzero((member ^ previous)[half : half + n_times]))
+        member, windows, previous, previous_windows = previous, previous_windows, member, windows
     return flips

@@ -4,12 +4,16 @@
     python benchmarks/pipeline.py --only kernels
 
 Each run is the README's main job in a temporary folder, from the raw data on; the figures come from the results that
-the jobs write themselves. The last line is the same as one JSON object.
+the jobs write themselves. Then, for each rule's longest job, with our kernels: the job once more, alone, beside the
+same task done straight, which is its inputs read into memory, the same science function on them, and the result
+written, in one thread without Dask's cluster. The last line is the same as one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import os
 import subprocess
@@ -19,8 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
+import xarray as xr
 import yaml
 
+from espo_luigi import job, store
+from espo_luigi.cluster.session import limit_thread_pools
 from espo_luigi.report.jobs import job_results, job_table
 
 REPOSITORY = Path(__file__).parent.parent
@@ -55,7 +63,8 @@ def measure(name: str) -> dict[str, Any]:
             raise SystemExit(f"the demo failed:\n{(Path(folder) / 'log').read_text()[-3000:]}")
         work = Path(folder) / "espo-demo" / "run"
         print(f"\n{name}: {wall:.0f} s\n{job_table(work)}")
-        return {"wall_seconds": round(wall, 1), "rules": rules(work)}
+        figures = {"wall_seconds": round(wall, 1), "rules": rules(work)}
+        return figures | ({"straight": compare_with_straight(Path(folder), work)} if name == "kernels" else {})
 
 
 def prepare(folder: Path, engine: str) -> None:
@@ -63,7 +72,8 @@ def prepare(folder: Path, engine: str) -> None:
     (folder / "config" / "demo").mkdir(parents=True)
     for source in (REPOSITORY / "config" / "demo").glob("*.yml"):
         (folder / "config" / "demo" / source.name).write_text(source.read_text())
-    (folder / "luigi.cfg").write_text((REPOSITORY / "luigi.cfg").read_text())
+    text = (REPOSITORY / "luigi.cfg").read_text()
+    (folder / "luigi.cfg").write_text(text.replace("\n[espo]\n", "\n[espo]\nkeep_temporary = true\n"))
     file = folder / "config" / "demo" / "config.yml"
     config = yaml.safe_load(file.read_text())
     for variable in config["biasadjust"]["variables"].values():
@@ -80,6 +90,95 @@ def rules(work: Path) -> dict[str, dict[str, float]]:
         rule["seconds"] = round(rule["seconds"] + result["ended"] - result["started"], 2)
         rule["peak_mib"] = max(rule["peak_mib"], round(result["peak_memory_bytes"] / 2**20))
     return found
+
+
+# Straight read, compute, write
+
+
+def compare_with_straight(folder: Path, work: Path) -> dict[str, dict[str, float]]:
+    """Time each rule's longest job, alone, and the same task done straight; both in children of a warm process."""
+    os.chdir(folder)
+    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    longest: dict[str, dict[str, Any]] = {}
+    for result in sorted(job_results(work), key=lambda one: one["ended"] - one["started"]):
+        longest[result["family"]] = result
+    orders = {rule: order_of(work, result) for rule, result in longest.items()}
+    for module in job.rebuild_task(next(iter(orders.values()))).preload:
+        importlib.import_module(module)
+    found = {}
+    print(f"\n{'rule':24}{'job s':>8}{'straight s':>12}{'read':>7}{'write':>7}{'job / straight':>16}")
+    for rule, order in orders.items():
+        in_child(lambda order=order: run_job(order))  # as warm as the straight one: the files are in memory
+        seconds = in_child(lambda order=order: run_job(order))["all"]
+        straight = in_child(lambda order=order: run_straight(order))
+        found[rule] = {"job": seconds, **straight, "ratio": round(seconds / straight["all"], 2)}
+        print(
+            f"{rule:24}{seconds:8.2f}{straight['all']:12.2f}{straight['read']:7.2f}{straight['write']:7.2f}"
+            f"{found[rule]['ratio']:16.2f}",
+            flush=True,
+        )
+    return found
+
+
+def order_of(work: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Find the order of the job that wrote a result."""
+    for path in (work / "jobs" / result["family"]).glob("*.json"):
+        order = json.loads(path.read_text())
+        if "module" in order and order["parameters"] == result["parameters"]:
+            return dict(order)
+    raise SystemExit(f"no order for {result['family']} {result['parameters']} in {work}")
+
+
+def in_child(call: Any) -> dict[str, float]:
+    """Call in a forked child, as the local engine does; its answer."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.write(writer, json.dumps(call()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return dict(json.loads(text))
+
+
+def run_job(order: dict[str, Any]) -> dict[str, float]:
+    """Run the job as an engine does: Dask's cluster, signs of life, result file."""
+    path = Path("order.json")
+    path.write_text(json.dumps({**order, "parent": os.getppid()}))
+    started = time.monotonic()
+    if job.main([str(path)]):
+        raise SystemExit(f"the job of {order['family']} failed")
+    return {"all": round(time.monotonic() - started, 3)}
+
+
+def run_straight(order: dict[str, Any]) -> dict[str, float]:
+    """Do the work of a task with all that it opens read at once, and what it writes computed before."""
+    gc.freeze()
+    seconds = {"read": 0.0, "write": 0.0}
+    open_store, write_store = store.open_store, store.write_store
+
+    def read(*arguments: Any, **keywords: Any) -> xr.Dataset:
+        started = time.monotonic()
+        dataset = open_store(*arguments, **keywords).load()
+        seconds["read"] += time.monotonic() - started
+        return dataset
+
+    def write(dataset: xr.Dataset, *arguments: Any, **keywords: Any) -> None:
+        chunks = {name: sizes[0] for name, sizes in dataset.chunksizes.items()}
+        dataset = dataset.load()
+        started = time.monotonic()
+        write_store(dataset, *arguments, **{"chunks": chunks, **keywords})
+        seconds["write"] += time.monotonic() - started
+
+    started = time.monotonic()
+    task = job.rebuild_task(order)
+    store.open_store, store.write_store = read, write  # type: ignore[assignment]
+    with dask.config.set(scheduler="synchronous"):
+        task.work()
+    return {name: round(value, 3) for name, value in {"all": time.monotonic() - started, **seconds}.items()}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ it runs, a heartbeat file says that it is alive and how far Dask is.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import logging
 import os
@@ -60,6 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _set_up_process() -> None:
+    # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off, need
+    # not go through it, and a forked job need not copy it.
+    gc.freeze()
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )

@@ -258,12 +258,18 @@ def test_zarr_stores_and_archives_of_them_are_opened_like_netcdf(tmp_path: Path)
 
 
 def test_chunks_hold_about_a_year_in_whole_stored_chunks(tmp_path: Path) -> None:
-    path = store(daily(), tmp_path / "a.nc", tasmax={"chunksizes": (100, 3, 4)})
+    fine = {"lat": np.linspace(40, 60, 100), "lon": np.linspace(-80, -60, 140)}
+    path = store(daily().reindex(fine, method="nearest"), tmp_path / "a.nc", tasmax={"chunksizes": (100, 100, 140)})
     ds = open_match(match(asset(path, "tasmax")))
     assert ds["tasmax"].chunks[0][0] == 300
     assert (
         open_match(match(asset(path, "tasmax")), xr_open_kwargs={"chunks": {"time": 50}})["tasmax"].chunks[0][0] == 50
     )
+
+
+def test_years_of_a_small_grid_share_a_chunk(tmp_path: Path) -> None:
+    path = store(daily(), tmp_path / "a.nc", tasmax={"chunksizes": (100, 3, 4)})
+    assert len(open_match(match(asset(path, "tasmax")))["tasmax"].chunks[0]) == 1
 
 
 def test_a_packed_file_is_unpacked_and_its_packing_forgotten(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xarray as xr
 
 DAYS_PER_CHUNK = 365
+# Of so small a grid that a year takes less, several years at a time: each chunk costs Dask a few milliseconds.
+BYTES_PER_CHUNK = 16 * 1024**2
 
 
 def is_zarr(path: str, stated_format: str = "") -> bool:
@@ -25,17 +28,18 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
 
 
 def open_netcdf(path: str, variables: Sequence[str], options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a NetCDF file in about a year of days a chunk, whole stored chunks of `variables`; lazy."""
+    """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy."""
     engine = {"engine": options["engine"]} if "engine" in options else {}
     with xr.open_dataset(path, decode_cf=False, **engine) as probe:
-        stored = [probe[name].encoding.get("chunksizes") for name in variables if name in probe]
-        days = max((_days_per_chunk(chunks[0]) for chunks in stored if chunks), default=DAYS_PER_CHUNK)
+        days = max((_days_per_chunk(probe[name]) for name in variables if name in probe), default=DAYS_PER_CHUNK)
     return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **options})
 
 
-def _days_per_chunk(stored: int) -> int:
-    """About a year of days in whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
-    return max(DAYS_PER_CHUNK // stored, 1) * stored
+def _days_per_chunk(data: xr.DataArray) -> int:
+    """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
+    stored = (data.encoding.get("chunksizes") or (1,))[0]
+    bytes_per_day = math.prod(data.shape[1:]) * data.dtype.itemsize
+    return max(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // max(bytes_per_day, 1)) // stored, 1) * stored
 
 
 def first_line(error: Exception) -> str:

@@ -26,7 +26,11 @@ _SYNONYMS = {
     "366_day": "all_leap",
 }
 _ORDER = ("360_day", "noleap", "standard", "all_leap")
-_EPOCH = "days since 1850-01-01"
+# Calendars all of whose years are equal.
+_DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
+_FIRST_YEAR = 1850
+_START = f"{_FIRST_YEAR}-01-01"
+_EPOCH = f"days since {_START}"
 
 
 def canonical(name: str) -> str:
@@ -127,6 +131,20 @@ def _to_360_days(obj: XarrayObject) -> XarrayObject:
     return obj.isel(time=kept).assign_coords(time=xr.DataArray(index, dims="time", attrs=attrs))
 
 
+def encode_dates(index: xr.CFTimeIndex, units: str) -> np.ndarray | None:
+    """Encode dates as xarray would, int64 where they are whole: None unless in days and in a calendar of equal years.
+
+    By numbers: xarray's own way goes date by date, which takes a third of a second for a century and a half.
+    """
+    calendar = canonical(index.calendar)
+    if calendar not in _DAYS_IN_YEAR or not units.startswith("days since ") or not len(index):
+        return None
+    origin = xr.CFTimeIndex([cftime.num2date(0, units, index.calendar)])
+    days = TimeAxis.of_index(calendar, index).days - TimeAxis.of_index(calendar, origin).days
+    whole = days.astype(np.int64)
+    return whole if np.array_equal(whole, days) else days
+
+
 @dataclass(frozen=True, eq=False)
 class TimeAxis:
     """A time coordinate as numbers, which travel to Dask workers more cheaply than tens of thousands of date objects.
@@ -145,10 +163,18 @@ class TimeAxis:
     @classmethod
     def of(cls, obj: xr.Dataset | xr.DataArray) -> TimeAxis:
         """Time axis of an object's `time` coordinate."""
-        calendar = calendar_of(obj)
-        index = obj.indexes["time"]
+        return cls.of_index(calendar_of(obj), obj.indexes["time"])
+
+    @classmethod
+    def of_index(cls, calendar: str, index: pd.Index) -> TimeAxis:
+        """Time axis of dates in a calendar, named as `canonical` does."""
         if isinstance(index, pd.DatetimeIndex):
-            days = (index - pd.Timestamp("1850-01-01")) / pd.Timedelta(days=1)
+            days = (index - pd.Timestamp(_START)) / pd.Timedelta(days=1)
+        elif calendar in _DAYS_IN_YEAR and len(index):
+            # Field by field: cftime's date2num goes date by date, ten times slower.
+            first_of_year = (index.year - _FIRST_YEAR) * _DAYS_IN_YEAR[calendar]
+            seconds = (index.hour * 60 + index.minute) * 60 + index.second + index.microsecond / 1e6
+            days = first_of_year + (index.dayofyear - 1) + seconds / 86400
         else:
             days = cftime.date2num(index.values, _EPOCH, calendar)
         return cls(calendar, np.asarray(days, dtype=np.float64))
@@ -157,23 +183,27 @@ class TimeAxis:
     def index(self) -> pd.Index:
         """The dates: a DatetimeIndex for the standard calendar, else a CFTimeIndex."""
         if self.calendar == "standard":
-            return pd.DatetimeIndex(np.datetime64("1850-01-01", "us") + (self.days * 86400e6).astype("timedelta64[us]"))
+            return pd.DatetimeIndex(np.datetime64(_START, "us") + (self.days * 86400e6).astype("timedelta64[us]"))
         return xr.CFTimeIndex(cftime.num2date(self.days, _EPOCH, self.calendar))
 
     @property
     def dayofyear(self) -> np.ndarray:
         """Day of the year of each step, from 1."""
+        if self.calendar in _DAYS_IN_YEAR:
+            return np.floor(self.days).astype(np.int64) % _DAYS_IN_YEAR[self.calendar] + 1
         return xr.DataArray(self.index, dims="time").dt.dayofyear.values
 
     @property
     def year(self) -> np.ndarray:
         """Year of each step."""
+        if self.calendar in _DAYS_IN_YEAR:
+            return np.floor(self.days).astype(np.int64) // _DAYS_IN_YEAR[self.calendar] + _FIRST_YEAR
         return np.asarray(self.index.year)
 
     @property
     def days_in_longest_year(self) -> int:
         """Number of days of year that the calendar can have."""
-        return {"360_day": 360, "noleap": 365}.get(self.calendar, 366)
+        return _DAYS_IN_YEAR.get(self.calendar, 366)
 
     def __str__(self) -> str:
         if not len(self):

@@ -20,6 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.extract import daily_temperature_range
 from espo_luigi.science.units import units_of
@@ -220,13 +221,24 @@ def _compute_one(ds: xr.Dataset, name: str, indicator: Indicator) -> xr.DataArra
 def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """Compute block by block, in memory: xsdba's own way on dask makes dozens of small tasks per property and block."""
     spatial = any(one.aspect == "spatial" for one in _indicators(resolved).values())
-    whole = ds.chunk({dim: -1 for dim in ds.dims}) if spatial else ds
-    return xr.map_blocks(_compute, whole, kwargs={"resolved": resolved}, template=_template(whole, resolved))
+    whole = rechunk(ds, {dim: -1 for dim in ds.dims}) if spatial else ds
+    times = {"axis": TimeAxis.of(ds), "attrs": ds["time"].attrs}
+    return xr.map_blocks(
+        _compute_at,
+        whole.drop_vars("time"),  # tens of thousands of date objects, of which Dask would make a token
+        kwargs={"times": times, "resolved": resolved},
+        template=_template(whole, resolved),
+    )
+
+
+def _compute_at(ds: xr.Dataset, *, times: dict[str, Any], resolved: str) -> xr.Dataset:
+    """Compute all properties of data in memory, whose times come as numbers."""
+    return _compute(ds.assign_coords(time=("time", times["axis"].index, times["attrs"])), resolved)
 
 
 def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
-    """Return what the properties will be, from those of one made-up cell with the same attributes."""
-    cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"})
+    """Return what the properties will be, from those of two made-up years of one cell with the same attributes."""
+    cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, 732)})
     found = _compute(cell.map(_made_up, keep_attrs=True), resolved)
     coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
     return found.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)

@@ -16,6 +16,7 @@ import xarray as xr
 from zarr.codecs import ZstdCodec
 
 from espo_luigi.errors import StoreError
+from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
 from espo_luigi.store.publish import sync_path, sync_tree, written_aside
@@ -58,7 +59,17 @@ def _prepared(ds: xr.Dataset) -> xr.Dataset:
     for variable in prepared.variables.values():
         variable.attrs = plain_attributes(variable.attrs)
         variable.encoding = {key: variable.encoding[key] for key in _KEPT_ENCODING if key in variable.encoding}
-    return prepared
+    return prepared.assign_coords({name: _numbered(prepared[name].variable) for name in prepared.indexes})
+
+
+def _numbered(variable: xr.Variable) -> xr.Variable:
+    """A coordinate whose dates, if it has any that can be, are already encoded as numbers (see `encode_dates`)."""
+    index = variable.to_index()
+    units = variable.encoding.get("units", "")
+    numbers = encode_dates(index, units) if isinstance(index, xr.CFTimeIndex) else None
+    if numbers is None:
+        return variable
+    return xr.Variable(variable.dims, numbers, {**variable.attrs, "units": units, "calendar": index.calendar})
 
 
 def _sizes_along(wanted: Mapping[Any, int] | None, variable: xr.Variable) -> dict[Hashable, int]:

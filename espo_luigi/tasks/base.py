@@ -90,7 +90,17 @@ class DiagDomainParameter(WildcardParameter):
 class EspoTask(DependencyHelpers, SlurmTask):
     """A rule: parameters (the wildcards), named inputs (`in_…`), named outputs (`out_…`), resources, and `compute`."""
 
-    preload: ClassVar[tuple[str, ...]] = ("espo_luigi.tasks", "xclim", "xsdba", "distributed")
+    # What jobs import, some of it only when they start: a forked one finds it there.
+    preload: ClassVar[tuple[str, ...]] = (
+        "espo_luigi.tasks",
+        "espo_luigi.science.quantile_mapping",
+        "xclim",
+        "xsdba",
+        "distributed.dashboard.worker",
+        "distributed.http.scheduler.info",
+        "distributed.http.worker",
+        "netCDF4",
+    )
 
     def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""

@@ -97,7 +97,7 @@ class OffDiagSimPropMeas(DomainTask):
         properties = self.properties(regchunked, "sim", grid).compute()
         return {
             "prop": properties,
-            "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("sim").to_level_meas),
+            "meas": diagnostics.measures(properties, ref_prop.compute(), to_level=self.step("sim").to_level_meas),
         }
 
 
@@ -116,7 +116,7 @@ class OffDiagScenPropMeas(DomainTask):
         properties = self.properties(final, "scen", None).compute()
         return {
             "prop": properties,
-            "meas": diagnostics.measures(properties, ref_prop, to_level=self.step("scen").to_level_meas),
+            "meas": diagnostics.measures(properties, ref_prop.compute(), to_level=self.step("scen").to_level_meas),
         }
 
 
@@ -130,8 +130,8 @@ class DiagMeasuresImprovement(DomainTask):
     out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
-        """Compare the measures, simulation first."""
-        return diagnostics.improvement(sim_meas, scen_meas)
+        """Compare the measures, which are a few maps and fit in memory; simulation first."""
+        return diagnostics.improvement(sim_meas.compute(), scen_meas.compute())
 
 
 class MoveDiag(PackTask, DomainTask):

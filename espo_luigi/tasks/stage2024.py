@@ -97,6 +97,7 @@ class Diagnostics(StageTask):
         """Compute both pairs."""
         stacked = self.context.config.custom.stack_drop_nans
         simulation = stack.unstack_fill_nan(regchunked, grid) if stacked else regchunked
+        ref_prop = ref_prop.compute()
         outputs: dict[str, xr.Dataset] = {}
         for step, dataset in {"sim": simulation, "scen": scenario}.items():
             settings = self.section.steps[step]
@@ -134,7 +135,8 @@ class DiagImprovedEtHeatmap(StageTask):
     out_heatmap = kept("diagnostics/{region}/{sim_id}+{region}+diag_heatmap.zarr")
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
-        """Compare the measures, simulation first."""
+        """Compare the measures, which are a few maps and fit in memory; simulation first."""
+        sim_meas, scen_meas = sim_meas.compute(), scen_meas.compute()
         return {
             "improved": diagnostics.improvement(sim_meas, scen_meas),
             "heatmap": diagnostics.heatmap(

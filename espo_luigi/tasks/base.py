@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
+# Configurations for which it has been said that a product was made under another one: once is enough.
+_warned_for: set[str] = set()
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 
 
@@ -145,7 +147,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return True if every kept output exists (or, where all are temporary, every output)."""
         infos = self._infos()
         kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
-        return bool(infos) and all(info.target.exists() for info in kept or infos.values())
+        complete = bool(infos) and all(info.target.exists() for info in kept or infos.values())
+        if complete:
+            _warn_of_another_configuration([info.path for info in infos.values()], self.context.config.hash)
+        return complete
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -211,6 +216,20 @@ class EspoTask(DependencyHelpers, SlurmTask):
             value = getattr(self, name)
             infos.extend(value if isinstance(value, list) else [value])
         return [_info(one).path for one in infos]
+
+
+def _warn_of_another_configuration(paths: Iterable[Path], config_hash: str) -> None:
+    for path in paths:
+        marker = store.read_marker(path)
+        if marker is not None and marker.config_hash != config_hash and config_hash not in _warned_for:
+            _warned_for.add(config_hash)
+            logger.warning(
+                "%s was made under another configuration (%s, now %s). It is used as it is, and so is whatever else is "
+                "there: delete what the change concerns, and it is made again",
+                path,
+                marker.config_hash,
+                config_hash,
+            )
 
 
 def _info(value: Any) -> ZarrInfo:

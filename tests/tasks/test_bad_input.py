@@ -228,3 +228,16 @@ def test_a_store_that_another_task_made_is_not_taken_for_this_ones(configured: C
     ):
         store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, store.Marker(family, parameters))
         assert task.complete() is complete
+
+
+def test_a_product_of_another_configuration_is_used_and_said_once(
+    configured: Configure, log: pytest.LogCaptureFixture
+) -> None:
+    configured()
+    task = tasks.ReferenceCalendar(region="south", calendar="noleap")
+    path = task.out_reference().path
+    made_by = store.Marker("ReferenceCalendar", {"region": "south", "calendar": "noleap"}, config_hash="0123456789ab")
+    store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, made_by)
+    assert task.complete() and task.complete()
+    said = [message for message in log.messages if "another configuration (0123456789ab" in message]
+    assert len(said) == 1 and str(path) in said[0]

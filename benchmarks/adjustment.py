@@ -2,7 +2,7 @@
 
 Prints a table and, as its last line, the same figures as one JSON object. Times are CPU seconds per cell of the process
 (of one thread), block overhead included; ours are the median of several runs. Threads are compared by wall-clock time,
-the best of as many runs of each, in turns. Peak memory is that of processes which only adjust.
+the best of as many runs of each, in turns. Peak memory is that of a process which adjusts; xsdba's trains, too.
 """
 
 from __future__ import annotations

@@ -61,9 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _set_up_process() -> None:
-    # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off, need
-    # not go through it, and a forked job need not copy it.
-    gc.freeze()
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
@@ -131,6 +128,9 @@ def _outcome(error: BaseException) -> str:
 
 def _work(order: dict[str, Any], monitor: Monitor) -> None:
     task = rebuild_task(order)
+    # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off, need
+    # not go through it, and a forked job need not copy it.
+    gc.freeze()
     resources = _allocated(Resources(**order["resources"]), task.get_task_family())
     session = (
         dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)

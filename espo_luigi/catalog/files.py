@@ -31,14 +31,15 @@ def open_netcdf(path: str, variables: Sequence[str], options: Mapping[str, Any])
     """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy."""
     engine = {"engine": options["engine"]} if "engine" in options else {}
     with xr.open_dataset(path, decode_cf=False, **engine) as probe:
-        days = max((_days_per_chunk(probe[name]) for name in variables if name in probe), default=DAYS_PER_CHUNK)
+        held = [probe[name] for name in variables if name in probe]
+        days = _days_per_chunk(max(held, key=lambda data: data.nbytes)) if held else DAYS_PER_CHUNK
     return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **options})
 
 
 def _days_per_chunk(data: xr.DataArray) -> int:
     """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
     stored = (data.encoding.get("chunksizes") or (1,))[0]
-    bytes_per_day = math.prod(data.shape[1:]) * data.dtype.itemsize
+    bytes_per_day = math.prod(data.shape[1:]) * 4  # in single precision, whatever it is packed in
     return max(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // max(bytes_per_day, 1)) // stored, 1) * stored
 
 

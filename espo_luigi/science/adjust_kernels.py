@@ -53,13 +53,13 @@ class Tables(NamedTuple):
 
 
 @inlined
-def empty_tables(factors):
-    """Make room for the tables of one cell of ``factors`` (cell, day of year, quantile)."""
+def empty_tables(factors, historical_quantiles):
+    """Make room for the tables of one cell of both (cell, day of year, quantile)."""
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
     n_middles = ((n_quantiles - 1) // 8 + 1) * 8
     return Tables(
         np.empty(n_rows, dtype=np.int64),
-        np.empty((n_rows, n_quantiles), dtype=factors.dtype),
+        np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype),
         np.empty((n_rows, n_quantiles), dtype=factors.dtype),
         np.empty((n_rows, n_middles)),
         np.empty((n_rows, (n_middles // 8 + 7) // 8 * 8)),
@@ -104,7 +104,7 @@ def separate(known_x, middles, separators):
     """Fill the middles between points, and their separators."""
     middles[max(known_x.size - 1, 0) :] = np.inf
     for index in range(known_x.size - 1):
-        middles[index] = 0.5 * (np.float64(known_x[index]) + np.float64(known_x[index + 1]))
+        middles[index] = middle(known_x[index], known_x[index + 1])
     separators[:] = np.inf
     for index in range(middles.size // 8):
         separators[index] = middles[8 * index + 7]
@@ -145,8 +145,8 @@ def fill_tables(factors, nearest, historical_quantiles, tables):
 def nearest_in_row(x, row, middles, separators):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    Two comparisons of eight numbers, and no branch: a bisection mispredicts half of its own. Unsigned indices spare
-    numba's handling of negative ones.
+    One comparison for every 64 quantiles and one more, and no branch: a bisection mispredicts half of its own. Unsigned
+    indices spare numba's handling of negative ones.
     """
     width = np.uint64(separators.shape[1])
     n_blocks = np.uint64(0)
@@ -177,6 +177,8 @@ def nearest_factor(x, row, tables):
 @inlined
 def any_factor(x, row, tables):
     """Find the factor of any value: beyond the day's quantiles its end's, otherwise the nearest of all days."""
+    if np.isnan(x):
+        return np.nan
     if x < tables.edges[row, 0]:
         return tables.edge_factors[row, 0]
     if x > tables.edges[row, 1]:
@@ -212,7 +214,7 @@ def scale_series(simulation, scaling, rows, multiplicative, scaled):
 
 @inlined
 def window_means(scaled, half, window, padded, means):
-    """Fill ``means`` with the windowed mean of every time step, NaN where the window holds nothing."""
+    """Fill ``means`` with the windowed mean of every time step, NaN where the window is empty; return if none is."""
     counts = np.empty(scaled.size, dtype=np.int32)
     strided = np.empty(TILE + 8, dtype=scaled.dtype)
     has_missing = pad_series(scaled, half, padded)
@@ -287,7 +289,7 @@ def adjust_run(
 def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, plan, multiplicative, out):
     """Adjust each cell; scratch is per call and stays in the second-level cache."""
     n_times, half = simulation.shape[1], plan.window // 2
-    tables = empty_tables(factors)
+    tables = empty_tables(factors, historical_quantiles)
     scaled = np.empty(n_times, dtype=simulation.dtype)
     means = np.empty(n_times, dtype=simulation.dtype)
     padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)

@@ -25,7 +25,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     ``NUMBA_CACHE_DIR`` says). Where neither exists, e.g. in a read-only container, each process compiles for itself.
     What is kept is checked against the kernel's own file only: after editing a function that it calls, delete
     ``__pycache__/*.nb?``.
-    Exact float semantics are kept (no fastmath): the kernels reproduce xsdba's order of additions.
+    Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
     """
     try:
         return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
@@ -107,31 +107,30 @@ def eight_below(typing_context, values, start, limit):  # type: ignore[no-untype
 def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignore[no-untyped-def]
     """Set ``out[which]`` to the sum of ``rows[first]``, ``rows[first + 1]``, … weighed by ``weights[which]``.
 
-    All are float64, contiguous, rows `ROW` long. The sums stay in registers, which LLVM does not see by itself, and
-    multiplying and adding are one step.
+    All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
+    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are one step.
     """
 
     def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        index = dict(first=arguments[1], which=arguments[3])
-        data, shape = {}, {}
-        for name, place in (("rows", 0), ("weights", 2), ("out", 4)):
-            array = context.make_array(signature.args[place])(context, builder, arguments[place])
-            data[name], shape[name] = array.data, cgutils.unpack_tuple(builder, array.shape)
+        _, first, _, which, _ = arguments
+        rows, weights, out = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 2, 4)
+        )
         row = ir.VectorType(ir.DoubleType(), ROW)
-        length = ir.Constant(index["which"].type, ROW)
 
-        def row_at(name, number):  # type: ignore[no-untyped-def]
-            return builder.bitcast(builder.gep(data[name], [builder.mul(number, length)]), row.as_pointer())
+        def row_of(array, number):  # type: ignore[no-untyped-def]
+            start = builder.mul(number, ir.Constant(number.type, ROW))
+            return builder.bitcast(builder.gep(array.data, [start]), row.as_pointer())
 
-        n_weights = shape["weights"][-1]
-        first_weight = builder.mul(index["which"], n_weights)
+        n_weights = cgutils.unpack_tuple(builder, weights.shape)[-1]
+        first_weight = builder.mul(which, n_weights)
         total = cgutils.alloca_once_value(builder, ir.Constant(row, [0.0] * ROW))
         with cgutils.for_range(builder, n_weights) as loop:
-            weight = builder.load(builder.gep(data["weights"], [builder.add(first_weight, loop.index)]))
-            values = builder.load(row_at("rows", builder.add(index["first"], loop.index)), align=8)
+            weight = builder.load(builder.gep(weights.data, [builder.add(first_weight, loop.index)]))
+            values = builder.load(row_of(rows, builder.add(first, loop.index)), align=8)
             weighed = builder.fmul(_spread(builder, weight, row), values, flags=["contract"])
             builder.store(builder.fadd(builder.load(total), weighed, flags=["contract"]), total)
-        builder.store(builder.load(total), row_at("out", index["which"]), align=8)
+        builder.store(builder.load(total), row_of(out, which), align=8)
         return context.get_dummy_value()
 
     return types.void(rows, types.int64, weights, types.int64, out), code

@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.extract import daily_temperature_range
 from espo_luigi.science.units import units_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
 
 logger = logging.getLogger(__name__)
+
+_TWO_YEARS, _EIGHT_YEARS = 732, 2923
 
 REGISTRY_MODULE = "espo_properties"
 MEASURE_ATTR = "measure"
@@ -225,7 +227,7 @@ def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     times = {"axis": TimeAxis.of(ds), "attrs": ds["time"].attrs}
     return xr.map_blocks(
         _compute_at,
-        whole.drop_vars("time"),  # tens of thousands of date objects, of which Dask would make a token
+        whole.drop_vars("time"),  # to make a token of tens of thousands of dates would take Dask 0.3 s
         kwargs={"times": times, "resolved": resolved},
         template=_template(whole, resolved),
     )
@@ -237,8 +239,13 @@ def _compute_at(ds: xr.Dataset, *, times: dict[str, Any], resolved: str) -> xr.D
 
 
 def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
-    """Return what the properties will be, from those of two made-up years of one cell with the same attributes."""
-    cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, 732)})
+    """Return what the properties will be, from those of one made-up cell with the same attributes.
+
+    Of its first two years only, or eight where one of them must be a leap year: all groups of days, months and seasons
+    occur in them, and spells take xclim as long as there are years.
+    """
+    days = _EIGHT_YEARS if calendar_of(ds) == "standard" else _TWO_YEARS
+    cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, days)})
     found = _compute(cell.map(_made_up, keep_attrs=True), resolved)
     coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
     return found.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)

@@ -63,7 +63,7 @@ def _prepared(ds: xr.Dataset) -> xr.Dataset:
 
 
 def _numbered(variable: xr.Variable) -> xr.Variable:
-    """A coordinate whose dates, if it has any that can be, are already encoded as numbers (see `encode_dates`)."""
+    """A coordinate with its dates as numbers where `encode_dates` can; any other as it is."""
     index = variable.to_index()
     units = variable.encoding.get("units", "")
     numbers = encode_dates(index, units) if isinstance(index, xr.CFTimeIndex) else None

@@ -219,17 +219,20 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
 
 def _warn_of_another_configuration(paths: Iterable[Path], config_hash: str) -> None:
+    if config_hash in _warned_for:
+        return
     for path in paths:
-        marker = store.read_marker(path)
-        if marker is not None and marker.config_hash != config_hash and config_hash not in _warned_for:
+        made_under = getattr(store.read_marker(path), "config_hash", "")
+        if made_under not in ("", config_hash):
             _warned_for.add(config_hash)
             logger.warning(
                 "%s was made under another configuration (%s, now %s). It is used as it is, and so is whatever else is "
                 "there: delete what the change concerns, and it is made again",
                 path,
-                marker.config_hash,
+                made_under,
                 config_hash,
             )
+            return
 
 
 def _info(value: Any) -> ZarrInfo:

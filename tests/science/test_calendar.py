@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, floor_to_day, minimum_calendar
+from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, encode_dates, floor_to_day, minimum_calendar
 
 
 def daily(
@@ -136,3 +136,23 @@ def test_flooring_to_the_day_is_what_xarray_does_date_by_date(calendar: str) -> 
     floored = floor_to_day(data)
     assert list(floored.time.values) == list(data.time.dt.floor("D").values)
     assert floor_to_day(floored) is floored
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "all_leap"])
+@pytest.mark.parametrize("units", ["days since 1950-01-01", "days since 1850-1-1 12:00"])
+@pytest.mark.parametrize(("start", "freq"), [("1999-12-20", "D"), ("1999-12-20 12:00", "D"), ("1849-12-25", "6h")])
+def test_dates_are_encoded_as_xarray_encodes_them(calendar: str, units: str, start: str, freq: str) -> None:
+    index = xr.date_range(start, periods=500, freq=freq, calendar=calendar, use_cftime=True)
+    variable = xr.Variable("time", index.values, encoding={"units": units, "calendar": calendar})
+    expected = xr.conventions.encode_cf_variable(variable, name="time").values
+    encoded = encode_dates(index, units)
+    assert encoded is not None and encoded.dtype == expected.dtype
+    np.testing.assert_array_equal(encoded, expected)
+
+
+@pytest.mark.parametrize(
+    ("calendar", "units"), [("julian", "days since 1950-01-01"), ("noleap", "hours since 1950-01-01")]
+)
+def test_what_cannot_be_encoded_by_numbers_is_left_to_xarray(calendar: str, units: str) -> None:
+    index = xr.date_range("2000-01-01", periods=5, calendar=calendar, use_cftime=True)
+    assert encode_dates(index, units) is None and encode_dates(index[:0], units) is None

@@ -183,6 +183,14 @@ def test_native_calendars_work(calendar):
     assert bool((found.aca_pr.isel(lat=1) > 0).all())
 
 
+def test_a_property_of_each_day_of_year_knows_of_leap_days_that_come_late():
+    ds = make_series("standard")
+    late = ds.assign_coords(time=xr.date_range("2001-01-01", "2005-01-01", use_cftime=True, inclusive="left"))
+    of_days = {**FEW, "indicators": {"daily": define("mean", {"da": "tasmax"}, group="time.dayofyear")}}
+    lazy = properties(late.chunk(lat=1), definitions=of_days, period=("2001", "2004"), to_level="x")
+    assert lazy.daily.sizes["dayofyear"] == lazy.compute().daily.sizes["dayofyear"] == 366
+
+
 def test_precipitation_in_millimetres_a_day_gives_the_same_probabilities(series):
     depth = series.assign(pr=(series.pr * SECONDS).assign_attrs({**series.pr.attrs, "units": "mm d-1"}))
     found = properties(depth, definitions=FEW, period=PERIOD, to_level="x")

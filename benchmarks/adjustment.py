@@ -312,16 +312,14 @@ def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def memory(variable: str, options: argparse.Namespace) -> dict[str, Any]:
+def memory(variable: str, options: argparse.Namespace) -> dict[str, float]:
     sizes = {"adjust_repeated": (20, options.memory_cells), "adjust_by_xsdba": (20, 60)}
     peaks = {name: [peak_of(name, variable, n_cells, options.years) for n_cells in few] for name, few in sizes.items()}
     per_cell = {name: (peaks[name][1] - peaks[name][0]) / (few[1] - few[0]) for name, few in sizes.items()}
     return {
-        "memory": {
-            f"peak_mb_{options.memory_cells}_cells": peaks["adjust_repeated"][1],
-            "mb_per_cell": per_cell["adjust_repeated"],
-            "xsdba_mb_per_cell": per_cell["adjust_by_xsdba"],
-        }
+        f"peak_mb_{options.memory_cells}_cells": peaks["adjust_repeated"][1],
+        "mb_per_cell": per_cell["adjust_repeated"],
+        "xsdba_mb_per_cell": per_cell["adjust_by_xsdba"],
     }
 
 
@@ -368,7 +366,9 @@ def main() -> None:
     parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=list(KINDS))
     options = parser.parse_args()
     before = os.getloadavg()[0]
-    results = {variable: measure(variable, options) | memory(variable, options) for variable in options.variables}
+    results = {
+        variable: measure(variable, options) | {"memory": memory(variable, options)} for variable in options.variables
+    }
     measured = f"xsdba in blocks of {XSDBA_BEST_BLOCK}, from measured ones of 1 and {options.xsdba_cells}"
     print(f"{options.cells} cells ({measured}) x {options.years} years; one thread, CPU time per cell")
     cores = len(os.sched_getaffinity(0))

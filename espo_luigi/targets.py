@@ -20,10 +20,13 @@ class ZarrTarget(luigi.Target):
 
     def exists(self) -> bool:
         """Return True if the store has its root metadata, and the marker, written last, of this task and parameters."""
-        if not store.is_complete(self.path):
-            return False
+        return self.marker() is not None
+
+    def marker(self) -> store.Marker | None:
+        """Return the marker of a complete store of this task and parameters, None of any other; one read."""
         marker = store.read_marker(self.path)
-        return marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
+        ours = marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
+        return marker if ours else None
 
     def __str__(self) -> str:
         return str(self.path)

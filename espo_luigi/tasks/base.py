@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -147,10 +147,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return True if every kept output exists (or, where all are temporary, every output)."""
         infos = self._infos()
         kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
-        complete = bool(infos) and all(info.target.exists() for info in kept or infos.values())
-        if complete:
-            _warn_of_another_configuration([info.path for info in infos.values()], self.context.config.hash)
-        return complete
+        markers = {info.path: info.target.marker() for info in kept or infos.values()}
+        if not markers or None in markers.values():
+            return False
+        _warn_of_another_configuration(markers, self.context.config.hash)
+        return True
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -218,12 +219,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return [_info(one).path for one in infos]
 
 
-def _warn_of_another_configuration(paths: Iterable[Path], config_hash: str) -> None:
-    if config_hash in _warned_for:
-        return
-    for path in paths:
-        made_under = getattr(store.read_marker(path), "config_hash", "")
-        if made_under not in ("", config_hash):
+def _warn_of_another_configuration(markers: Mapping[Path, store.Marker | None], config_hash: str) -> None:
+    for path, marker in markers.items():
+        made_under = marker.config_hash if marker is not None else ""
+        if made_under not in ("", config_hash) and config_hash not in _warned_for:
             _warned_for.add(config_hash)
             logger.warning(
                 "%s was made under another configuration (%s, now %s). It is used as it is, and so is whatever else is "
@@ -232,7 +231,6 @@ def _warn_of_another_configuration(paths: Iterable[Path], config_hash: str) -> N
                 made_under,
                 config_hash,
             )
-            return
 
 
 def _info(value: Any) -> ZarrInfo:

@@ -18,7 +18,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, write_store
+from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, remove, write_store
 from espo_luigi.store.publish import written_aside
 
 KILLS = 20
@@ -162,11 +162,39 @@ def test_an_altered_chunk_raises_when_it_is_read(tmp_path: Path, shards: dict[st
         opened.pr.load()
 
 
-def test_zarr_itself_reads_a_lost_chunk_as_fill_values(tmp_path: Path) -> None:
-    """Why the marker counts files: the day this fails, it need not."""
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_chunk_that_is_lost_under_a_reader_is_an_error_where_zarr_reads_fill_values(
+    tmp_path: Path, cut: bool
+) -> None:
+    write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
+    opened = open_store(tmp_path / "a.zarr", cut=cut)
+    (tmp_path / "a.zarr" / "pr" / "c" / "3" / "0").unlink()
+    with pytest.raises(StoreError, match=r"a\.zarr: the chunk pr/c/3/0 is gone"):
+        opened.pr.load()
+    assert 0 in xr.open_zarr(tmp_path / "a.zarr").pr.values
+
+
+def test_a_store_that_is_deleted_under_a_reader_is_an_error(tmp_path: Path) -> None:
+    write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
+    opened = open_store(tmp_path / "a.zarr")
+    remove(tmp_path / "a.zarr")
+    with pytest.raises(StoreError, match=r"the chunk pr/c/\d/0 is gone"):
+        opened.pr.load()
+
+
+def test_chunks_that_hold_only_fill_values_are_there(tmp_path: Path) -> None:
+    sea = constant(7).map(lambda pr: pr * np.float32(np.nan), keep_attrs=True)
+    write_store(sea, tmp_path / "a.zarr", Marker("Write"))
+    assert np.isnan(open_store(tmp_path / "a.zarr").pr.values).all()
+
+
+@pytest.mark.parametrize("use", ["link", "pack"])
+def test_a_store_that_has_lost_a_chunk_is_not_passed_on(tmp_path: Path, use: str) -> None:
     write_store(constant(7), tmp_path / "a.zarr", Marker("Write"))
     (tmp_path / "a.zarr" / "pr" / "c" / "3" / "0").unlink()
-    assert 0 in open_store(tmp_path / "a.zarr", check=False).pr.values
+    with pytest.raises(StoreError, match="was changed after it was written"):
+        (link_store if use == "link" else pack)(tmp_path / "a.zarr", tmp_path / "b.zarr", Marker("Copy"))
+    assert not (tmp_path / "b.zarr").exists()
 
 
 def mounted(folder: Path, options: str) -> bool:

@@ -4,15 +4,17 @@ A store under its final name is whole: whatever interrupts a writer leaves the f
 """
 
 from espo_luigi.store.archive import pack
+from espo_luigi.store.link import join_stores, link_store
 from espo_luigi.store.marker import MARKER_NAME, Marker
 from espo_luigi.store.publish import remove
 from espo_luigi.store.read import is_complete, open_store, read_marker
-from espo_luigi.store.write import link_store, write_store
+from espo_luigi.store.write import write_store
 
 __all__ = [
     "MARKER_NAME",
     "Marker",
     "is_complete",
+    "join_stores",
     "link_store",
     "open_store",
     "pack",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import sync_path, written_aside
 
 # The oldest time that a zip can hold: the same store packs to the same bytes.
@@ -44,7 +44,7 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
     Raises
     ------
     StoreError
-        If `path` is not a complete store directory, or the disk refuses.
+        If `path` is not a complete store directory, or has lost files, or the disk refuses.
     """
     path, zip_path = Path(path), Path(zip_path)
     if not all((path / name).is_file() for name in _FIRST_MEMBERS):
@@ -52,6 +52,7 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
             f"cannot pack {path}: expected a complete store directory, with {' and '.join(_FIRST_MEMBERS)} inside; "
             "make it first"
         )
+    check_inventory(path)
     with written_aside(zip_path) as partial:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             _add_marker(archive, path, marker)

@@ -14,6 +14,7 @@ from espo_luigi.errors import StoreError
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
+REMAKE = "delete it and run the task that makes it again"
 _ID_LENGTH = 16
 
 
@@ -113,3 +114,20 @@ def take_inventory(root: Path) -> Inventory:
     """Count the files under a store's root and their bytes, its marker left out (one `stat` a file)."""
     sizes = [entry.stat().st_size for entry in root.rglob("*") if entry.is_file() and entry != root / MARKER_NAME]
     return Inventory(len(sizes), sum(sizes))
+
+
+def check_inventory(root: Path) -> None:
+    """Check that a store directory has as many files and bytes as its marker says (one `stat` a file).
+
+    Raises
+    ------
+    StoreError
+        If it has not.
+    """
+    expected = parse_inventory((root / MARKER_NAME).read_text(encoding="utf-8"))
+    found = take_inventory(root)
+    if expected is not None and expected != found:
+        raise StoreError(
+            f"{root} was changed after it was written: got {found.files} files of {found.size_bytes} bytes, expected "
+            f"{expected.files} of {expected.size_bytes}; {REMAKE}"
+        )

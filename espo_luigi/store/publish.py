@@ -25,6 +25,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
 _FSYNC_THREADS = 8
+_DELETE_ATTEMPTS = 10
 
 _ADVICE = {
     errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
@@ -222,6 +223,15 @@ def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
             publish(partial, path)
             sweep_partials(path, published=True)
         except BaseException:
-            with contextlib.suppress(OSError):
-                delete(partial)
+            _delete_what_is_still_written(partial)
             raise
+
+
+def _delete_what_is_still_written(partial: Path) -> None:
+    """Delete a partial into which other threads of the failed computation may still write for a moment."""
+    for _ in range(_DELETE_ATTEMPTS):
+        with contextlib.suppress(OSError):
+            delete(partial)
+        if not partial.exists():
+            return
+        time.sleep(0.1)

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import logging
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 import zarr
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store.archive import read_packed_marker
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, parse_inventory, take_inventory
+from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, check_inventory
 
 logger = logging.getLogger(__name__)
 
-_REMAKE = "delete it and run the task that makes it again"
+
+_CHUNK_KEY = re.compile(r"/c(/\d+)*$")
+
+
+class DenseStore(zarr.storage.WrapperStore[Any]):
+    """A Zarr store all of whose chunks were written: one that is not there is an error, where Zarr reads fill values."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return a key's bytes; None only for metadata that do not exist.
+
+        Raises
+        ------
+        StoreError
+            If a chunk is missing.
+        """
+        found = await self._store.get(key, prototype, byte_range)
+        if found is None and _CHUNK_KEY.search(key):
+            raise StoreError(
+                f"{str(self._store).partition('://')[2]}: the chunk {key} is gone, which was there when the store was "
+                f"published: somebody deleted or replaced it; {REMAKE}"
+            )
+        return found
 
 
 def _marker_text(path: Path) -> str | None:
@@ -44,8 +68,10 @@ def is_complete(path: Path) -> bool:
     return read_marker(path) is not None
 
 
-def open_store(path: Path, *, check: bool = True) -> xr.Dataset:
+def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Dataset:
     """Open a complete store lazily, in its stored chunks; time deltas stay numbers.
+
+    A chunk that is missing raises a StoreError when it is read.
 
     Parameters
     ----------
@@ -54,11 +80,14 @@ def open_store(path: Path, *, check: bool = True) -> xr.Dataset:
     check : bool
         Compare the number of files and their bytes with the marker's (one `stat` a file): Zarr would read a lost chunk
         as fill values. A chunk altered without a change of size raises when it is read, by its checksum.
+    cut : bool
+        Cut data variables into dask chunks, those of the store. Without, they are read when they are indexed, so that
+        whoever cuts them decides what is read together.
 
     Returns
     -------
     xr.Dataset
-        Backed by dask; nothing but coordinates is read.
+        Coordinates are in memory; no other values are read.
 
     Raises
     ------
@@ -69,16 +98,19 @@ def open_store(path: Path, *, check: bool = True) -> xr.Dataset:
     if not is_complete(path):
         raise StoreError(_why_not_complete(path))
     if check and path.is_dir():
-        _check_inventory(path, (path / MARKER_NAME).read_text(encoding="utf-8"))
-    return _open(path)
+        check_inventory(path)
+    return _open(path, cut)
 
 
-def _open(path: Path) -> xr.Dataset:
+def _open(path: Path, cut: bool) -> xr.Dataset:
+    inner: Any = zarr.storage.ZipStore if path.is_file() else zarr.storage.LocalStore
     try:
-        source: Any = zarr.storage.ZipStore(path, mode="r") if path.is_file() else path
-        return xr.open_zarr(source, chunks={}, consolidated=True, decode_timedelta=False)
+        source = DenseStore(inner(path, read_only=True))
+        ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
+        # In dask chunks of their own, they would contradict those of the data, which xarray refuses.
+        return ds.assign_coords(ds.coords.to_dataset().compute().coords)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
-        raise StoreError(f"cannot open {path} ({type(error).__name__}: {error}); {_REMAKE}") from error
+        raise StoreError(f"cannot open {path} ({type(error).__name__}: {error}); {REMAKE}") from error
 
 
 def _why_not_complete(path: Path) -> str:
@@ -86,16 +118,7 @@ def _why_not_complete(path: Path) -> str:
         return f"there is no store at {path}: run the task that makes it"
     if path.suffix == ".zip":
         lost = f"its end, its {MARKER_NAME} or its {ROOT_METADATA_NAME} is missing"
-        return f"{path} is truncated or was not packed by espo_luigi: {lost}; {_REMAKE}"
+        return f"{path} is truncated or was not packed by espo_luigi: {lost}; {REMAKE}"
     missing = [name for name in (MARKER_NAME, ROOT_METADATA_NAME) if not (path / name).is_file()]
     lost = f"no readable {' and '.join(missing) or MARKER_NAME} inside"
-    return f"{path} is not a complete store of espo_luigi: {lost}; {_REMAKE}"
-
-
-def _check_inventory(path: Path, marker_text: str) -> None:
-    expected, found = parse_inventory(marker_text), take_inventory(path)
-    if expected is not None and expected != found:
-        raise StoreError(
-            f"{path} was changed after it was written: got {found.files} files of {found.size_bytes} bytes, expected "
-            f"{expected.files} of {expected.size_bytes}; {_REMAKE}"
-        )
+    return f"{path} is not a complete store of espo_luigi: {lost}; {REMAKE}"

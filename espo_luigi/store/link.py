@@ -1,0 +1,194 @@
+"""New stores of chunks that are there already: under another name, or several joined; files are linked, not copied."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
+from espo_luigi.store.publish import written_aside
+from espo_luigi.store.write import finish, laid_out_for, plain_attributes, prepared, write_zarr
+
+logger = logging.getLogger(__name__)
+
+_CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+
+
+def link_store(
+    source: Path, destination: Path, marker: Marker, attributes: Mapping[Hashable, Any] | None = None
+) -> None:
+    """Publish a store directory's data under another name with another marker, without copying.
+
+    Hard links, copies where links cannot be (another file system). Stores are never changed in place, so
+    that either may be removed or replaced without harm to the other.
+
+    Parameters
+    ----------
+    source, destination : Path
+        A complete store directory, and the new one's name.
+    marker : Marker
+        The new store's own.
+    attributes : mapping, optional
+        Global attributes that the new store has on top of the source's.
+
+    Raises
+    ------
+    StoreError
+        If the source is not a store directory, or has lost files, or the disk refuses.
+    """
+    source, destination = Path(source), Path(destination)
+    if not (source / MARKER_NAME).is_file():
+        raise StoreError(f"cannot link {source}: expected a complete store directory; make it first")
+    check_inventory(source)
+    with written_aside(destination) as partial:
+        partial.mkdir()
+        for entry in sorted(source.rglob("*")):
+            if entry != source / MARKER_NAME:
+                _link_or_copy(entry, partial / entry.relative_to(source))
+        _add_attributes(partial / ROOT_METADATA_NAME, attributes or {})
+        finish(partial, marker)
+
+
+def _add_attributes(metadata: Path, attributes: Mapping[Hashable, Any]) -> None:
+    content = json.loads(metadata.read_text(encoding="utf-8"))
+    content["attributes"] |= plain_attributes(attributes)
+    # The file may be the source's, too.
+    metadata.unlink()
+    metadata.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def join_stores(
+    joined: xr.Dataset,
+    sources: Sequence[Path],
+    destination: Path,
+    marker: Marker,
+    *,
+    dim: str,
+    chunks: Mapping[Any, int],
+) -> None:
+    """Publish stores joined along a dimension: chunks that lie whole in one of them are linked, the others written.
+
+    A chunk is the same file in both where its source starts at a multiple of the chunk's size and has the same codecs:
+
+        rows of the sources    0 . . . . . . . 8 . . . . . . 15 . . . . 20     (chunks of 4)
+        chunks of the whole    |linked |linked |linked |written|written|
+
+    Parameters
+    ----------
+    joined : xr.Dataset
+        What the result holds, lazily: the sources one after the other along `dim`.
+    sources : sequence of Path
+        Complete store directories, in the order in which they are joined.
+    destination : Path
+        The new store's name.
+    marker : Marker
+        The new store's own.
+    dim : str
+        The dimension along which they are joined.
+    chunks : mapping
+        Chunk sizes of the result, as in `write_store`.
+
+    Raises
+    ------
+    StoreError
+        If a source has lost files, or the disk refuses.
+    """
+    for source in sources:
+        check_inventory(source)
+    laid_out, encoding = laid_out_for(prepared(joined), chunks, None)
+    with written_aside(destination) as partial:
+        write_zarr(laid_out, partial, mode="w", encoding=encoding, compute=False)
+        spans = list(_spans(sources, dim))
+        for rows, names in _rows_to_write(partial, laid_out, spans, dim).items():
+            for start, stop in rows:
+                logger.info("%s: rows %d to %d of %s are written anew", destination.name, start, stop, dim)
+                part = laid_out[names].isel({dim: slice(start, stop)})
+                write_zarr(
+                    part.drop_vars(part.coords).drop_encoding(), partial, region={dim: slice(start, stop)}, mode="r+"
+                )
+        finish(partial, marker)
+
+
+Span = tuple[Path, int, int]
+Rows = tuple[tuple[int, int], ...]
+
+
+def _spans(sources: Sequence[Path], dim: str) -> Iterator[Span]:
+    """Each source with the first of its rows in the whole, and the row after its last."""
+    start = 0
+    for source in sources:
+        stop = start + _array(source, dim)["shape"][0]
+        yield source, start, stop
+        start = stop
+
+
+def _array(store: Path, name: Hashable) -> dict[str, Any]:
+    """The metadata of an array, without its attributes."""
+    content = json.loads((store / str(name) / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+    return {key: value for key, value in content.items() if key != "attributes"}
+
+
+def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: str) -> dict[Rows, list[Hashable]]:
+    """Link what can be linked; return the rows that are left, with the variables of which they are."""
+    left: dict[Rows, list[Hashable]] = {}
+    for name, variable in ds.data_vars.items():
+        axis = variable.dims.index(dim)
+        size = _array(partial, name)["chunk_grid"]["configuration"]["chunk_shape"][axis]
+        linked = [_link_chunks(span, partial, name, axis, size, variable.sizes[dim]) for span in spans]
+        left.setdefault(_gaps(linked, variable.sizes[dim]), []).append(name)
+    return left
+
+
+def _link_chunks(span: Span, partial: Path, name: Hashable, axis: int, size: int, total: int) -> tuple[int, int]:
+    """Link the chunks of one source that are the same in the whole; return the rows that they cover."""
+    source, start, stop = span
+    if start % size or not _same_layout(_array(source, name), _array(partial, name), axis):
+        return start, start
+    whole = stop if stop == total else start + (stop - start) // size * size
+    chunks = source / str(name) / "c"
+    for entry in chunks.rglob("*"):
+        if not entry.is_file():
+            continue
+        place = [int(part) for part in entry.relative_to(chunks).parts]
+        if start + place[axis] * size < whole:
+            place[axis] += start // size
+            target = partial.joinpath(str(name), "c", *map(str, place))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link_or_copy(entry, target)
+    return start, whole
+
+
+def _same_layout(one: dict[str, Any], other: dict[str, Any], axis: int) -> bool:
+    shapes = [[n for i, n in enumerate(array["shape"]) if i != axis] for array in (one, other)]
+    return shapes[0] == shapes[1] and {**one, "shape": None} == {**other, "shape": None}
+
+
+def _gaps(covered: Sequence[tuple[int, int]], total: int) -> Rows:
+    """The rows from 0 to `total` that the spans, in order, do not cover; neighbouring gaps are one."""
+    gaps, at = [], 0
+    for start, stop in [*(span for span in covered if span[0] < span[1]), (total, total)]:
+        if start > at:
+            gaps.append((at, start))
+        at = stop
+    return tuple(gaps)
+
+
+def _link_or_copy(source: Path, destination: Path) -> None:
+    if source.is_dir():
+        destination.mkdir()
+        return
+    try:
+        os.link(source, destination)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        shutil.copyfile(source, destination)

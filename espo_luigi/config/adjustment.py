@@ -154,7 +154,16 @@ class CleanUp(Section):
 
 
 Check = Literal[
-    "structure", "calendar", "start_date", "end_date", "variables_and_units", "cfchecks", "freq", "missing", "flags"
+    "structure",
+    "calendar",
+    "start_date",
+    "end_date",
+    "variables_and_units",
+    "cfchecks",
+    "freq",
+    "missing",
+    "flags",
+    "land",
 ]
 
 

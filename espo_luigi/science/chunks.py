@@ -1,10 +1,11 @@
-"""Chunks of data variables, without a look at the coordinates."""
+"""Chunks of data variables, without a look at the coordinates, and what of a store a block reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 
@@ -20,3 +21,14 @@ def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
 def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, int]) -> xr.Variable:
     """Return one variable in `chunks`, lazily."""
     return variable.chunk({dim: size for dim, size in chunks.items() if dim in variable.dims})
+
+
+def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:
+    """Return the size of the first Dask block of the data variables along each dimension."""
+    return {dim: sizes[0] for data in ds.data_vars.values() for dim, sizes in data.variable.chunksizes.items()}
+
+
+def indexer(places: np.ndarray) -> slice | np.ndarray:
+    """Return ascending places as a slice if they are contiguous, which stores read faster, else as they are."""
+    contiguous = places[-1] - places[0] + 1 == places.size
+    return slice(int(places[0]), int(places[-1]) + 1) if contiguous else places

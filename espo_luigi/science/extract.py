@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import indexer
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
@@ -252,7 +253,9 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
             f"holds no cell of the data ({_extent(lon)} °E, {_extent(lat)} °N)."
         )
     if lat.ndim == 1:
-        return ds.isel({"lat": _indexer(in_lat.values), "lon": _indexer(in_lon.values)})
+        return ds.isel(
+            {dim: indexer(np.flatnonzero(inside.values)) for dim, inside in (("lat", in_lat), ("lon", in_lon))}
+        )
     return _crop_and_mask(ds, (in_lat & in_lon).compute())
 
 
@@ -295,13 +298,6 @@ def _moved(
             f"of data with longitudes {convention}; expected both on one side. Cut the region in two, or roll the data."
         )
     return [bound + shift for bound in bounds] if all(outside) else list(bounds)
-
-
-def _indexer(inside: np.ndarray) -> slice | np.ndarray:
-    """A slice if what is inside is contiguous (so that reading stays lazy and fast), else the indices."""
-    indices = np.flatnonzero(inside)
-    contiguous = indices[-1] - indices[0] + 1 == indices.size
-    return slice(int(indices[0]), int(indices[-1]) + 1) if contiguous else indices
 
 
 def _crop_and_mask(ds: xr.Dataset, inside: xr.DataArray) -> xr.Dataset:

@@ -9,13 +9,15 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.blocks import is_lazy
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.land import CELLS_WITHOUT_DATA, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CHUNKS = {"lat": 20, "lon": 20, "time": -1}
+DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 LOWEST_CREDIBLE_TASMIN_K = 100
 CATALOG_ATTRS_OF_A_FILE = ("intake_esm_dataset_key", "cat:path")
 
@@ -24,6 +26,7 @@ def clean_up(
     adjusted: Sequence[xr.Dataset],
     *,
     grid: xr.Dataset | None,
+    land: xr.DataArray | None = None,
     problem: bool,
     round_var: Mapping[str, int],
     to_level: str,
@@ -33,7 +36,8 @@ def clean_up(
     """Merge the adjusted variables, derive tasmin and give the metadata of the product.
 
     tasmin = tasmax - dtr, in tasmax's units and dtype; dtr is dropped. Dimensions (time, loc) or (time, lat, lon) in,
-    (time, lat, lon) out when `grid` is given. No change of units or calendar, no clipping. Lazy on dask.
+    (time, lat, lon) out when `grid` is given. No change of units or calendar, no clipping. Lazy on dask, and with
+    `grid`; a block then is one task, which reads what it needs of each variable.
 
     Parameters
     ----------
@@ -41,6 +45,9 @@ def clean_up(
         One dataset per adjusted variable, with the same coordinates: tasmax, dtr and others, such as pr.
     grid
         The complete grid (`stack.grid_of`) when the data are stacked; None when they are not.
+    land
+        The reference's land cells (`stack.land_of`): that one has no data in a block is an error, unless as many lack
+        some in the simulation itself or in other variables of the reference. None does not look.
     problem
         Whether this is one of the simulations with impossible values: every variable is then NaN unless tasmin > 100 K.
     round_var
@@ -50,21 +57,30 @@ def clean_up(
     add_attrs
         Attributes for the keys `global` and any variable or coordinate; they win over those that the data have.
     chunks
-        Chunks of dask arrays; default lat 20, lon 20, all times.
+        Blocks; default lat 20, all longitudes, all times.
 
     Raises
     ------
     DataError
-        When coordinates differ between variables, or tasmax or dtr is missing.
+        When coordinates differ between variables, or tasmax or dtr is missing; when computed, if land has no data.
     """
-    chunks = dict(DEFAULT_CHUNKS if chunks is None else chunks)
-    merged = _with_tasmin(_merge_exactly(adjusted))
-    gridded = merged if grid is None else unstack_fill_nan(merged, grid, chunks)
-    chunked = rechunk(gridded, chunks) if gridded.chunks else gridded
-    rounded = chunked.assign({name: chunked[name].round(n) for name, n in round_var.items() if name in chunked})
+    merged = _merge_exactly(adjusted)
+    cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
+    lazy = chunks is not None or is_lazy(merged)
+    gridded = unstack_fill_nan(merged, grid, cut) if grid is not None else rechunk(merged, cut) if lazy else merged
+    gaps = 0 if land is None else allowed_gaps(merged.attrs, land)
+    complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps), gaps)
+    derived = _with_tasmin(complete)
+    rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
     described = _describe(rounded.assign_attrs({"cat:processing_level": to_level}), add_attrs)
     labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
     return mask_impossible(labelled) if problem else labelled
+
+
+def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:
+    """The dataset with an attribute that says how many land cells may lack data, if any."""
+    attrs = {key: value for key, value in ds.attrs.items() if key != CELLS_WITHOUT_DATA}
+    return _with_attrs(ds, attrs | ({CELLS_WITHOUT_DATA: number} if number else {}))
 
 
 def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
@@ -97,6 +113,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     )
     attrs = {key: value for key, value in parts[0].attrs.items() if key not in CATALOG_ATTRS_OF_A_FILE}
     out = _with_attrs(joined, {**attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+    out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
     for name in out.coords:
         out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
     return out

@@ -15,6 +15,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
+from espo_luigi.science.land import lacks_data
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,10 @@ CHECKS = (
     "freq",
     "missing",
     "flags",
+    "land",
 )
-SLOW_CHECKS = {"missing", "flags"}
+SLOW_CHECKS = {"missing", "flags", "land"}
+LAND_FLAG = "land_cells_without_data"
 METHODS_FOR_MISSING = ("missing_any", "at_least_n_valid", "missing_pct", "missing_wmo")
 
 
@@ -48,8 +51,10 @@ def health_checks(
     flags_kwargs: Mapping[str, Any] | None = None,
     return_flags: bool = False,
     raise_on: Sequence[str] | None = None,
+    land: xr.DataArray | None = None,
+    allowed_gaps: int = 0,
 ) -> xr.Dataset:
-    """Check a dataset; arguments are the section `health_checks` of the configuration.
+    """Check a dataset; arguments but the last two are the section `health_checks` of the configuration.
 
     Returns one boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: the
     input's, and `warnings`, the failed checks that do not raise. Metadata are checked first, and raise before any
@@ -79,6 +84,9 @@ def health_checks(
         Whether the flags are variables of the result.
     raise_on
         Names of the checks whose failure is an error; "all" is every one.
+    land, allowed_gaps
+        The reference's land cells, boolean (y, x), of which no more than so many may be NaN on all days of a chunk of
+        time: the flag {variable}_land_cells_without_data, and the check `land`.
 
     Raises
     ------
@@ -102,9 +110,10 @@ def health_checks(
     failed = [(check, message) for check, messages in quick for message in messages]
     if not errors_on & SLOW_CHECKS:
         _raise_if_any(failed, errors_on)
-    flagged = _flags(ds, flags or {}, flags_kwargs or {})
+    flagged = _flags(ds, flags or {}, flags_kwargs or {}, _land_flags(ds, land, allowed_gaps))
     failed += [("missing", message) for message in _missing(ds, missing or {})]
     failed += [("flags", message) for message in _suspicious(flagged)]
+    failed += [("land", message) for message in _land(flagged)]
     _raise_if_any(failed, errors_on)
     return _result(ds, flagged if return_flags else {}, [message for _, message in failed])
 
@@ -261,9 +270,12 @@ def _missing_function(method: str) -> Callable[..., xr.DataArray]:
 
 
 def _flags(
-    ds: xr.Dataset, flags: Mapping[str, Mapping[str, Any] | None], kwargs: Mapping[str, Any]
+    ds: xr.Dataset,
+    flags: Mapping[str, Mapping[str, Any] | None],
+    kwargs: Mapping[str, Any],
+    more: Mapping[str, xr.DataArray],
 ) -> dict[str, xr.Dataset]:
-    """Evaluate the flags of all variables in one pass over the data."""
+    """Evaluate the flags of all variables, and more that are lazy already, in one pass over the data."""
     from xclim.core import dataflags
 
     absent = [name for name in flags if name not in ds]
@@ -275,7 +287,22 @@ def _flags(
             for name, chosen in flags.items()
             if name in ds
         }
-        return {name: _evaluated(name, of) for name, of in dask.compute(lazy)[0].items()}
+        computed, others = dask.compute(lazy, dict(more))
+    found = {name: _evaluated(name, of) for name, of in computed.items()}
+    return found | {name: found.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in others.items()}
+
+
+def _land_flags(ds: xr.Dataset, land: xr.DataArray | None, allowed: int) -> dict[str, xr.DataArray]:
+    if land is None:
+        return {}
+    on_land = {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
+    return {name: lacks_data(da, land, allowed=allowed) for name, da in on_land.items()}
+
+
+def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
+    for name, of in flagged.items():
+        if LAND_FLAG in of and bool(of[LAND_FLAG]):
+            yield f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
 
 
 def _evaluated(name: str, flags: xr.Dataset) -> xr.Dataset:
@@ -288,6 +315,6 @@ def _evaluated(name: str, flags: xr.Dataset) -> xr.Dataset:
 
 def _suspicious(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
     for name, of in flagged.items():
-        raised = [str(flag) for flag, da in of.data_vars.items() if bool(da.any())]
+        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
         if raised:
             yield f"'{name}' has suspicious values according to the following flags: {raised}."

@@ -15,12 +15,15 @@ import xarray as xr
 from scipy import sparse
 
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.chunks import indexer
+from espo_luigi.science.land import CELLS_WITHOUT_DATA, INCOMPLETE
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
 
 log = logging.getLogger(__name__)
 
-# Time steps taken at once: bounds the float64 copies, and such a slab of a source map stays in the processor's cache.
-_SLAB = 32
+# Source values taken at once: bounds the float64 copies, and such a slab stays in the processor's cache.
+_SLAB_VALUES = 65_536
+_SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
 _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
@@ -69,6 +72,7 @@ def regrid(
     *,
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[Any, int] | None = None,
 ) -> xr.Dataset:
     """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
 
@@ -83,12 +87,15 @@ def regrid(
         ``extrap_dist_exponent`` (2), ``extrap_num_src_pnts`` (8).
     intermediate_grids : mapping of mappings, optional
         In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
+    chunks : mapping, optional
+        Cells of a block along the target's dimensions (-1, and what is not said: all). A block is one Dask task, with
+        all of time: it reads the rows and columns of the source that it needs, and nothing else.
 
     Returns
     -------
     xr.Dataset
-        Dimensions (time, ..., dimensions of the target); dtype, units and time chunks as in ``ds``; coordinates of the
-        horizontal dimensions as in ``target``. Lazy if ``ds`` is; the weights are then one task, shared by all blocks.
+        Dimensions (time, ..., dimensions of the target); dtype and units as in ``ds``; coordinates of the horizontal
+        dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
         A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing.
 
     Raises
@@ -108,15 +115,16 @@ def regrid(
     attrs = _global_attrs(ds, target)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
-        return ds.assign_coords(_target_coordinates(target, destination)).assign_attrs(attrs)
+        own = ds.drop_vars(INCOMPLETE, errors="ignore").assign_coords(_target_coordinates(target, destination))
+        return own.assign_attrs(attrs | _gaps(ds, sparse.identity(source.grid.size, format="csr")))
     _check_source(source)
     variables = _variables_on(source, ds)
-    lazy = any(dask.is_dask_collection(variable.data) for variable in variables.values())
-    build = dask.delayed(cascade, pure=True, traverse=False) if lazy else cascade
-    weights = build(source.grid, stages)
-    regridded = {name: _regrid_variable(v, source, destination, weights) for name, v in variables.items()}
+    weights = cascade(source.grid, stages)
+    lazy = chunks is not None or any(variable.chunks for variable in variables.values())
+    blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
+    regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
     coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
-    return xr.Dataset(regridded, coords=coords, attrs=attrs)
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | _gaps(ds, weights))
 
 
 def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
@@ -134,42 +142,85 @@ def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[in
     """Regrid a block (..., source dims) to (..., *shape); sums in float64, result of the block's dtype."""
     flat = block.reshape(-1, weights.shape[1])
     out = np.empty((len(flat), weights.shape[0]), dtype=_result_dtype(block.dtype))
-    for start in range(0, len(flat), _SLAB):
-        slab = np.ascontiguousarray(flat[start : start + _SLAB].T, dtype=np.float64)
-        out[start : start + _SLAB] = (weights @ slab).T
+    length = int(np.clip(_SLAB_VALUES // weights.shape[1], _SHORTEST_SLAB, _LONGEST_SLAB))
+    for start in range(0, len(flat), length):
+        slab = np.ascontiguousarray(flat[start : start + length].T, dtype=np.float64)
+        out[start : start + length] = (weights @ slab).T
     extra = block.shape[: block.ndim - 2]
     return out.reshape(*extra, *shape)
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some target cells: the rows and columns of the source that they are interpolated from, and the weights."""
+
+    shape: tuple[int, ...]
+    rows: np.ndarray
+    columns: np.ndarray
+    # A csr_matrix (target cells, rows × columns), or that as a Dask key that all variables share.
+    weights: Any
+
+
+def _blocks(
+    weights: sparse.csr_matrix,
+    source: _Horizontal,
+    destination: _Horizontal,
+    chunks: Mapping[Any, int],
+    *,
+    lazy: bool,
+) -> np.ndarray:
+    """The blocks of the target, in an array with the target's dimensions."""
+    shape = destination.grid.shape
+    sizes = da.core.normalize_chunks([chunks.get(dim, -1) for dim in destination.dims], shape)
+    cells = np.arange(destination.grid.size).reshape(shape)
+    blocks = np.empty([len(of_dim) for of_dim in sizes], dtype=object)
+    edges = [np.cumsum((0, *of_dim)) for of_dim in sizes]
+    for place in np.ndindex(*blocks.shape):
+        part = cells[tuple(slice(edge[i], edge[i + 1]) for edge, i in zip(edges, place, strict=True))]
+        blocks[place] = _block(weights[part.ravel()], source.grid.shape, part.shape, lazy=lazy)
+    return blocks
+
+
+def _block(weights: sparse.csr_matrix, source: tuple[int, ...], shape: tuple[int, ...], *, lazy: bool) -> _Block:
+    row, column = np.divmod(np.unique(weights.indices), source[1])
+    rows, columns = np.unique(row), np.unique(column)
+    own = weights[:, (rows[:, None] * source[1] + columns).ravel()]
+    # Summed in the order of the source's cells, whatever the blocks: the same bytes.
+    own.sort_indices()
+    return _Block(shape, rows, columns, dask.delayed(own, pure=True, traverse=False) if lazy else own)
+
+
 def _regrid_variable(
-    variable: xr.DataArray, source: _Horizontal, destination: _Horizontal, weights: Any
+    variable: xr.Variable, source: _Horizontal, destination: _Horizontal, blocks: np.ndarray
 ) -> xr.Variable:
     extra = sorted((dim for dim in variable.dims if dim not in source.dims), key=lambda dim: dim != "time")
-    data = variable.transpose(*extra, *source.dims).data
-    shape = destination.grid.shape
-    if dask.is_dask_collection(weights):
-        data = _apply_blockwise(da.asarray(data), weights, shape)
-    else:
-        data = apply_weights(data, weights, shape)
+    y, x = source.dims
+    parts = np.empty(blocks.shape, dtype=object)
+    for place, block in np.ndenumerate(blocks):
+        part = variable.isel({y: indexer(block.rows), x: indexer(block.columns)})
+        parts[place] = _regrid_block(part, (*extra, *source.dims), block)
+    data = da.block(parts.tolist()) if dask.is_dask_collection(parts.flat[0]) else parts.flat[0]
     attrs = {key: value for key, value in variable.attrs.items() if key != "grid_mapping"}
     return xr.Variable((*extra, *destination.dims), data, attrs)
 
 
-def _apply_blockwise(data: da.Array, weights: Any, shape: tuple[int, ...]) -> da.Array:
-    dtype = _result_dtype(data.dtype)
-    old = tuple(range(data.ndim))
-    new = tuple(range(data.ndim, data.ndim + len(shape)))
+def _regrid_block(part: xr.Variable, dims: tuple[Hashable, ...], block: _Block) -> Any:
+    if not dask.is_dask_collection(block.weights):
+        return apply_weights(part.transpose(*dims).values, block.weights, block.shape)
+    # One Dask task: of a store that is not cut, it reads just these rows and columns.
+    data = part.chunk(dict.fromkeys(part.dims, -1)).transpose(*dims).data
+    old, new = range(data.ndim), range(data.ndim, data.ndim + len(block.shape))
     return da.blockwise(
         apply_weights,
-        old[:-2] + new,
-        data.rechunk({data.ndim - 2: -1, data.ndim - 1: -1}),
-        old,
-        new_axes=dict(zip(new, shape, strict=True)),
+        (*old[:-2], *new),
+        data,
+        tuple(old),
+        new_axes=dict(zip(new, block.shape, strict=True)),
         concatenate=True,
-        weights=weights,
-        shape=shape,
-        dtype=dtype,
-        meta=np.empty((0,) * (data.ndim - 2 + len(shape)), dtype=dtype),
+        weights=block.weights,
+        shape=block.shape,
+        dtype=_result_dtype(data.dtype),
+        meta=np.empty((0,) * (data.ndim - 2 + len(block.shape)), dtype=_result_dtype(data.dtype)),
     )
 
 
@@ -313,6 +364,14 @@ def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Ha
         for name, coordinate in described.coords.items()
         if coordinate.dims and set(coordinate.dims) <= set(destination.dims)
     }
+
+
+def _gaps(ds: xr.Dataset, weights: sparse.csr_matrix) -> dict[Hashable, Any]:
+    """How many target cells lack data on some day, because a source cell does that they are interpolated from."""
+    if INCOMPLETE not in ds.coords or not ds[INCOMPLETE].any():
+        return {}
+    reached = (weights != 0).astype(np.int64) @ ds[INCOMPLETE].values.ravel().astype(np.int64)
+    return {CELLS_WITHOUT_DATA: int((reached > 0).sum())}
 
 
 def _global_attrs(ds: xr.Dataset, target: xr.Dataset) -> dict[Hashable, Any]:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
 import dask
 import dask.array
 import numpy as np
 import xarray as xr
-from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
-from dask.typing import Key
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import indexer
 
 logger = logging.getLogger(__name__)
 
 STACKED_DIM = "loc"
 ORIGINAL_SHAPE = "original_shape"
+INCOMPLETE_CELLS = "incomplete_cells"
 DEFAULT_CHUNK = 20
+
+Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
@@ -44,6 +46,25 @@ def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
     return stacked.drop_vars([n for n in coords if n in stacked.coords]).assign_coords(coords).assign_attrs(ds.attrs)
 
 
+def land_of(ds: xr.Dataset) -> xr.DataArray:
+    """Return which cells of a dataset that is not stacked `stack_drop_nans` keeps: (y, x), boolean, in memory.
+
+    Its attribute `incomplete_cells` counts those in which another variable has no data at its first time step.
+
+    Raises
+    ------
+    DataError
+        When no cell has data, or the dataset has no horizontal grid.
+    """
+    y, x = horizontal_dims(ds)
+    first, *others = _masks(ds, y, x).values()
+    lacking = np.zeros(first.shape, bool)
+    for mask in others:
+        lacking |= first & ~mask
+    attrs = {"long_name": "cells that have data", INCOMPLETE_CELLS: int(lacking.sum())}
+    return xr.DataArray(first, {name: ds[name] for name in (y, x) if name in ds.coords}, (y, x), "land", attrs)
+
+
 def grid_of(ds: xr.Dataset) -> xr.Dataset:
     """Return the complete horizontal coordinates of a dataset that is not stacked, without data variables.
 
@@ -61,8 +82,8 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
     dimensions, which come last: (time, lat, lon). Floating types and attributes are kept, those of the stacked
     coordinates (`original_shape`) on top of the grid's; other types become float64.
-    Lazy on dask: one block of the result is one scatter of the cells that it takes from the stacked blocks, so that no
-    more of the grid is in memory than is being written.
+    Lazy on dask, or where chunks are given: one block of the result is one task, which reads the cells that it takes
+    and nothing else, so that no more of the grid is in memory than is being written.
 
     Parameters
     ----------
@@ -71,7 +92,8 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     grid
         Coordinates of the complete grid, as made by `grid_of`.
     chunks
-        Cells per block along the grid's dimensions (-1 is all); 20 where it is not said. Only for dask.
+        Size of a block along each dimension (-1 is all). Where it is not said: 20 cells along the grid's dimensions,
+        and the data's own blocks along others.
 
     Raises
     ------
@@ -87,7 +109,7 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     _check_unique(ds, cells)
     blocks = (_block_sizes(shape[0], y, chunks), _block_sizes(shape[1], x, chunks))
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
-    unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x)))
+    unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
     return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
 
 
@@ -119,20 +141,27 @@ def _domain(ds: xr.Dataset) -> str:
 
 
 def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
-    masks = {name: _has_data(da, y, x) for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
-    if not masks:
-        raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
-    (masks,) = dask.compute(masks)
+    masks = _masks(ds, y, x)
     first, *others = masks
-    cells = np.flatnonzero(masks[first])
-    if not cells.size:
+    differing = {name: int((masks[name] != masks[first]).sum()) for name in others}
+    _warn_of_other_masks(ds, first, {name: number for name, number in differing.items() if number})
+    return np.flatnonzero(masks[first])
+
+
+def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
+    """Where each variable has data at its first time step; the first one decides which cells are kept."""
+    lazy = {name: _has_data(da, y, x) for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
+    if not lazy:
+        raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
+    masks: dict[Hashable, np.ndarray]
+    (masks,) = dask.compute(lazy)
+    first = next(iter(masks))
+    if not masks[first].any():
         raise DataError(
             f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
             f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
         )
-    differing = {name: int((masks[name] != masks[first]).sum()) for name in others}
-    _warn_of_other_masks(ds, first, {name: number for name, number in differing.items() if number})
-    return cells
+    return masks
 
 
 def _has_data(da: xr.DataArray, y: str, x: str) -> np.ndarray | dask.array.Array:
@@ -209,90 +238,78 @@ def _block_sizes(size: int, dim: str, chunks: Mapping[str, int] | None) -> tuple
 
 
 def _unstack_variable(
-    da: xr.DataArray, cells: np.ndarray, blocks: tuple[tuple[int, ...], tuple[int, ...]], dims: tuple[str, str]
+    da: xr.DataArray, cells: np.ndarray, blocks: Sizes, dims: tuple[str, str], chunks: Mapping[str, int] | None
 ) -> xr.DataArray:
     if STACKED_DIM not in da.dims:
         return da
-    last = da.transpose(..., STACKED_DIM)
-    if not np.issubdtype(last.dtype, np.floating):
-        last = last.astype(np.float64)
-    if last.chunks is None:
-        data: np.ndarray | dask.array.Array = _scatter(
-            [last.values], [cells], (sum(blocks[0]), sum(blocks[1])), last.dtype
-        )
+    stacked = da.variable
+    others = tuple(dim for dim in stacked.dims if dim != STACKED_DIM)
+    data: np.ndarray | dask.array.Array
+    if chunks is None and stacked.chunks is None:
+        shape = (sum(blocks[0]), sum(blocks[1]))
+        data = _scatter(stacked.transpose(*others, STACKED_DIM).values, where=cells, shape=shape)
     else:
-        data = _scatter_blocks(last.data, cells, blocks)
-    coords = {name: coord for name, coord in last.coords.items() if STACKED_DIM not in coord.dims}
-    return xr.DataArray(data, coords, (*last.dims[:-1], *dims), name=da.name, attrs=da.attrs)
+        cut: dict[Hashable, int] = {STACKED_DIM: -1}
+        cut |= {dim: size for dim, size in (chunks or {}).items() if dim in others}
+        data = dask.array.block(
+            [[_unstack_block(stacked, taken, cut, others) for taken in row] for row in _cells_by_block(cells, blocks)]
+        )
+    coords = {name: coord for name, coord in da.coords.items() if STACKED_DIM not in coord.dims}
+    return xr.DataArray(data, coords, (*others, *dims), name=da.name, attrs=da.attrs)
 
 
-def _take(block: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return block[..., columns]
+@dataclass(frozen=True)
+class _Taken:
+    """The stacked cells that a block of the grid takes, in ascending order, and where in the block they go."""
+
+    places: np.ndarray
+    where: np.ndarray
+    shape: tuple[int, int]
 
 
-def _scatter(
-    pieces: list[np.ndarray],
-    cells: list[np.ndarray],
-    shape: tuple[int, int],
-    dtype: np.dtype,
-    lead: tuple[int, ...] = (),
-) -> np.ndarray:
-    """Write pieces (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
-    lead = pieces[0].shape[:-1] if pieces else lead
-    block = np.full((*lead, shape[0] * shape[1]), np.nan, dtype)
-    for piece, where in zip(pieces, cells, strict=True):
-        block[..., where] = piece
-    return block.reshape(*lead, *shape)
-
-
-def _scatter_blocks(
-    stacked: dask.array.Array, cells: np.ndarray, blocks: tuple[tuple[int, ...], tuple[int, ...]]
-) -> dask.array.Array:
-    """Make the graph: small takes from each stacked block, so that it is released early, then one scatter a block."""
-    token = tokenize(stacked, cells, blocks)
-    take, scatter = f"unstack-take-{token}", f"unstack-scatter-{token}"
-    graph: dict[Key, tuple] = {}
-    routes = _routes(cells, stacked.chunks[-1], blocks)
-    for lead in np.ndindex(*(len(sizes) for sizes in stacked.chunks[:-1])):
-        lead_shape = tuple(sizes[i] for sizes, i in zip(stacked.chunks[:-1], lead, strict=True))
-        for (i, j), pieces in routes.items():
-            keys = []
-            for source, columns, _ in pieces:
-                key: Key = (take, *lead, source, i, j)
-                graph[key] = (_take, (stacked.name, *lead, source), columns)
-                keys.append(key)
-            shape = (blocks[0][i], blocks[1][j])
-            graph[(scatter, *lead, i, j)] = (
-                _scatter,
-                keys,
-                [where for *_, where in pieces],
-                shape,
-                stacked.dtype,
-                lead_shape,
-            )
-    layers = HighLevelGraph(
-        {**stacked.dask.layers, scatter: graph}, {**stacked.dask.dependencies, scatter: set(stacked.__dask_layers__())}
-    )
-    return dask.array.Array(layers, scatter, (*stacked.chunks[:-1], *blocks), dtype=stacked.dtype)
-
-
-def _routes(
-    cells: np.ndarray, sources: tuple[int, ...], blocks: tuple[tuple[int, ...], tuple[int, ...]]
-) -> dict[tuple[int, int], list[tuple[int, np.ndarray, np.ndarray]]]:
-    """Return, per block of the grid, (stacked block, columns in it, flat positions in the block of the grid)."""
-    row, col = np.divmod(cells, sum(blocks[1]))
+def _cells_by_block(cells: np.ndarray, blocks: Sizes) -> list[list[_Taken]]:
+    row, column = np.divmod(cells, sum(blocks[1]))
     edges_y, edges_x = (np.cumsum((0, *sizes)) for sizes in blocks)
-    edges_s = np.cumsum((0, *sources))
-    at = np.arange(cells.size)
-    i, j, s = (np.searchsorted(e, v, side="right") - 1 for e, v in ((edges_y, row), (edges_x, col), (edges_s, at)))
-    widths = np.asarray(blocks[1])[j]
-    inner = (row - edges_y[i]) * widths + (col - edges_x[j])
-    routes: dict[tuple[int, int], list[tuple[int, np.ndarray, np.ndarray]]] = {
-        (a, b): [] for a in range(len(blocks[0])) for b in range(len(blocks[1]))
-    }
-    order = np.lexsort((at, s, j, i))
-    cuts = np.flatnonzero(np.any(np.diff(np.stack([i, j, s])[:, order], axis=1), axis=0)) + 1
-    for group in np.split(order, cuts):
-        first = group[0]
-        routes[int(i[first]), int(j[first])].append((int(s[first]), group - edges_s[s[first]], inner[group]))
-    return routes
+    i, j = (np.searchsorted(e, v, side="right") - 1 for e, v in ((edges_y, row), (edges_x, column)))
+    inner = (row - edges_y[i]) * np.asarray(blocks[1])[j] + (column - edges_x[j])
+    block = i * len(blocks[1]) + j
+    order = np.argsort(block, kind="stable")
+    places = np.split(order, np.searchsorted(block[order], np.arange(1, len(blocks[0]) * len(blocks[1]))))
+    taken = iter(places)
+    return [[_Taken(own := next(taken), inner[own], (rows, columns)) for columns in blocks[1]] for rows in blocks[0]]
+
+
+def _unstack_block(
+    stacked: xr.Variable, taken: _Taken, cut: Mapping[Hashable, int], others: tuple[Hashable, ...]
+) -> dask.array.Array:
+    """One block of the grid's two dimensions, in as many tasks as the others have blocks."""
+    places = indexer(taken.places) if taken.places.size else slice(0, 1)
+    data = stacked.isel({STACKED_DIM: places}).chunk(cut).transpose(*others, STACKED_DIM).data
+    if not taken.places.size:
+        chunks = (*data.chunks[:-1], *((size,) for size in taken.shape))
+        shape = [sum(sizes) for sizes in chunks]
+        return dask.array.full(shape, np.nan, dtype=_floating(stacked.dtype), chunks=chunks)
+    lead, y, x = tuple(range(len(others))), len(others), len(others) + 1
+    return dask.array.blockwise(
+        _scatter,
+        (*lead, y, x),
+        data,
+        (*lead, x + 1),
+        new_axes={y: taken.shape[0], x: taken.shape[1]},
+        concatenate=True,
+        where=taken.where,
+        shape=taken.shape,
+        meta=np.empty((0,) * (len(others) + 2), _floating(stacked.dtype)),
+    )
+
+
+def _floating(dtype: np.dtype) -> np.dtype:
+    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+
+
+def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
+    lead = stacked.shape[:-1]
+    block = np.full((*lead, shape[0] * shape[1]), np.nan, _floating(stacked.dtype))
+    block[..., where] = stacked
+    return block.reshape(*lead, *shape)

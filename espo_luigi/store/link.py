@@ -16,16 +16,14 @@ import xarray as xr
 from espo_luigi.errors import StoreError
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import written_aside
-from espo_luigi.store.write import finish, laid_out_for, plain_attributes, prepared, write_zarr
+from espo_luigi.store.write import finish, laid_out_for, prepared, write_zarr
 
 logger = logging.getLogger(__name__)
 
 _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 
 
-def link_store(
-    source: Path, destination: Path, marker: Marker, attributes: Mapping[Hashable, Any] | None = None
-) -> None:
+def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapping[str, str] | None = None) -> None:
     """Publish a store directory's data under another name with another marker, without copying.
 
     Hard links, copies where links cannot be (another file system). Stores are never changed in place, so
@@ -58,9 +56,9 @@ def link_store(
         finish(partial, marker)
 
 
-def _add_attributes(metadata: Path, attributes: Mapping[Hashable, Any]) -> None:
+def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
     content = json.loads(metadata.read_text(encoding="utf-8"))
-    content["attributes"] |= plain_attributes(attributes)
+    content["attributes"] |= attributes
     # The file may be the source's, too.
     metadata.unlink()
     metadata.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

@@ -24,7 +24,7 @@ _CHUNK_KEY = re.compile(r"/c(/\d+)*$")
 
 
 class DenseStore(zarr.storage.WrapperStore[Any]):
-    """A Zarr store all of whose chunks were written: one that is not there is an error, where Zarr reads fill values."""
+    """A Zarr store whose chunks were all written: one that is not there is an error, where Zarr reads fill values."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return a key's bytes; None only for metadata that do not exist.

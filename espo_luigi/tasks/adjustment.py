@@ -10,9 +10,10 @@ import xarray as xr
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import biasadjust, calendar, finalize
+from espo_luigi.science.chunks import block_sizes
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Rechunk, four_years
 
 
 class Train(EspoTask):
@@ -74,6 +75,10 @@ class Adjust(EspoTask):
             | _makers(variable.adjusting_args)
         )
 
+    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+        """Return files of whole series, made of pieces of four years, so that `CleanUp` reads maps of four years."""
+        return {"chunks": {"time": four_years(dataset)}, "shards": block_sizes(dataset)}
+
 
 class CleanUp(EspoTask):
     """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the region's whole grid."""
@@ -83,18 +88,31 @@ class CleanUp(EspoTask):
     in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
     in_grid = upstream(RefDefault, "out_grid")
     out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
+    uncut = ("in_adjusted",)
 
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
-        """Merge, unstack, round, and set the attributes of the product."""
+        """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config = self.context.config
+        rows = product_chunks(self, adjusted[0]) | {"lon": -1, "rlon": -1}
         return finalize.clean_up(
             adjusted,
             grid=grid if config.custom.stack_drop_nans else None,
+            land=grid["land"],
+            chunks=rows,
             problem=self.sim_id in config.clean_up.problems,
             round_var=config.clean_up.round_var,
             to_level=config.clean_up.to_level,
             add_attrs=config.clean_up.add_attrs,
         )
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+        """Return the product's chunks: maps of four years."""
+        return {"chunks": product_chunks(self, dataset)}
+
+
+def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:
+    """Return the chunks of the product: those of the configuration, and four years."""
+    return dict(task.context.config.custom.final_chunks) | {"time": four_years(dataset)}
 
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:

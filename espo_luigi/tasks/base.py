@@ -104,6 +104,9 @@ class EspoTask(DependencyHelpers, SlurmTask):
         "netCDF4",
     )
 
+    # Inputs that `compute` cuts into blocks itself, so that each block reads what it needs (`open_store`, cut=False).
+    uncut: ClassVar[tuple[str, ...]] = ()
+
     def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
         raise NotImplementedError
@@ -164,7 +167,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""
-        inputs = {name.removeprefix("in_"): _opened(getattr(self, name)) for name, _ in ports_of(type(self), InputPort)}
+        inputs = {
+            name.removeprefix("in_"): _opened(getattr(self, name), cut=name not in self.uncut)
+            for name, _ in ports_of(type(self), InputPort)
+        }
         outputs = self.compute(**inputs)
         self.publish(outputs if isinstance(outputs, Mapping) and not isinstance(outputs, xr.Dataset) else {"": outputs})
 
@@ -177,7 +183,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 self._pack(getattr(self, port.packed_from)().path, path, marker)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
-                store.write_store(self._with_provenance(dataset, marker), path, marker)
+                self.write(self._with_provenance(dataset, marker), path, marker)
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+        """Return ``chunks`` and ``shards`` of an output, as in `write_store`; by default files are Dask's blocks."""
+        return {}
+
+    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
+        """Compute one output and publish it."""
+        store.write_store(dataset, path, marker, **self.layout(dataset))
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
@@ -191,13 +205,20 @@ class EspoTask(DependencyHelpers, SlurmTask):
         )
 
     def _with_provenance(self, dataset: xr.Dataset, marker: store.Marker) -> xr.Dataset:
-        versions = ", ".join(f"{name} {version}" for name, version in marker.versions.items())
-        provenance = {
+        return dataset.assign_attrs(self.provenance(marker))
+
+    def provenance(self, marker: store.Marker) -> dict[str, str]:
+        """Return the global attributes that say how an output was made."""
+        return {
             "espo_luigi_task": self.label(),
             "espo_luigi_config": marker.config_hash,
-            "espo_luigi_versions": versions,
+            "espo_luigi_versions": ", ".join(f"{name} {version}" for name, version in marker.versions.items()),
         }
-        return dataset.assign_attrs(provenance)
+
+    def link(self, source: Path, destination: Path) -> None:
+        """Publish an input's files as this task's output, without copying."""
+        marker = self.marker()
+        store.link_store(source, destination, marker, self.provenance(marker))
 
     def _pack(self, source: Path, path: Path, marker: store.Marker) -> None:
         if settings().final_format == "zip":
@@ -219,6 +240,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return [_info(one).path for one in infos]
 
 
+def every_region(task: EspoTask) -> list[str]:
+    """Return the configuration's regions, from south to north."""
+    return list(task.context.config.custom.regions)
+
+
 def _warn_of_another_configuration(markers: Mapping[Path, store.Marker | None], config_hash: str) -> None:
     for path, marker in markers.items():
         made_under = marker.config_hash if marker is not None else ""
@@ -237,7 +263,7 @@ def _info(value: Any) -> ZarrInfo:
     return value() if callable(value) else value
 
 
-def _opened(value: Any) -> Any:
+def _opened(value: Any, *, cut: bool) -> Any:
     if isinstance(value, list):
-        return [_opened(one) for one in value]
-    return store.open_store(_info(value).path)
+        return [_opened(one, cut=cut) for one in value]
+    return store.open_store(_info(value).path, cut=cut)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import xarray as xr
 
+from espo_luigi import store
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
-from espo_luigi.science import finalize, health
-from espo_luigi.science.chunks import rechunk
-from espo_luigi.tasks.adjustment import CleanUp
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
-from espo_luigi.tasks.simulation import Rechunk, four_years
+from espo_luigi.science import finalize, health, land, stack
+from espo_luigi.tasks.adjustment import CleanUp, product_chunks
+from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
+from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.simulation import Rechunk
 
 
 class FinalZarr(EspoTask):
@@ -18,12 +21,13 @@ class FinalZarr(EspoTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    uses_dask = False
     in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     out_scenario = temporary("day+{sim_id}+{region}+{period}.zarr")
 
-    def compute(self, cleaned_up: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
-        """Rechunk to maps of four years."""
-        return rechunk(cleaned_up, self.context.config.custom.final_chunks | {"time": four_years(cleaned_up)})
+    def work(self) -> None:
+        """Link the files, which `CleanUp` has written in the product's chunks."""
+        self.link(self.in_cleaned_up().path, self.out_scenario().path)
 
 
 class PackTask(EspoTask):
@@ -52,15 +56,24 @@ class ConcatenationFinal(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
-    in_regions = upstream(FinalZarr, "out_scenario", region=lambda task: list(task.context.config.custom.regions))
+    in_regions = upstream(FinalZarr, "out_scenario", region=every_region)
+    in_grids = upstream(RefDefault, "out_grid", region=every_region)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
-    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
-        """Put the regions together from south to north."""
-        custom = self.context.config.custom
-        whole = finalize.concatenate(regions, domain=custom.amno_region.name)
-        return rechunk(whole, custom.final_chunks | {"time": four_years(whole)})
+    def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+        """Put the regions together from south to north; fails if land has no data."""
+        whole = finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name)
+        land.check_data(whole, land.join([grid["land"] for grid in grids], whole))
+        return whole
+
+    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
+        """Link the chunks that lie whole in one region; write those on a seam."""
+        y, _ = stack.horizontal_dims(dataset)
+        regions = [info().path for info in self.in_regions]
+        from_south = dataset[y][0] < dataset[y][-1]
+        in_order = regions if from_south else regions[::-1]
+        store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
 class HealthChecks(EspoTask):
@@ -69,8 +82,11 @@ class HealthChecks(EspoTask):
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
     in_final = upstream(ConcatenationFinal, "out_final")
+    in_grids = upstream(RefDefault, "out_grid", region=every_region)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
 
-    def compute(self, final: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Run the configured checks; those of ``raise_on`` fail the task."""
-        return health.health_checks(final, **self.context.config.health_checks)
+        cells = land.join([grid["land"] for grid in grids], final)
+        gaps = land.allowed_gaps(final.attrs, cells)
+        return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=gaps)

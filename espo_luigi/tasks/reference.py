@@ -29,7 +29,8 @@ class RefDefault(EspoTask):
             region=config.custom.regions[self.region].model_dump(),
         )
         reference = stack.stack_drop_nans(dataset) if config.custom.stack_drop_nans else dataset
-        return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": stack.grid_of(dataset)}
+        grid = stack.grid_of(dataset).assign(land=stack.land_of(dataset))
+        return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
 
 class ReferenceCalendar(EspoTask):

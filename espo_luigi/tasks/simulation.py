@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import temporary, upstream
-from espo_luigi.science import calendar, extract, regrid
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science import calendar, extract, land, regrid
+from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
 from espo_luigi.tasks.reference import ReferenceCalendar
 
+logger = logging.getLogger(__name__)
+
 FOUR_YEARS = {"noleap": 1460, "360_day": 1440}
+FILE_BYTES = 64 * 1024**2
+PIECE_BYTES = 512 * 1024
 
 
 class Extract(EspoTask):
@@ -32,8 +42,24 @@ class Extract(EspoTask):
             period=config.custom.sim_period,
             region=config.custom.amno_region.model_dump(),
         )
-        maps = {name: -1 for name in dataset.dims} | {"time": 365}
-        return rechunk(_single_precision(dataset), maps | dict(extraction.chunks))
+        maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
+        return land.with_incomplete_cells(maps)
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+        """Return files of maps, made of pieces of one row: `Regrid` reads the rows and columns that it needs."""
+        return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
+
+    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
+        """Publish, and say which cells lack a value on some day: so do the scenario's that are made from them."""
+        super().write(dataset, path, marker)
+        incomplete = store.open_store(path)[land.INCOMPLETE]
+        if incomplete.any():
+            logger.warning(
+                "%s lacks a value on some day in %d of %d cells; the scenario's cells around them will, too",
+                self.sim_id,
+                int(incomplete.sum()),
+                incomplete.size,
+            )
 
 
 class Regrid(EspoTask):
@@ -44,45 +70,51 @@ class Regrid(EspoTask):
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
     out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
+    uncut = ("in_extracted",)
 
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
-        """Apply the cascade's one matrix; in the working chunks at once where the result fits in memory."""
+        """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
         config = self.context.config
         regridded = regrid.regrid(
             extracted,
             reference,
             regridder_kwargs=config.regrid.regridder_kwargs,
             intermediate_grids={name: grid.model_dump() for name, grid in config.regrid.intermediate_grids.items()},
+            chunks=config.custom.working_chunks,
         )
-        if regridded.nbytes * 3 < self.allocation.memory_bytes:
-            return rechunk(regridded, config.custom.working_chunks)
-        # Between maps and series: chunks of some 30 MB, from which Rechunk takes whole blocks of cells.
-        cells = {name: 10 * size for name, size in config.custom.working_chunks.items() if size > 0}
-        return rechunk(regridded, cells | {"time": four_years(regridded)})
+        return rechunk(regridded, config.custom.working_chunks)
 
 
 class Rechunk(EspoTask):
-    """Rule `rechunk`: the regridded simulation in chunks of whole time series."""
+    """Rule `rechunk`: the regridded simulation in chunks of whole time series, in which `Regrid` has written it."""
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    uses_dask = False
     in_regridded = upstream(Regrid, "out_regridded")
     out_regchunked = temporary("{sim_id}+{region}+regchunked.zarr")
 
     def work(self) -> None:
-        """Link the files where `Regrid` has written the working chunks already; else write them."""
-        source, destination = self.in_regridded().path, self.out_regchunked().path
-        regridded = store.open_store(source)
-        wanted = rechunk(regridded, self.context.config.custom.working_chunks)
-        if wanted.chunks == regridded.chunks:
-            store.link_store(source, destination, self.marker())
-        else:
-            self.publish({"": wanted})
+        """Link the files."""
+        self.link(self.in_regridded().path, self.out_regchunked().path)
 
 
 def four_years(dataset: xr.Dataset) -> int:
     """Return the length of a chunk of four years in the dataset's calendar."""
     return FOUR_YEARS.get(calendar.calendar_of(dataset), 1461)
+
+
+def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:
+    """Return chunks of whole maps, as many days as make some 64 MB, and a year at least."""
+    cells = math.prod(size for name, size in dataset.sizes.items() if name != "time")
+    return {name: -1 for name in dataset.dims} | {"time": max(365, FILE_BYTES // (4 * cells))}
+
+
+def pieces_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
+    """Return chunks of one row, of as many columns as make some 0.5 MB with the days of a file."""
+    days = block_sizes(dataset)["time"]
+    *_, row, column = (name for name in next(iter(dataset.data_vars.values())).dims)
+    return {"time": days, row: 1, column: max(1, PIECE_BYTES // (4 * days))}
 
 
 def _single_precision(dataset: xr.Dataset) -> xr.Dataset:

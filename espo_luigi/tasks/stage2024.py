@@ -10,17 +10,12 @@ from espo_luigi.config import Diagnostics as DiagnosticsSection
 from espo_luigi.errors import ParameterError
 from espo_luigi.ports import kept, temporary, upstream
 from espo_luigi.science import diagnostics, finalize, stack
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
+from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.product import FinalZarr
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
 LEVELS = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas")
-
-
-def every_region(task: EspoTask) -> list[str]:
-    """Return the configuration's regions, from south to north."""
-    return list(task.context.config.custom.regions)
 
 
 class StageTask(EspoTask):

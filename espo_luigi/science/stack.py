@@ -76,7 +76,9 @@ def grid_of(ds: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(coords=coords, attrs=attrs).load()
 
 
-def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int] | None = None) -> xr.Dataset:
+def unstack_fill_nan(
+    ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int] | None = None, *, part: xr.Dataset | None = None
+) -> xr.Dataset:
     """Put stacked cells back on their complete grid, cells without data being NaN.
 
     Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
@@ -94,6 +96,8 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     chunks
         Size of a block along each dimension (-1 is all). Where it is not said: 20 cells along the grid's dimensions,
         and the data's own blocks along others.
+    part
+        Coordinates of the part of the grid that is wanted, by default all of it; cells elsewhere are not read.
 
     Raises
     ------
@@ -103,14 +107,29 @@ def unstack_fill_nan(ds: xr.Dataset, grid: xr.Dataset, chunks: Mapping[str, int]
     if STACKED_DIM not in ds.dims:
         return ds
     y, x = horizontal_dims(grid)
+    _check_shape(ds, y, x, (grid.sizes[y], grid.sizes[x]))
+    if part is not None:
+        ds, grid = _cells_on(ds, part), part
     shape = (grid.sizes[y], grid.sizes[x])
-    _check_shape(ds, y, x, shape)
     cells = _positions(ds, grid, y) * shape[1] + _positions(ds, grid, x)
     _check_unique(ds, cells)
     blocks = (_block_sizes(shape[0], y, chunks), _block_sizes(shape[1], x, chunks))
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
     return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
+
+
+def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:
+    """The stacked cells that lie on a part of the grid."""
+    y, x = horizontal_dims(part)
+    inside = np.isin(ds[y].values, part[y].values) & np.isin(ds[x].values, part[x].values)
+    if not inside.any():
+        raise DataError(
+            f"No cell of {_domain(ds)} has data in the part that is wanted: {part.sizes[y]} x {part.sizes[x]} cells "
+            f"from {y} {float(part[y].min()):g} to {float(part[y].max()):g} and {x} {float(part[x].min()):g} to "
+            f"{float(part[x].max()):g}."
+        )
+    return ds.isel({STACKED_DIM: indexer(np.flatnonzero(inside))})
 
 
 def _with_stacked_attrs(grid: xr.Dataset, ds: xr.Dataset) -> xr.Coordinates:

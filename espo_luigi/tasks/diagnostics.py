@@ -18,6 +18,9 @@ from espo_luigi.tasks.reference import RefDefault
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 
 
+# What Dask computes at once: some 13 MB for each variable and thirty years.
+CELLS_IN_A_BLOCK = 300
+
 Step = Literal["ref", "sim", "scen"]
 
 
@@ -50,20 +53,37 @@ class DomainTask(EspoTask):
         return domain.model_dump() | {"lat_bnds": (south, north)}
 
     def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
-        """Return the step's properties of `dataset` over the domain; `grid` unstacks it first."""
+        """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
-        whole = stack.unstack_fill_nan(dataset, grid) if settings.unstack and grid is not None else dataset
-        local = diagnostics.cut_domain(whole, self.box())
+        period = dataset.sel(time=slice(*settings.period))
         found = diagnostics.properties(
-            local, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
+            self._local(period, grid if settings.unstack else None),
+            definitions=settings.properties,
+            period=settings.period,
+            to_level=settings.to_level_prop,
         )
         return rechunk(found, self.context.config.custom.final_chunks)
+
+    def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
+        """The domain's cells, in blocks of whole series."""
+        if grid is None or stack.STACKED_DIM not in dataset.dims:
+            part = diagnostics.cut_domain(dataset, self.box())
+            return rechunk(part, _blocks(part))
+        part = diagnostics.cut_domain(grid.drop_vars("land"), self.box())
+        # Once more: of a curvilinear grid, the part is larger than the box.
+        return diagnostics.cut_domain(stack.unstack_fill_nan(dataset, grid, _blocks(part), part=part), self.box())
+
+
+def _blocks(part: xr.Dataset) -> dict[str, int]:
+    y, x = stack.horizontal_dims(part)
+    return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
 
 
 class OffDiagRefProp(DomainTask):
     """Rule `off_diag_ref_prop`: the properties of the reference, in its own calendar."""
 
     resources_default = _RESOURCES
+    uncut = ("in_reference",)
     in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
     in_grid = upstream(RefDefault, "out_grid", region=hosting_region("ref"))
     out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
@@ -86,6 +106,7 @@ class OffDiagSimPropMeas(DomainTask):
 
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
+    uncut = ("in_regchunked",)
     in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
     in_grid = upstream(RefDefault, "out_grid", region=hosting_region("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
@@ -106,6 +127,7 @@ class OffDiagScenPropMeas(DomainTask):
 
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
+    uncut = ("in_final",)
     in_final = upstream(ConcatenationFinal, "out_final")
     in_ref_prop = upstream(MoveRef, "out_prop")
     out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")

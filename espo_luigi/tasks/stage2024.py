@@ -10,6 +10,7 @@ from espo_luigi.config import Diagnostics as DiagnosticsSection
 from espo_luigi.errors import ParameterError
 from espo_luigi.ports import kept, temporary, upstream
 from espo_luigi.science import diagnostics, finalize, stack
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.product import FinalZarr
 from espo_luigi.tasks.reference import RefDefault
@@ -31,6 +32,12 @@ class StageTask(EspoTask):
                 "add it, or leave this task out"
             )
         return section
+
+    def joined(self, regions: list[xr.Dataset], level: str) -> xr.Dataset:
+        """Return the maps of all regions as one, in the product's chunks."""
+        custom = self.context.config.custom
+        whole = finalize.concatenate(regions, domain=custom.amno_region.name, processing_level=level)
+        return rechunk(whole, custom.final_chunks)
 
     def check(self) -> None:
         """Raise an error where the configuration has no such diagnostics."""
@@ -68,8 +75,7 @@ class ConcatDiagRefProp(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        domain = self.context.config.custom.amno_region.name
-        return finalize.concatenate(regions, domain=domain, processing_level=self.section.reference.to_level_prop)
+        return self.joined(regions, self.section.reference.to_level_prop)
 
 
 class Diagnostics(StageTask):
@@ -115,8 +121,7 @@ class ConcatenationDiag(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        level = regions[0].attrs.get("cat:processing_level", self.level)
-        return finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name, processing_level=level)
+        return self.joined(regions, regions[0].attrs.get("cat:processing_level", self.level))
 
 
 class DiagImprovedEtHeatmap(StageTask):

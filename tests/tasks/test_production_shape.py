@@ -1,0 +1,155 @@
+"""Production's shape, small: several chunks in every dimension give the same bytes as one chunk for everything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import luigi
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from demo_runs import use, write_config
+
+from espo_luigi import store, tasks
+from espo_luigi.demo import ensure_demo
+from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.tasks.base import EspoTask
+
+# Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows whose boundaries fall inside chunks of
+# 4 rows or on them, 10 columns in chunks of 3, 40 years in chunks of 4.
+LATITUDES = {"south": (45.0, 45.75), "middle": (45.75, 47.0), "north": (47.0, 48.0)}
+REGIONS = {
+    name: {"name": name, "method": "bbox", "lon_bnds": [-67.0, -64.5], "lat_bnds": list(bounds)}
+    for name, bounds in LATITUDES.items()
+}
+SHAPE: dict[str, Any] = {"custom__regions": REGIONS, "custom__sim_period": ["1986", "2025"]}
+VARIABLES = ("dtr", "tasmax", "pr")
+PERIODS = {
+    "extraction__simulation__search_data_catalogs__periods": ["1986", "2025"],
+    "extraction__simulation__extract_dataset__periods": ["1986", "2025"],
+    **{f"biasadjust__variables__{name}__adjusting_args__periods": ["1986", "2025"] for name in VARIABLES},
+    "health_checks__start_date": "1986-01-01",
+    "health_checks__end_date": "2025-12-30",
+}
+MANY = {
+    "custom__working_chunks": {"lat": 3, "lon": 4, "loc": 7, "time": -1},
+    "custom__final_chunks": {"lat": 4, "lon": 3},
+    "extraction__simulation__chunks": {"time": 1000},
+}
+ONE = {
+    "custom__working_chunks": {"lat": -1, "lon": -1, "loc": -1, "time": -1},
+    "custom__final_chunks": {"lat": 50, "lon": 50},
+}
+_TIME_OF_DAY = re.compile(r"\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
+Products = dict[str, Path]
+# A lake in the middle, and rows 0 to 3 of columns 6 to 8: a block of the product that is all sea after cutting.
+SEA = [(6, 4), (6, 5), (7, 4), *((row, column) for row in range(4) for column in (6, 7, 8))]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's data, with more sea."""
+    folder = ensure_demo({"folder": str(tmp_path_factory.mktemp("shape") / "raw"), "seed": 1})
+    for path in (folder / "reconstruction").rglob("*.nc"):
+        with netCDF4.Dataset(path, "a") as file:
+            variable = next(one for name, one in file.variables.items() if name in ("tasmax", "tasmin", "pr"))
+            for row, column in SEA:
+                variable[:, row, column] = np.nan
+    return folder
+
+
+def work_through(root: luigi.Task) -> list[EspoTask]:
+    """Do the work of every task of the graph in this process, inputs first; return the rules' tasks."""
+    done: dict[str, luigi.Task] = {}
+
+    def visit(task: luigi.Task) -> None:
+        if task.task_id not in done:
+            for needed in task.deps():
+                visit(needed)
+            done[task.task_id] = task
+            if isinstance(task, EspoTask):
+                task.work()
+
+    with dask.config.set(scheduler="threads", num_workers=2):
+        visit(root)
+    return [task for task in done.values() if isinstance(task, EspoTask)]
+
+
+def products(rules: list[EspoTask], final: Path) -> Products:
+    """The kept stores, by their path below `final`."""
+    kept = [
+        getattr(task, name)().path
+        for task in rules
+        for name, port in ports_of(type(task), OutputPort)
+        if not port.is_temporary
+    ]
+    return {str(path.relative_to(final)): path for path in kept}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callable[..., Products]]:
+    """A function that makes everything under a configuration and returns the products."""
+
+    def make(**changes: object) -> Products:
+        folder = tmp_path_factory.mktemp("run")
+        use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
+        return products(work_through(tasks.All()), folder / "final")
+
+    yield make
+
+
+def in_memory(path: Path) -> xr.Dataset:
+    """A product without what says how and when it was made."""
+    ds = store.open_store(path).load()
+    ds.attrs = {name: value for name, value in ds.attrs.items() if not name.startswith("espo_luigi")}
+    for variable in ds.variables.values():
+        variable.attrs = {name: _TIME_OF_DAY.sub("", str(value)) for name, value in variable.attrs.items()}
+    return ds
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["stacked", "whole grids"])
+def pair(request: pytest.FixtureRequest, run: Callable[..., Products]) -> tuple[Products, Products]:
+    """The products in many chunks, and in one."""
+    stacked = {"custom__stack_drop_nans": request.param}
+    steps = {f"off_DASH_diag__steps__{step}__unstack": request.param for step in ("ref", "sim")}
+    return run(**MANY, **stacked, **steps), run(**ONE, **stacked, **steps)
+
+
+@pytest.mark.timeout(900)
+def test_products_are_the_same_bytes_in_many_chunks_and_in_one(pair: tuple[Products, Products]) -> None:
+    many, one = pair
+    assert len(many) > 30 and many.keys() == one.keys()
+    for name, path in many.items():
+        xr.testing.assert_identical(in_memory(path), in_memory(one[name]))
+
+
+def test_the_run_had_several_chunks_in_every_dimension(pair: tuple[Products, Products]) -> None:
+    many, _ = pair
+    for name, path in many.items():
+        ds = store.open_store(path)
+        if name.startswith(("final/NAM", "NAM_SPLIT/middle", "regridded/")) and "middle" in name + "middle":
+            blocks = ds.tasmax.variable.chunksizes
+            assert all(len(sizes) > 1 for dim, sizes in blocks.items() if dim != "time"), (name, blocks)
+
+
+def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
+    pair: tuple[Products, Products],
+) -> None:
+    for name, path in pair[0].items():
+        if name.startswith("final/NAM"):
+            ds = store.open_store(path).load()
+            land = np.concatenate(
+                [
+                    store.open_store(pair[0][f"reference/Demo-Land+{region}+coords.zarr"]).land.values
+                    for region in REGIONS
+                ]
+            )
+            assert land.sum() < land.size - len(SEA) + 1
+            for variable in ("tasmax", "tasmin", "pr"):
+                np.testing.assert_array_equal(ds[variable].notnull().all("time"), land)
+                np.testing.assert_array_equal(ds[variable].notnull().any("time"), land)

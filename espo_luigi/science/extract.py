@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.units import as_difference, convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,8 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
 def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     """Convert to `CANONICAL_UNITS`, precipitation depths through the density of water; lazy; same dtype.
 
+    `dtr` says afterwards that it is a difference of temperatures, whatever it said before.
+
     Raises
     ------
     DataError
@@ -139,13 +141,14 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     if expected is None:
         return data
     try:
-        return convert_to(data, expected)
+        converted = convert_to(data, expected)
     except DataError as error:
         got = data.attrs.get("units", "none")
         raise DataError(
             f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} or "
             f"what converts to it ({error}) Correct the units attribute of the data."
         ) from None
+    return as_difference(converted) if data.name == "dtr" else converted
 
 
 def _variable(ds: xr.Dataset, name: str) -> xr.DataArray:
@@ -166,8 +169,7 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
     """
     units = units_of(tasmax)
     dtr = tasmax - convert_to(tasmin, units)
-    in_kelvin = dtr.rename("dtr").assign_attrs({"units": units, "units_metadata": DTR_ATTRS["units_metadata"]})
-    result = convert_to(in_kelvin, "K")
+    result = convert_to(as_difference(dtr.rename("dtr").assign_attrs(units=units)), "K")
     result.attrs = dict(DTR_ATTRS)
     return result
 

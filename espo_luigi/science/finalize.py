@@ -62,7 +62,9 @@ def clean_up(
     gridded = merged if grid is None else unstack_fill_nan(merged, grid, chunks)
     chunked = rechunk(gridded, chunks) if gridded.chunks else gridded
     rounded = chunked.assign({name: chunked[name].round(n) for name, n in round_var.items() if name in chunked})
-    described = _describe(rounded.assign_attrs({"cat:processing_level": to_level}), add_attrs)
+    variables = ",".join(map(str, rounded.data_vars))
+    levelled = rounded.assign_attrs({"cat:variable": variables, "cat:processing_level": to_level})
+    described = _describe(levelled, add_attrs)
     labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
     return mask_impossible(labelled) if problem else labelled
 
@@ -136,9 +138,9 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     if missing:
         raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
     tasmax, dtr = ds["tasmax"], ds["dtr"]
-    difference = convert_to(tasmax, units_of(dtr)) - dtr
-    tasmin = convert_to(difference.assign_attrs(units=units_of(dtr)), units_of(tasmax)).astype(tasmax.dtype)
-    tasmin.attrs = dict(tasmax.attrs)
+    lowest = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
+    lowest.attrs = {**tasmax.attrs, "units": units_of(dtr)}  # not dtr's, which say that it is a difference
+    tasmin = convert_to(lowest, units_of(tasmax)).astype(tasmax.dtype)
     return ds.assign(tasmin=tasmin).drop_vars("dtr")
 
 

@@ -118,6 +118,32 @@ def test_the_scenario_of_a_cell_is_what_xsdba_makes_of_the_same_series(here: Pat
     assert off.mean() < 1e-4
 
 
+def test_every_product_says_of_what_domain_and_variables_it_is(here: Path) -> None:
+    scenario = final(here, NOLEAP)
+    assert set(scenario.attrs["cat:variable"].split(",")) == set(scenario.data_vars)
+    folder = here / "final" / "diagnostics" / "Lowland"
+    stores = [folder / "Demo-Land+Lowland+diag_ref_prop.zarr.zip"]
+    levels = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas", "improvement")
+    for path in stores + [folder / f"{NOLEAP}+Lowland+{level}.zarr.zip" for level in levels]:
+        product = store.open_store(path)
+        assert product.attrs["cat:domain"] == "Lowland", path
+        assert "cat:variable" not in product.attrs, path
+
+
+def test_differences_of_temperature_say_so_in_what_is_kept(here: Path) -> None:
+    folder = here / "final" / "diagnostics" / "Lowland"
+    kept = [
+        store.open_store(here / "final" / "reference" / "Demo-Land+south+default.zarr").dtr,
+        store.open_store(here / "final" / "reference" / "Demo-Land+south+360_day.zarr").dtr,
+        store.open_store(here / "final" / "regridded" / f"day+{NOLEAP}+south+regchunked.zarr.zip").dtr,
+        store.open_store(folder / f"{NOLEAP}+Lowland+diag_scen_prop.zarr.zip").q99_dtr,
+        *(
+            store.open_store(folder / f"{NOLEAP}+Lowland+diag_scen_meas.zarr.zip")[["mean_tasmax", "aca_tasmin"]]
+        ).values(),
+    ]
+    assert {data.attrs["units_metadata"] for data in kept} == {"temperature: difference"}
+
+
 @pytest.mark.parametrize("sim_id", SIMULATIONS)
 def test_adjustment_improves_the_means_everywhere(here: Path, sim_id: str) -> None:
     folder = here / "final" / "diagnostics" / "Lowland"

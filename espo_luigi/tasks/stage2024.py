@@ -10,6 +10,7 @@ from espo_luigi.config import Diagnostics as DiagnosticsSection
 from espo_luigi.errors import ParameterError
 from espo_luigi.ports import kept, temporary, upstream
 from espo_luigi.science import diagnostics, finalize, stack
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
 from espo_luigi.tasks.product import FinalZarr
 from espo_luigi.tasks.reference import RefDefault
@@ -36,6 +37,12 @@ class StageTask(EspoTask):
                 "add it, or leave this task out"
             )
         return section
+
+    def concatenate(self, regions: list[xr.Dataset], level: str) -> xr.Dataset:
+        """Put the regions together from south to north, in the product's chunks, which bounds of regions may cut."""
+        custom = self.context.config.custom
+        whole = finalize.concatenate(regions, domain=custom.amno_region.name, processing_level=level)
+        return rechunk(whole, custom.final_chunks)
 
     def check(self) -> None:
         """Raise an error where the configuration has no such diagnostics."""
@@ -73,8 +80,7 @@ class ConcatDiagRefProp(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        domain = self.context.config.custom.amno_region.name
-        return finalize.concatenate(regions, domain=domain, processing_level=self.section.reference.to_level_prop)
+        return self.concatenate(regions, self.section.reference.to_level_prop)
 
 
 class Diagnostics(StageTask):
@@ -120,8 +126,7 @@ class ConcatenationDiag(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north."""
-        level = regions[0].attrs.get("cat:processing_level", self.level)
-        return finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name, processing_level=level)
+        return self.concatenate(regions, regions[0].attrs.get("cat:processing_level", self.level))
 
 
 class DiagImprovedEtHeatmap(StageTask):

@@ -70,13 +70,17 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, no cell is in the
         box, or its bounds cannot be expressed in the data's longitudes.
     """
+    cut = subset_box(select(ds, variables_and_freqs=variables_and_freqs, period=period), region)
+    return cut.assign_attrs(_attributes(ds, region, period))
+
+
+def select(ds: xr.Dataset, *, variables_and_freqs: Mapping[str, str], period: Sequence[str]) -> xr.Dataset:
+    """Do what `extract` does before it cuts the box: variables, units and period, on the whole grid; lazy."""
     _check_daily_wanted(variables_and_freqs)
     named = normalise_coordinates(ds)
     variables = {name: _variable(named, name) for name in variables_and_freqs}
     # Built on the coordinates alone, so that variables and attributes of the input cannot slip in.
-    wanted = named[[]].assign(variables)
-    cut = subset_box(select_period(wanted, period), region)
-    return cut.assign_attrs(_attributes(named, region, period))
+    return select_period(named[[]].assign(variables), period)
 
 
 def _check_daily_wanted(variables_and_freqs: Mapping[str, str]) -> None:

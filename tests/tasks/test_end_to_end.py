@@ -83,6 +83,7 @@ def test_the_scenario_has_the_whole_period_the_land_cells_and_the_products_layou
     assert scenario.attrs["cat:processing_level"] == "final"
     assert scenario.attrs["cat:domain"] == "NAM"
     assert scenario.tasmax.dims == ("time", "lat", "lon")
+    assert scenario.tasmax.variable.chunks[1:] == ((4, 4, 4), (9, 1))
     land = int(scenario.tasmax.isel(time=0).notnull().sum())
     assert land == 95
     assert int(scenario.pr.isel(time=-1).notnull().sum()) == land

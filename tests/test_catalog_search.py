@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import logging
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,18 @@ def test_files_must_cover_99_percent_of_the_hours_of_the_period(tmp_path: Path, 
         return
     with pytest.raises(CatalogError, match=r"pr: files cover 98\.9% of 2000-2009 \(2000-01-01 .* to 2009-11-20 .*99%"):
         search(tmp_path, rows)
+
+
+def test_of_one_variable_on_one_day_only_its_file_is_left(tmp_path: Path) -> None:
+    decades = [("2000-01-01", "2004-12-31"), ("2005-01-01", "2009-12-31")]
+    (match,) = search(tmp_path, [row(variable, *decade) for decade in decades for variable in STORED]).values()
+    for day, name in [(datetime(2004, 12, 31), "2000"), (datetime(2005, 1, 1), "2005")]:
+        part = match.on(day, "pr")
+        assert [asset.path.split("_")[-1] for asset in part.assets] == [f"{name}.nc"]
+        assert (part.variables, part.derived, part.periods) == (("pr",), (), ((str(day.year), str(day.year)),))
+    derived = match.on(datetime(2005, 1, 1), "dtr")
+    assert {asset.variables for asset in derived.assets} == {("tasmax",), ("tasmin",)} and len(derived.assets) == 2
+    assert len(match.on(datetime(1999, 1, 1), "pr").assets) == 2, "that a day is missing is said when it is selected"
 
 
 def test_every_one_of_several_periods_must_be_covered(tmp_path: Path) -> None:

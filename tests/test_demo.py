@@ -135,9 +135,24 @@ def test_every_row_of_the_reference_is_in_one_region_and_every_region_has_land(
     for region in run_config.custom.regions.values():
         part = land.sel(lat=slice(*region.lat_bnds), lon=slice(*region.lon_bnds))
         rows += part.lat.values.tolist()
-        assert 20 <= int(part.sum()) < part.size
+        assert 15 <= int(part.sum()) < part.size
     assert rows == land.lat.values.tolist()
     assert 90 <= int(land.sum()) <= 110
+
+
+def test_the_demo_has_production_s_shape(raw: Path, run_config: RunConfig) -> None:
+    """Chunks that neither cells nor rows nor columns fill, bounds of bands inside of a chunk, and a chunk all sea."""
+    land = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull()
+    custom = run_config.custom
+    bands = [land.sel(lat=slice(*region.lat_bnds)) for region in custom.regions.values()]
+    cells, heights = [int(band.sum()) for band in bands], [band.sizes["lat"] for band in bands]
+    assert max(cells) > 2 * custom.working_chunks["loc"]
+    assert all(count % custom.working_chunks["loc"] for count in cells)
+    rows, columns = custom.final_chunks["lat"], custom.final_chunks["lon"]
+    assert len(set(heights)) == len(heights) and all(height % rows for height in heights)
+    assert all(border % rows for border in np.cumsum(heights)[:-1])
+    assert rows < max(heights) and land.sizes["lon"] % columns and columns % rows and rows % columns
+    assert not land[rows : 2 * rows, columns:].any()
 
 
 def test_each_diagnosed_domain_lies_within_the_region_that_hosts_it(run_config: RunConfig) -> None:

@@ -6,7 +6,8 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,18 @@ class Match:
     periods: tuple[Period, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The catalogue's columns, where all files agree."""
+
+    def on(self, day: datetime, variable: str) -> Match:
+        """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
+        names = DERIVATIONS[variable] if variable in self.derived else (variable,)
+        holding = tuple(asset for asset in self.assets if set(names) & set(asset.variables))
+        that_day = tuple(asset for asset in holding if _has(asset, day))
+        year = str(day.year)
+        return replace(self, assets=that_day or holding, variables=names, derived=(), periods=((year, year),))
+
+
+def _has(asset: Asset, day: datetime) -> bool:
+    return (asset.start is None or asset.start <= day) and (asset.end is None or day < asset.end)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract import subset_box
 from espo_luigi.science.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
+from espo_luigi.science.units import without_idle_metadata
 
 __all__ = ["cut_domain", "heatmap", "improvement", "measures", "properties"]
 
@@ -104,14 +105,16 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut the box of `lon_bnds` and `lat_bnds` out of a dataset, bounds included, without a buffer.
 
     Works on 1-D `lat` and `lon`, in any order and either longitude convention; from a curvilinear grid, the smallest
-    part that holds the box is cut, and cells outside of the box are NaN. Lazy.
+    part that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
+    as that of whatever is made from it. Lazy.
 
     Raises
     ------
     DataError
         When no cell lies in the box, or the box crosses the edge of the data's longitudes.
     """
-    return subset_box(ds, {"name": "the domain", **region, "tile_buffer": 0})
+    named = {"cat:domain": region["name"]} if "name" in region else {}
+    return subset_box(ds, {"name": "the domain", **region, "tile_buffer": 0}).assign_attrs(named)
 
 
 def _span(coord: xr.DataArray) -> str:
@@ -128,7 +131,7 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         )
     name = re.sub(r"^xclim\.sdba\.", "xsdba.", sim.attrs[MEASURE_ATTR])
     with quiet():
-        found = registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name)
+        found = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
     of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
     return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
 

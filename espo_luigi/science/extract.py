@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.units import as_difference, convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +71,17 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, no cell is in the
         box, or its bounds cannot be expressed in the data's longitudes.
     """
+    cut = subset_box(select(ds, variables_and_freqs=variables_and_freqs, period=period), region)
+    return cut.assign_attrs(_attributes(ds, region, period))
+
+
+def select(ds: xr.Dataset, *, variables_and_freqs: Mapping[str, str], period: Sequence[str]) -> xr.Dataset:
+    """Do what `extract` does before it cuts the box: variables, units and period, on the whole grid; lazy."""
     _check_daily_wanted(variables_and_freqs)
     named = normalise_coordinates(ds)
     variables = {name: _variable(named, name) for name in variables_and_freqs}
     # Built on the coordinates alone, so that variables and attributes of the input cannot slip in.
-    wanted = named[[]].assign(variables)
-    cut = subset_box(select_period(wanted, period), region)
-    return cut.assign_attrs(_attributes(named, region, period))
+    return select_period(named[[]].assign(variables), period)
 
 
 def _check_daily_wanted(variables_and_freqs: Mapping[str, str]) -> None:
@@ -131,6 +135,8 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
 def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     """Convert to `CANONICAL_UNITS`, precipitation depths through the density of water; lazy; same dtype.
 
+    `dtr` says afterwards that it is a difference of temperatures, whatever it said before.
+
     Raises
     ------
     DataError
@@ -140,13 +146,14 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     if expected is None:
         return data
     try:
-        return convert_to(data, expected)
+        converted = convert_to(data, expected)
     except DataError as error:
         got = data.attrs.get("units", "none")
         raise DataError(
             f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} or "
             f"what converts to it ({error}) Correct the units attribute of the data."
         ) from None
+    return as_difference(converted) if data.name == "dtr" else converted
 
 
 def _variable(ds: xr.Dataset, name: str) -> xr.DataArray:
@@ -167,8 +174,7 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
     """
     units = units_of(tasmax)
     dtr = tasmax - convert_to(tasmin, units)
-    in_kelvin = dtr.rename("dtr").assign_attrs({"units": units, "units_metadata": DTR_ATTRS["units_metadata"]})
-    result = convert_to(in_kelvin, "K")
+    result = convert_to(as_difference(dtr.rename("dtr").assign_attrs(units=units)), "K")
     result.attrs = dict(DTR_ATTRS)
     return result
 

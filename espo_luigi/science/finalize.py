@@ -11,7 +11,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.blocks import is_lazy
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.land import CELLS_WITHOUT_DATA, allowed_gaps, require_data
+from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
 
@@ -72,7 +72,9 @@ def clean_up(
     complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps), gaps)
     derived = _with_tasmin(complete)
     rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
-    described = _describe(rounded.assign_attrs({"cat:processing_level": to_level}), add_attrs)
+    variables = ",".join(map(str, rounded.data_vars))
+    levelled = rounded.assign_attrs({"cat:variable": variables, "cat:processing_level": to_level})
+    described = _describe(levelled, add_attrs)
     labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
     return mask_impossible(labelled) if problem else labelled
 
@@ -153,9 +155,9 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     if missing:
         raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
     tasmax, dtr = ds["tasmax"], ds["dtr"]
-    difference = convert_to(tasmax, units_of(dtr)) - dtr
-    tasmin = convert_to(difference.assign_attrs(units=units_of(dtr)), units_of(tasmax)).astype(tasmax.dtype)
-    tasmin.attrs = dict(tasmax.attrs)
+    lowest = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
+    lowest.attrs = {**tasmax.attrs, "units": units_of(dtr)}  # not dtr's, which say that it is a difference
+    tasmin = convert_to(lowest, units_of(tasmax)).astype(tasmax.dtype)
     return ds.assign(tasmin=tasmin).drop_vars("dtr")
 
 

@@ -15,7 +15,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.land import lacks_data
+from espo_luigi.science.gaps import lacks_data
 
 logger = logging.getLogger(__name__)
 

@@ -1,151 +1,38 @@
-"""Whether a scenario has data in every land cell of the reference, in every chunk of time."""
+"""Whether a part of a map has any cell with data, with as little reading as that takes."""
 
 from __future__ import annotations
 
-import logging
-import operator
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Iterator
+from itertools import product
 
-import dask.array
-import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
-from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
+from espo_luigi.science.stack import horizontal_dims
 
-logger = logging.getLogger(__name__)
-
-# A coordinate of what is extracted, and a global attribute of what is made from it.
-INCOMPLETE = "incomplete"
-CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
-
-_ADVICE = (
-    "A store that this was made from was damaged or taken away while it was read: delete the stores that this task was "
-    "made from, and run again"
-)
+TILE_CELLS = 64
 
 
-def with_incomplete_cells(ds: xr.Dataset) -> xr.Dataset:
-    """Return the dataset with a boolean coordinate (y, x), where a variable has no value on some day; lazy."""
-    lacking = [da.isnull().any("time") for da in ds.data_vars.values() if "time" in da.dims]
-    found = reduce(operator.or_, lacking)
-    return ds.assign_coords({INCOMPLETE: found.variable})
+def land_map(field: xr.DataArray) -> xr.Dataset:
+    """Return a map (y, x) as `land`, with its cells as `cell` (ones), which tells how many a box has; lazy."""
+    return xr.Dataset({"land": field, "cell": xr.ones_like(field)})
 
 
-def allowed_gaps(attrs: Mapping[Any, Any], land: xr.DataArray) -> int:
-    """Return how many land cells may lack data, because the simulation or another variable of the reference does."""
-    return int(attrs.get(CELLS_WITHOUT_DATA, 0)) + int(land.attrs.get(INCOMPLETE_CELLS, 0))
+def holds_land(found: xr.Dataset) -> bool:
+    """Whether any cell of `land` is not NaN; computes tiles from the middle outwards, until one of them has data."""
+    return any(bool(tile.notnull().any()) for tile in _tiles(found["land"], *horizontal_dims(found)))
 
 
-def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0) -> xr.Dataset:
-    """Return the same dataset, which raises where a block has land cells without any data; lazy on dask.
-
-    Parameters
-    ----------
-    ds
-        (time, y, x) and other variables, which pass.
-    land
-        Boolean (y, x), the land cells of the reference.
-    allowed
-        So many land cells of a block may lack data (where the simulation itself lacks them).
-
-    Raises
-    ------
-    DataError
-        When it is computed: if more land cells are NaN on all days of a block.
-    """
-    return ds.map(_checked, keep_attrs=True, args=(land, allowed))
+def count_cells(found: xr.Dataset) -> int:
+    """How many cells a map has, after `extract.subset_box`; of a curvilinear grid, those inside of the box."""
+    return int(found["cell"].notnull().sum())
 
 
-def land_without_data(ds: xr.Dataset, land: xr.DataArray) -> dict[str, int]:
-    """Return, per variable on (time, y, x), the most land cells that are NaN on all days of a chunk of time.
+def _tiles(field: xr.DataArray, y: str, x: str) -> Iterator[xr.DataArray]:
+    middle = (field.sizes[y] - TILE_CELLS) / 2, (field.sizes[x] - TILE_CELLS) / 2
 
-    Computes: all data are read, block by block.
-    """
-    lazy = {str(name): _count(da, land) for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
-    (counts,) = dask.compute(lazy)
-    return {name: int(np.asarray(count).max()) for name, count in counts.items()}
+    def distance(corner: tuple[int, ...]) -> float:
+        return max(abs(at - centre) for at, centre in zip(corner, middle, strict=True))
 
-
-def join(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
-    """Return the land cells of several regions on the grid of the whole domain."""
-    y, _ = horizontal_dims(whole)
-    return xr.concat(lands, dim=y, combine_attrs="drop").sel({y: whole[y]})
-
-
-def check_data(ds: xr.Dataset, land: xr.DataArray) -> None:
-    """Check that no more land cells lack data in a chunk of time than the dataset's attributes allow; reads all data.
-
-    Raises
-    ------
-    DataError
-        If more do.
-    """
-    allowed = allowed_gaps(ds.attrs, land)
-    missing = {name: count for name, count in land_without_data(ds, land).items() if count > allowed}
-    if missing:
-        listed = ", ".join(f"{name} in {count}" for name, count in missing.items())
-        raise DataError(
-            f"No data on any day of a chunk of time: {listed} of {int(land.sum())} land cells; expected data in all "
-            f"but {allowed}, which the simulation or the reference itself lacks. {_ADVICE}"
-        )
-
-
-def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
-    """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
-    return xr.DataArray(_count(da, land).max() > allowed, name=da.name)
-
-
-def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int) -> xr.DataArray:
-    if not set(land.dims) < set(da.dims):
-        return da
-    options: dict[str, Any] = {"name": str(da.name), "allowed": allowed}
-    ordered = da.transpose(..., *land.dims)
-    if ordered.chunks is None:
-        return ordered.copy(data=_refuse_gaps(ordered.values, land.values[None], options=options))
-    return ordered.copy(
-        data=dask.array.map_blocks(
-            _refuse_gaps,
-            ordered.data,
-            _cut_like(ordered, land),
-            dtype=da.dtype,
-            meta=ordered.data._meta,
-            options=options,
-        )
-    )
-
-
-def _count(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:
-    """The number of land cells without data in each chunk of time, summed over the blocks of cells."""
-    ordered = da.transpose(..., *land.dims)
-    data = dask.array.asarray(ordered.data)
-    cells = _cut_like(ordered, land)
-    found = dask.array.map_blocks(
-        _count_gaps, data, cells, dtype=np.int64, chunks=tuple((1,) * n for n in data.numblocks)
-    )
-    return found.sum(axis=(-2, -1))
-
-
-def _cut_like(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:
-    sizes = [da.variable.chunksizes.get(dim, (da.sizes[dim],)) for dim in land.dims]
-    return dask.array.from_array(land.values[None], chunks=((1,), *sizes))
-
-
-def _refuse_gaps(block: np.ndarray, land: np.ndarray, *, options: Mapping[str, Any]) -> np.ndarray:
-    lacking = int(_count_gaps(block, land)[0, 0, 0])
-    if lacking > options["allowed"]:
-        raise DataError(
-            f"{options['name']} has no data on any of {len(block)} days in {lacking} of {int(land.sum())} land cells "
-            f"of a block of {block.shape[1]} x {block.shape[2]}; expected data in all but {options['allowed']}, which "
-            f"the simulation or the reference itself lacks. {_ADVICE}"
-        )
-    return block
-
-
-def _count_gaps(block: np.ndarray, land: np.ndarray) -> np.ndarray:
-    # Most blocks are settled by their first day.
-    suspects = land[0] & np.isnan(block[0])
-    lacking = np.isnan(block[:, suspects]).all(axis=0).sum() if suspects.any() else 0
-    return np.full((1, 1, 1), lacking, np.int64)
+    starts = (range(0, field.sizes[dim], TILE_CELLS) for dim in (y, x))
+    for row, column in sorted(product(*starts), key=distance):
+        yield field.isel({y: slice(row, row + TILE_CELLS), x: slice(column, column + TILE_CELLS)})

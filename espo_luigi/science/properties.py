@@ -23,7 +23,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.extract import daily_temperature_range
-from espo_luigi.science.units import units_of
+from espo_luigi.science.units import as_difference, units_of, without_idle_metadata
 
 if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
@@ -120,16 +120,20 @@ def _inputs(definition: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
     names = sorted({name for one in definitions["indicators"].values() for name in _inputs(one).values()})
-    complete = (
-        ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
-        if "dtr" in names and "dtr" not in ds and {"tasmax", "tasmin"} <= set(ds)
-        else ds
-    )
+    complete = _with_range(ds) if "dtr" in names else ds
     missing = [name for name in names if name not in complete]
     if missing:
         raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
     needed = complete[names]
     return rechunk(needed, {"time": -1}).unify_chunks() if needed.chunks else needed
+
+
+def _with_range(ds: xr.Dataset) -> xr.Dataset:
+    if "dtr" in ds:
+        return ds.assign(dtr=as_difference(ds["dtr"]))
+    if {"tasmax", "tasmin"} <= set(ds):
+        return ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
+    return ds
 
 
 def _plain(value: Any) -> Any:
@@ -215,7 +219,7 @@ def _compute(ds: xr.Dataset, resolved: str) -> xr.Dataset:
 
 def _compute_one(ds: xr.Dataset, name: str, indicator: Indicator) -> xr.DataArray:
     logger.debug("Computing the property %s.", name)
-    found = indicator(ds=ds).rename(name)
+    found = without_idle_metadata(indicator(ds=ds).rename(name))
     cells = [dim for dim in ds.dims if dim in found.dims]
     return found.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
 

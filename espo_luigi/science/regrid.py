@@ -16,7 +16,7 @@ from scipy import sparse
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.land import CELLS_WITHOUT_DATA, INCOMPLETE
+from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, INCOMPLETE
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
 
 log = logging.getLogger(__name__)

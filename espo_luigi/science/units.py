@@ -38,6 +38,20 @@ def _parse(text: str, what: str) -> Any:
         ) from None
 
 
+def as_difference(data: xr.DataArray) -> xr.DataArray:
+    """A temperature that says, as CF does, that it is a difference; the input is not changed."""
+    return data.assign_attrs(units_metadata=_DIFFERENCE)
+
+
+def without_idle_metadata(data: xr.DataArray) -> xr.DataArray:
+    """Leave `units_metadata`, which speaks of temperatures, away where the units are none; the input is not changed."""
+    if "units_metadata" not in data.attrs or "[temperature]" in _parse(units_of(data), str(data.name)).dimensionality:
+        return data
+    out = data.copy(deep=False)
+    del out.attrs["units_metadata"]
+    return out
+
+
 def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
     """Factor and offset from one unit to another, through liquid water's density where depth meets mass."""
     registry = _registry()

@@ -10,10 +10,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import xarray as xr
+
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.engine.settings import settings
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
+from espo_luigi.science import extract, land
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,20 @@ class RunContext:
     def reference(self) -> Match:
         """Return the reference dataset: the single hit of its search."""
         return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
+
+    @property
+    def mask_variable(self) -> str:
+        """The variable of the reference that says where land is: the first of its search."""
+        return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
+
+    @functools.cached_property
+    def reference_on_its_first_day(self) -> xr.Dataset:
+        """The reference on the first day of the calibration, as a lazy `land_map`; opens the one file that has it."""
+        year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
+        opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
+        day = f"{year}-01-01"
+        found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
+        return land.land_map(found[name].isel(time=0, drop=True))
 
     def open(self, match: Match, extraction: Extraction) -> Any:
         """Open a found dataset lazily, with the options that the configuration has for it."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import xarray as xr
 
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.config import DiagStep, OffDiag
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.ports import packed, temporary, upstream
 from espo_luigi.science import diagnostics, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
+from espo_luigi.tasks.land import cut, missing_land
 from espo_luigi.tasks.product import ConcatenationFinal, Move, PackTask
 from espo_luigi.tasks.reference import RefDefault
 
@@ -87,6 +90,22 @@ class OffDiagRefProp(DomainTask):
     in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
     in_grid = upstream(RefDefault, "out_grid", region=hosting_region("ref"))
     out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+
+    def check(self) -> None:
+        """Raise an error, too, if the reference has no land in the domain."""
+        super().check()
+        if not MoveRef(diag_domain=self.diag_domain).complete():
+            _ = self._has_been_looked_at
+
+    @functools.cached_property
+    def _has_been_looked_at(self) -> bool:
+        host, box, key = self.in_reference.task, self.box(), f"off-diag.domains.{self.diag_domain}"
+        lacking = missing_land(cut(host.land(), box, key), box, key)
+        if lacking:
+            raise ConfigurationError(
+                f"{lacking}. Correct the bounds, take the domain away, or name another host than {host.region}."
+            )
+        return True
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Compute the properties."""

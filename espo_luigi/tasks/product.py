@@ -9,7 +9,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
-from espo_luigi.science import finalize, health, land, stack
+from espo_luigi.science import finalize, gaps, health, stack
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.reference import RefDefault
@@ -64,7 +64,7 @@ class ConcatenationFinal(EspoTask):
     def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north; fails if land has no data."""
         whole = finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name)
-        land.check_data(whole, land.join([grid["land"] for grid in grids], whole))
+        gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole))
         return whole
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
@@ -87,6 +87,6 @@ class HealthChecks(EspoTask):
 
     def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Run the configured checks; those of ``raise_on`` fail the task."""
-        cells = land.join([grid["land"] for grid in grids], final)
-        gaps = land.allowed_gaps(final.attrs, cells)
-        return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=gaps)
+        cells = gaps.join_land([grid["land"] for grid in grids], final)
+        allowed = gaps.allowed_gaps(final.attrs, cells)
+        return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=allowed)

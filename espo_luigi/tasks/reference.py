@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+from typing import Any
+
 import xarray as xr
 
+from espo_luigi import store
 from espo_luigi.cluster.resources import Resources
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.ports import kept, upstream
 from espo_luigi.science import calendar, chunks, extract, stack
+from espo_luigi.science.land import land_map
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
+from espo_luigi.tasks.land import cut, missing_land
+
+logger = logging.getLogger(__name__)
 
 
 class RefDefault(EspoTask):
@@ -18,6 +28,32 @@ class RefDefault(EspoTask):
     out_reference = kept("reference/{ref_source}+{region}+default.zarr")
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
 
+    def check(self) -> None:
+        """Raise an error, too, if the reference has no land in the region."""
+        super().check()
+        _ = self._has_been_looked_at
+
+    @functools.cached_property
+    def _has_been_looked_at(self) -> bool:
+        custom, key = self.context.config.custom, f"custom.regions.{self.region}"
+        lacking = "" if self.complete() else missing_land(self.land(), self._box, key)
+        if lacking and custom.stack_drop_nans:
+            raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
+        if lacking:
+            logger.warning("%s: the products of this region will be NaN", lacking)
+        return True
+
+    def land(self) -> xr.Dataset:
+        """Return the region's `land_map`, lazily: from the product where it is there, else from the raw file."""
+        if not self.complete():
+            return cut(self.context.reference_on_its_first_day, self._box, f"custom.regions.{self.region}")
+        land = store.open_store(self.out_grid().path)["land"]
+        return land_map(land.where(land))
+
+    @property
+    def _box(self) -> dict[str, Any]:
+        return self.context.config.custom.regions[self.region].model_dump()
+
     def compute(self) -> dict[str, xr.Dataset]:  # type: ignore[override]
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
         config = self.context.config
@@ -26,7 +62,7 @@ class RefDefault(EspoTask):
             self.context.open(self.context.reference(), extraction),
             variables_and_freqs=extraction.search_data_catalogs.variables_and_freqs,
             period=config.custom.ref_period,
-            region=config.custom.regions[self.region].model_dump(),
+            region=self._box,
         )
         reference = stack.stack_drop_nans(dataset) if config.custom.stack_drop_nans else dataset
         grid = stack.grid_of(dataset).assign(land=stack.land_of(dataset))

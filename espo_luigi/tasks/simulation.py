@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import temporary, upstream
-from espo_luigi.science import calendar, extract, land, regrid
+from espo_luigi.science import calendar, extract, gaps, regrid
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
 from espo_luigi.tasks.reference import ReferenceCalendar
@@ -43,7 +43,7 @@ class Extract(EspoTask):
             region=config.custom.amno_region.model_dump(),
         )
         maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
-        return land.with_incomplete_cells(maps)
+        return gaps.with_incomplete_cells(maps)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
         """Return files of maps, made of pieces of one row: `Regrid` reads the rows and columns that it needs."""
@@ -52,7 +52,7 @@ class Extract(EspoTask):
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Publish, and say which cells lack a value on some day: so do the scenario's that are made from them."""
         super().write(dataset, path, marker)
-        incomplete = store.open_store(path)[land.INCOMPLETE]
+        incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
             logger.warning(
                 "%s lacks a value on some day in %d of %d cells; the scenario's cells around them will, too",

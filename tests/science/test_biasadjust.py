@@ -269,6 +269,17 @@ def test_the_simulation_is_converted_to_the_units_of_the_reference() -> None:
     assert (abs(got - expected) > 1e-3).mean() < 1e-3
 
 
+@pytest.mark.parametrize("jitter", [None, {"thresh": "1e-4 K"}])
+def test_a_difference_of_temperature_stays_one(jitter: dict[str, str] | None) -> None:
+    said = {"units": "K", "units_metadata": "temperature: difference"}
+    reference, simulation = (
+        (series("tasmax", seed) - 270).rename("dtr").assign_attrs(said).convert_calendar("noleap") for seed in (1, 2)
+    )
+    training = biasadjust.train(reference, simulation, **MONTHLY)
+    scenario = biasadjust.adjust(simulation, training, **QUICK, jitter_under=jitter)
+    assert said.items() <= scenario.attrs.items()
+
+
 def test_a_flux_and_thresholds_in_millimetres_go_together() -> None:
     reference, simulation = series("pr", 1), series("pr", 2)
     args = {**MONTHLY, "xclim_train_args": {"kind": "*"}, "adapt_freq": {"thresh": "1 mm d-1"}, "seed": "a"}

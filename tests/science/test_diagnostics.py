@@ -52,6 +52,7 @@ DEFINITIONS = {
     },
 }
 FEW = {**DEFINITIONS, "indicators": {n: DEFINITIONS["indicators"][n] for n in ("mean_tasmax", "aca_pr", "wet_wet")}}
+RANGES_ONLY = {**DEFINITIONS, "indicators": {n: DEFINITIONS["indicators"][n] for n in ("mean_dtr", "q99_dtr")}}
 PERIOD = ("2001", "2003")
 
 
@@ -267,6 +268,36 @@ def test_measures_are_xsdbas_bias_except_the_ratio_for_the_annual_cycle_of_preci
     assert measured.mean_pr.attrs["long_name"].startswith(found.mean_pr.attrs["long_name"])
 
 
+DIFFERENCE = "temperature: difference"
+TEMPERATURES = [f"{kind}_{name}" for name in ("tasmax", "tasmin") for kind in ("mean", "q01", "q99", "aca")]
+RANGES = ["mean_dtr", "q99_dtr"]
+
+
+def test_differences_of_temperature_say_so(found, reference):
+    said = {name: da.attrs.get("units_metadata") for name, da in found.data_vars.items()}
+    assert {name for name, what in said.items() if what == DIFFERENCE} == {"aca_tasmax", "aca_tasmin", *RANGES}
+    assert {name for name, what in said.items() if what is None} == set(found) - {*TEMPERATURES, *RANGES}
+    measured = measures(found, reference, to_level="x")
+    said = {name: da.attrs.get("units_metadata") for name, da in measured.data_vars.items()}
+    assert said == {name: DIFFERENCE if name in (*TEMPERATURES, *RANGES) else None for name in found.data_vars}
+
+
+def test_the_properties_of_a_stored_range_say_that_they_are_differences(series):
+    stored = series.assign(dtr=series.tasmax - series.tasmin)
+    for attrs in ({"units": "K"}, {"units": "K", "units_metadata": "temperature: unknown"}):
+        stored.dtr.attrs = attrs
+        found = properties(stored, definitions=RANGES_ONLY, period=PERIOD, to_level="x")
+        assert {da.attrs["units_metadata"] for da in found.data_vars.values()} == {DIFFERENCE}
+        assert stored.dtr.attrs == attrs, "the input is not changed"
+
+
+def test_what_has_no_dimension_of_temperature_is_no_difference_of_it(found, reference):
+    by_ratio = found.mean_dtr.assign_attrs(measure="xsdba.measures.RATIO").to_dataset()
+    measured = measures(by_ratio, reference, to_level="x")
+    assert measured.mean_dtr.attrs["units"] == ""
+    assert "units_metadata" not in measured.mean_dtr.attrs
+
+
 def test_measures_are_in_the_units_of_the_reference(found, reference):
     celsius = (reference.mean_tasmax - 273.15).assign_attrs({**reference.mean_tasmax.attrs, "units": "degC"})
     measured = measures(found, reference.assign(mean_tasmax=celsius), to_level="x")
@@ -380,6 +411,12 @@ def test_the_box_is_cut_with_its_bounds_in_either_longitude_convention_and_order
 def test_the_domain_of_the_official_diagnostics_is_cut_without_the_buffer_that_its_region_may_have():
     ds = make_map(np.arange(-120.0, -100), np.arange(30.0, 45))
     xr.testing.assert_identical(cut_domain(ds, {**BOX, "tile_buffer": 1.5}), cut_domain(ds, BOX))
+
+
+def test_what_is_cut_says_that_it_is_the_domain():
+    ds = make_map(np.arange(-120.0, -100), np.arange(30.0, 45)).assign_attrs({"cat:domain": "south", "cat:id": "sim"})
+    assert cut_domain(ds, BOX).attrs == {"cat:domain": "Ute", "cat:id": "sim"}
+    assert ds.attrs["cat:domain"] == "south", "the input is not changed"
 
 
 def test_bounds_from_0_to_360_meet_data_from_minus_180_to_180():

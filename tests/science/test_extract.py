@@ -82,6 +82,18 @@ def test_a_stored_dtr_is_kept_and_one_in_celsius_is_not_shifted() -> None:
     assert dtr.attrs["units"] == "K"
 
 
+@pytest.mark.parametrize("stated", [{}, {"units_metadata": "temperature: unknown"}])
+@pytest.mark.parametrize("units", ["K", "degC"])
+def test_a_stored_dtr_says_that_it_is_a_difference(units: str, stated: dict[str, str]) -> None:
+    ds = world()
+    ds["dtr"] = (ds["tasmax"] * 0 + 7.0).assign_attrs(units=units, long_name="range", **stated)
+    found = cut(ds)
+    assert found["dtr"].attrs["units_metadata"] == "temperature: difference"
+    assert found["dtr"].attrs["long_name"] == "range"
+    assert "units_metadata" not in found["tasmax"].attrs
+    assert ds["dtr"].attrs.get("units_metadata") == stated.get("units_metadata"), "the input is not changed"
+
+
 def test_variables_come_in_the_order_asked_for_and_no_others() -> None:
     ds = world().assign(other=world()["pr"])
     assert list(cut(ds).data_vars) == list(ALL)

@@ -55,6 +55,22 @@ def test_tasmin_keeps_the_units_of_a_tasmax_in_celsius():
     np.testing.assert_allclose(out.tasmin.isel(time=0, lat=0, lon=0), 16.85, atol=1e-4)
 
 
+def test_tasmin_of_celsius_and_a_range_that_says_it_is_a_difference_is_a_temperature():
+    adjusted = make_three()
+    adjusted[0]["tasmax"] = (adjusted[0].tasmax - 273.15).astype("float32").assign_attrs(units="degC")
+    adjusted[1]["dtr"].attrs["units_metadata"] = "temperature: difference"
+    out = clean_up(adjusted, grid=None, **ARGS)
+    np.testing.assert_allclose(out.tasmin.isel(time=0, lat=0, lon=0), 16.85, atol=1e-4)
+    assert "units_metadata" not in out.tasmin.attrs
+
+
+def test_the_product_names_its_variables_in_its_own_order_unless_the_configuration_says_otherwise():
+    out = clean_up(make_three(), grid=None, **ARGS)
+    assert out.attrs["cat:variable"] == ",".join(out.data_vars) == "tasmax,pr,tasmin"
+    said = {"add_attrs": {"global": {"cat:variable": "all"}}}
+    assert clean_up(make_three(), grid=None, **{**ARGS, **said}).attrs["cat:variable"] == "all"
+
+
 def test_float32_stays_float32():
     out = clean_up(make_three(), grid=None, **ARGS)
     assert {str(da.dtype) for da in out.data_vars.values()} == {"float32"}
@@ -80,6 +96,7 @@ def test_tasmin_inherits_tasmax_attributes_then_gets_its_own():
     assert out.attrs == {
         "cat:id": "sim",
         "cat:domain": "south",
+        "cat:variable": "tasmax,pr,tasmin",
         "version": "1",
         "cat:processing_level": "cleaned_up",
         "cat:_data_format_": "zarr",

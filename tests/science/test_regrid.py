@@ -303,6 +303,13 @@ def test_attributes_and_coordinates_are_those_of_a_regridded_dataset() -> None:
     np.testing.assert_array_equal(found.time, simulation().time)
 
 
+def test_a_difference_of_temperature_stays_one() -> None:
+    difference = {"units": "K", "units_metadata": "temperature: difference"}
+    source = simulation()
+    source["dtr"] = source["tasmax"].assign_attrs(difference)
+    assert small(source).dtr.attrs == difference
+
+
 def test_no_argument_is_mutated() -> None:
     ds, target = simulation(), stacked()
     small(ds, target)

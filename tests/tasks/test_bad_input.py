@@ -1,6 +1,7 @@
 """Bad input: the message says what was got, what was expected and where, and nothing is lost."""
 
 import csv
+import functools
 import logging
 import shutil
 import subprocess
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
+from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.engine.engines import close_engines
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import context, forget
 
 Configure = Callable[..., list[Path]]
 
@@ -131,18 +133,123 @@ def test_sizing_that_does_not_divide_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_reference_without_a_land_cell_in_a_region_is_named(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
-    for file in (own_raw / "reconstruction").rglob("*.nc"):
+def drown(raw: Path, **beyond: float) -> None:
+    """Make sea of the reference's cells beyond a latitude or longitude."""
+    for file in (raw / "reconstruction").rglob("*.nc"):
         dataset = xr.load_dataset(file)
         (name,) = [name for name in ("tasmax", "tasmin", "pr") if name in dataset]
-        dataset[name] = dataset[name].where(dataset.lat < 47.0, np.float32(np.nan))
+        for axis, bound in beyond.items():
+            dataset[name] = dataset[name].where(dataset[axis] < bound, np.float32(np.nan))
         file.unlink()
         dataset.to_netcdf(file)
-    fails(tasks.RefDefault(region="north"), tasks.RefDefault(region="south"))
-    assert "north" in log.text
-    assert "NaN" in log.text
-    assert tasks.RefDefault(region="south").complete()
-    assert not tasks.RefDefault(region="north").complete()
+
+
+def with_box(files: list[Path], path: str, **changes: object) -> None:
+    """Change the box at a dotted path of the configuration."""
+    config = yaml.safe_load(files[0].read_text())
+    functools.reduce(lambda part, name: part[name], path.split("."), config).update(changes)
+    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
+    forget()
+
+
+def test_a_region_without_a_land_cell_stops_the_run_before_it_starts(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    drown(own_raw, lat=47.5)
+    fails(tasks.All())
+    assert (
+        "`custom.regions.north` has no land: of the reference's 20 cells in -67 to -64.5 °E, 47.5 to 48 °N" in log.text
+    )
+    assert "none has a value on the first day of `custom.ref_period`" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_only_the_regions_that_a_run_needs_have_to_have_land(own_raw: Path) -> None:
+    drown(own_raw, lat=47.5)
+    tasks.RefDefault(region="south").check()
+    with pytest.raises(ConfigurationError, match=r"`custom.regions.north` has no land"):
+        tasks.RefDefault(region="north").check()
+
+
+def test_a_region_between_the_references_cells_is_named_with_what_the_reference_spans(configured: Configure) -> None:
+    with_box(configured(), "custom.regions.north", lat_bnds=[47.5, 47.6])
+    with pytest.raises(ConfigurationError, match=r"`custom.regions.north`: .*holds no cell .*45.125 to 47.875 °N"):
+        tasks.RefDefault(region="north").check()
+
+
+def test_a_domain_without_a_land_cell_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    # East of the coast, and reaching over the border to the region in the north, where its longitudes have land.
+    with_box(configured(), "off-diag.domains.Highland", lat_bnds=[47.0, 48.0], lon_bnds=[-65.25, -64.5])
+    fails(tasks.All())
+    assert "`off-diag.domains.Highland` has no land: of the reference's 6 cells" in log.text
+    assert "-65.25 to -64.5 °E, 47 to 47.5 °N" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configure) -> None:
+    with_box(configured(), "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
+    tasks.OffDiagRefProp(diag_domain="Lowland").check()
+    tasks.RefDefault(region="middle").check()
+    with pytest.raises(ConfigurationError, match=r"`off-diag.domains.Highland` has no land"):
+        tasks.OffDiagRefProp(diag_domain="Highland").check()
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_path: Path, stacked: bool) -> None:
+    files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
+    with_box(files, "custom", stack_drop_nans=stacked)
+    assert espo_luigi.build([tasks.RefDefault(region="middle")]).succeeded
+    shutil.rmtree(own_raw / "reconstruction")
+    tasks.RefDefault(region="middle").check()
+    tasks.OffDiagRefProp(diag_domain="Highland").check()
+    with_box(files, "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
+    Register.clear_instance_cache()
+    with pytest.raises(ConfigurationError, match="has no land: of the reference's 4 cells"):
+        tasks.OffDiagRefProp(diag_domain="Highland").check()
+
+
+def test_without_stacking_a_region_without_land_is_made_as_nan_and_said(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    drown(own_raw, lat=47.5)
+    with_box([tmp_path / "config.yml", tmp_path / "paths.yml"], "custom", stack_drop_nans=False)
+    assert espo_luigi.build([tasks.ReferenceCalendar(region="north", calendar="noleap")]).succeeded
+    said = [message for message in log.messages if "`custom.regions.north` has no land" in message]
+    assert len(said) == 1 and "the products of this region will be NaN" in said[0]
+    made = store.open_store(tasks.ReferenceCalendar(region="north", calendar="noleap").out_reference().path)
+    assert dict(made.sizes) == {"time": 10950, "lat": 2, "lon": 10}
+    assert not made.tasmax.notnull().any()
+
+
+def test_a_reference_that_opens_and_cannot_be_read_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+
+    def damaged(found: xr.Dataset) -> bool:
+        raise RuntimeError("NetCDF: HDF error")
+
+    monkeypatch.setattr("espo_luigi.tasks.land.holds_land", damaged)
+    fails(tasks.RefDefault(region="south"))
+    assert "`custom.regions.south`: the reference cannot be read there (NetCDF: HDF error)" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_of_the_reference_only_the_file_with_the_first_day_is_opened(
+    own_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = xr.open_dataset
+    monkeypatch.setattr(
+        xr, "open_dataset", lambda path, **keywords: opened.append(Path(path).name) or real(path, **keywords)
+    )
+    for region in ("south", "middle", "north"):
+        tasks.RefDefault(region=region).check()
+    tasks.OffDiagRefProp(diag_domain="Highland").check()
+    # Once to see how it is stored, once to open it.
+    assert opened == ["tasmax_day_Demo-Land_reference_19910101-20201231.nc"] * 2
 
 
 def test_unknown_units_name_the_variable_and_what_is_expected(own_raw: Path, log: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from espo_luigi.demo import ensure_demo
 from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
 
-# Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows whose boundaries fall inside chunks of
+# Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
 # 4 rows or on them, 10 columns in chunks of 3, 40 years in chunks of 4.
 LATITUDES = {"south": (45.0, 45.75), "middle": (45.75, 47.0), "north": (47.0, 48.0)}
 REGIONS = {

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import luigi
+import numpy as np
 import pytest
+import xarray as xr
 import yaml
 
-from espo_luigi import tasks
+from espo_luigi import store, tasks
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.worker import walk
 from espo_luigi.errors import ParameterError, UnknownPathError
@@ -160,6 +162,17 @@ def test_resources_can_be_set_beside_the_rule_in_luigi_cfg(folder: Path) -> None
         assert task.allocation == Resources(3, 12, "120GB", "1000")
     finally:
         configuration.remove_section("Train")
+
+
+@pytest.mark.parametrize("rule", ["ConcatDiagRefProp", "ConcatenationDiag"])
+def test_properties_of_bands_of_different_heights_become_one_store(rule: str, folder: Path) -> None:
+    def band(south: float, rows: int) -> xr.Dataset:
+        grid = {"lat": south + 0.25 * np.arange(rows), "lon": np.arange(10.0)}
+        return xr.DataArray(np.ones((rows, 10)), grid, name="mean-pr").to_dataset().chunk()
+
+    whole = example(getattr(tasks, rule)).compute([band(45.0, 3), band(45.75, 7), band(47.5, 2)])
+    assert whole["mean-pr"].chunks == ((4, 4, 4), (9, 1))
+    store.write_store(whole, folder / "whole.zarr", store.Marker(rule, {}))
 
 
 def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list[Path]]) -> None:

@@ -137,6 +137,29 @@ def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
     assert not _runs(job)
 
 
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_command_that_is_stopped_says_so_without_a_traceback(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    (tmp_path / "luigi.cfg").write_text("[core]\nlog_level = WARNING\n[espo]\nworkdir = work\n")
+    luigi_command = Path(sys.executable).parent / "luigi"
+    command = [luigi_command, "--module", "toy_tasks", "Sleep", "--n", "60", "--folder", ".", "--local-scheduler"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A terminal sends Ctrl-C to all processes of the command.
+    os.killpg(driver.pid, signum) if signum == signal.SIGINT else driver.send_signal(signum)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == code, errors
+    assert f"Stopped ({signum.name})" in errors
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors
+    assert "out of memory" not in errors
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -164,4 +187,4 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     local.stop(task)
     thread.join(30)
     assert not thread.is_alive()
-    assert "stopped by signal" in str(failures[0])
+    assert "stopped with the run" in str(failures[0])

@@ -29,7 +29,7 @@ from luigi.task import Task
 
 from espo_luigi.engine.engines import close_engines, engine
 from espo_luigi.engine.remote import PatientScheduler
-from espo_luigi.engine.run import Run, checked_graph
+from espo_luigi.engine.run import Run, checked_graph, places_of
 from espo_luigi.engine.scheduler import LinearScheduler
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.signals import Stopped, end_quietly
@@ -213,6 +213,9 @@ class EspoWorker(luigi.worker.Worker):
         with _signals():
             succeeded = super().run()
         self._run_of_tasks.report()
+        if all(status == DONE for _, status, _ in self._add_task_history):
+            places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
+            logger.info("Nothing to do: what was asked for is there already: %s", places)
         return bool(succeeded)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:

@@ -52,6 +52,19 @@ def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Pa
     assert (tmp_path / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
 
 
+def test_a_run_with_nothing_to_do_says_so_and_where_the_results_are(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    one, two = (toy_tasks.Count(n=n, folder=str(tmp_path)) for n in (10, 11))
+    run(one)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    paths = f"{tmp_path / 'count-10.txt'} {tmp_path / 'count-11.txt'}"
+    assert f"Nothing to do: what was asked for is there already: {paths}" in log.text
+
+
 def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_others(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
+from espo_luigi.engine.signals import end_quietly
 from espo_luigi.errors import EspoError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the process's exit code."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not any([_has_no_reader(stream) for stream in (sys.stdout, sys.stderr)]):
+            raise
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt as interrupt:
+        end_quietly(interrupt)
+        raise
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except EspoError as error:
         print(f"espo: {error}", file=sys.stderr)
         return 1
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Whether nobody reads `stream` any more (`espo rules | head`); it then goes nowhere, its buffered text, too."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

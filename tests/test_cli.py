@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from espo_luigi import cli
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -32,11 +35,37 @@ def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
     assert "{sim_id}+{region}+{var}+training.zarr" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])
+def test_a_reader_that_goes_away_ends_the_command_quietly(folder: Path, arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "espo_luigi.cli", *arguments]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, cwd=folder, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_broken_pipe_that_is_not_the_readers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_options: object) -> int:
+        raise BrokenPipeError("a connection of the work itself")
+
+    monkeypatch.setattr(cli, "_rules", broken)
+    with pytest.raises(BrokenPipeError, match="of the work itself"):
+        cli.main(["rules"])
+
+
 def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder: Path) -> None:
     wanted = folder / "espo-demo" / "final" / "reference" / "Demo-Land+south+noleap.zarr"
     done = espo(folder, "make", str(wanted))
     assert done.returncode == 0, done.stderr
     assert (wanted / "zarr.json").exists()
+    again = espo(folder, "make", str(wanted))
+    assert again.returncode == 0, again.stderr
+    assert f"Nothing to do: what was asked for is there already: {wanted}" in again.stderr
     table = espo(folder, "tasks").stdout
     assert [line.split()[0] for line in table.splitlines()] == ["rule", "RefDefault", "ReferenceCalendar"]
 

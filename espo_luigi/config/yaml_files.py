@@ -146,11 +146,26 @@ def _kind(node: yaml.Node) -> str:
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 
-def merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings deeply: where both hold a mapping, key by key; anything else of `then` replaces `first`."""
+# Checks and flags stand here by name, and `null` is a name's value: "without arguments".
+_CHECKS = {"flags", "cfchecks", "missing"}
+
+
+def merge(first: Mapping[str, Any], then: Mapping[str, Any], at: KeyPath = ()) -> dict[str, Any]:
+    """Merge two mappings, which are at `at`, deeply: where both hold a mapping, key by key.
+
+    Anything else of `then` replaces `first`, and `null` takes what `first` has away.
+    """
     merged = dict(first)
     for key, value in then.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value, (*at, key))
+        elif value is None and old is not None and not _may_be_null(at):
+            del merged[key]
+        else:
+            merged[key] = value
     return merged
+
+
+def _may_be_null(at: KeyPath) -> bool:
+    return at[:1] == ("health_checks",) and not _CHECKS.isdisjoint(at)

@@ -84,7 +84,12 @@ class LocalEngine:
             for stale in (files.result, files.heartbeat):
                 stale.unlink(missing_ok=True)
             self._wait(task, files, self._start(task, files))
-        return seconds_of(checked_result(task, files))
+        try:
+            return seconds_of(checked_result(task, files))
+        except JobError:
+            if not self._stopping:
+                raise
+            raise JobError(f"{task.label()}: stopped with the run; log: {files.log}") from None
 
     def stop(self, task: SlurmTask) -> None:
         """Terminate the job of `task`, if it runs, and start no other."""
@@ -95,6 +100,7 @@ class LocalEngine:
 
     def detach(self) -> None:
         """End like `close`: a job here cannot outlive its driver."""
+        self._stopping = True
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from luigi.task import Task
+from luigi.task import Task, flatten
 
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError
@@ -127,3 +127,10 @@ def _in_one_line(label: str, reason: str) -> str:
     """Return the first line of our own errors, which names the task; of any other, the task and its last line."""
     lines = reason.strip().splitlines() or [""]
     return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]
+
+
+def places_of(task: Task) -> list[str]:
+    """Return where the results of `task` are: the folder that it names itself, or its outputs that are there."""
+    if folder := getattr(task, "results_folder", None):
+        return [str(folder)]
+    return [str(target.path) for target in flatten(task.output()) if hasattr(target, "path") and target.exists()]

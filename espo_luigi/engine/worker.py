@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import luigi.interface
 import luigi.worker
+from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
@@ -28,9 +29,10 @@ from luigi.task import Task
 
 from espo_luigi.engine.engines import close_engines, engine
 from espo_luigi.engine.remote import PatientScheduler
-from espo_luigi.engine.run import Run, checked_graph
+from espo_luigi.engine.run import Run, checked_graph, places_of
 from espo_luigi.engine.scheduler import LinearScheduler
 from espo_luigi.engine.settings import settings
+from espo_luigi.engine.signals import Stopped, end_quietly
 from espo_luigi.engine.task import SlurmTask
 from espo_luigi.errors import EspoError
 
@@ -211,6 +213,9 @@ class EspoWorker(luigi.worker.Worker):
         with _signals():
             succeeded = super().run()
         self._run_of_tasks.report()
+        if all(status == DONE for _, status, _ in self._add_task_history):
+            places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
+            logger.info("Nothing to do: what was asked for is there already: %s", places)
         return bool(succeeded)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
@@ -220,6 +225,8 @@ class EspoWorker(luigi.worker.Worker):
             self._running_tasks.clear()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
+        if isinstance(error, KeyboardInterrupt):
+            _say_stopped(error)
         return False
 
     def _generate_worker_id(self, worker_info: Any) -> str:
@@ -240,7 +247,15 @@ class EspoWorker(luigi.worker.Worker):
         )
 
 
-class Detach(KeyboardInterrupt):
+def _say_stopped(interrupt: KeyboardInterrupt) -> None:
+    """Say that the run was stopped; where Luigi's command runs it, end that without a traceback."""
+    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
+    logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
+    if CmdlineParser.get_instance() is not None:
+        end_quietly(interrupt)
+
+
+class Detach(Stopped):
     """The terminal is gone: the driver ends, and its jobs are left to the next one."""
 
 
@@ -252,7 +267,7 @@ def _signals() -> Iterator[None]:
         return
 
     def stop(signum: int, _frame: object) -> None:
-        raise Detach if signum == signal.SIGHUP else KeyboardInterrupt
+        raise (Detach if signum == signal.SIGHUP else Stopped)(signum)
 
     # nohup has SIGHUP ignored, and means it.
     wanted = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is not signal.SIG_IGN]

@@ -265,7 +265,8 @@ def settle_ties(training: Training) -> np.ndarray:
     """Return the factors to search: where quantiles of a day are equal, all get the one that scipy would find.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
-    is built in the cells that have such points with different factors, which takes about 10 ms each.
+    is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of
+    `scipy.interpolate.griddata` up to scipy 1.17, whatever is installed: no number depends on that.
     """
     factors, quantiles = training.factors, training.historical_quantiles
     tied = [index for index in range(len(factors)) if _has_ties(factors[index], quantiles[index])]

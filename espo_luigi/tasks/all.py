@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import luigi
 
@@ -33,9 +34,14 @@ class All(luigi.WrapperTask):
         if config.diagnostics is not None:
             yield from self._stage_2024()
 
+    @property
+    def results_folder(self) -> Path:
+        """Where all that is kept lies."""
+        return context().config.paths.final
+
     def run(self) -> None:
         """Say where the results are."""
-        logger.info("Everything is done; the results are in %s", context().config.paths.final)
+        logger.info("Everything is done; the results are in %s", self.results_folder)
 
     def _stage_2024(self) -> Iterator[luigi.Task]:
         yield ConcatDiagRefProp()

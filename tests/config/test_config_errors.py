@@ -113,6 +113,25 @@ def test_regions_that_overlap_or_leave_a_gap_are_named_with_their_bounds(
     assert f"`custom.regions.south` and `custom.regions.north` {expected}" in text
 
 
+def test_null_for_a_name_that_no_earlier_file_has_is_an_error(load_with: Any) -> None:
+    assert "`off-diag.domains.Utte` (" in (text := message(load_with, "off-diag: {domains: {Utte: null}}"))
+    assert "got None (nothing), expected a mapping" in text
+
+
+def test_a_region_that_was_removed_and_still_hosts_a_domain_is_named(load_with: Any) -> None:
+    text = message(load_with, "custom: {regions: {south: null}}")
+    assert "`off-diag.steps.ref.domain.Ute`: got 'south', expected one of north" in text
+
+
+def test_a_required_key_that_was_removed_is_missing_where_it_was_removed(load_with: Any, tmp_path: Path) -> None:
+    text = message(load_with, "custom: {ref_period: null}")
+    assert f"`custom.ref_period` ({tmp_path / 'change0.yml'}, line 1): this key is missing." in text
+
+
+def test_taking_all_regions_away_is_an_error(load_with: Any) -> None:
+    assert "`custom.regions`" in message(load_with, "custom: {regions: {south: null, north: null}}")
+
+
 def test_regions_of_different_longitudes_need_not_meet(load_with: Any) -> None:
     config = load_with("custom: {regions: {west: {lon_bnds: [-100, -80], lat_bnds: [30, 48]}}}")
     assert list(config.custom.regions) == ["south", "north", "west"]

@@ -56,6 +56,60 @@ def test_null_removes_a_key_of_an_earlier_file(load_with: Any) -> None:
     assert load_with(change).extraction.simulation.search_data_catalogs.restrict_members is None
 
 
+def test_null_removes_a_named_region_of_an_earlier_file(load_with: Any) -> None:
+    config = load_with("custom: {regions: {north: null}}")
+    assert list(config.custom.regions) == ["south"]
+
+
+def test_null_removes_a_domain_and_the_hosts_that_steps_still_name_for_it_do_not_matter(load_with: Any) -> None:
+    other = "{lat_bnds: [45.5, 46.5], lon_bnds: [-70, -65]}"
+    added = (
+        f"off-diag: {{domains: {{Cree: {other}}}, steps: "
+        + "{"
+        + "".join(
+            f"{step}: {{domain: {{Cree: {host}}}}}, "
+            for step, host in (("ref", "south"), ("sim", "south"), ("scen", "NAM"))
+        )
+        + "}}"
+    )
+    config = load_with(added, "off-diag: {domains: {Ute: null}}")
+    assert list(config.off_diag.domains) == ["Cree"]
+    assert {name: dict(step.domain) for name, step in config.off_diag.steps.items()} == {
+        "ref": {"Cree": "south"}, "sim": {"Cree": "south"}, "scen": {"Cree": "NAM"}
+    }  # fmt: skip
+
+
+def test_null_for_the_last_domain_leaves_no_diagnostics_of_domains(load_with: Any) -> None:
+    assert load_with("off-diag: {domains: {Ute: null}}").off_diag.domains == {}
+
+
+def test_what_null_removed_can_be_given_anew(load_with: Any) -> None:
+    north = "{lon_bnds: [-80, -60], lat_bnds: [47.05, 49]}"
+    config = load_with("custom: {regions: {north: null}}", f"custom: {{regions: {{north: {north}}}}}")
+    assert config.custom.regions["north"].lat_bnds == (47.05, 49)
+    assert config.custom.regions["north"].tile_buffer == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("custom: {stack_drop_nans: false}", "custom: {stack_drop_nans: null}"),
+        ("custom: {regions: {south: {tile_buffer: 2}}}", "custom: {regions: {south: {tile_buffer: null}}}"),
+        ("custom: {working_chunks: {lat: 1}}", "custom: {working_chunks: null}"),
+        ("clean_up: {xscen_clean_up: {round_var: {pr: 5}}}", "clean_up: {xscen_clean_up: {round_var: {pr: null}}}"),
+    ],
+)
+def test_null_gives_a_key_its_default_again(load_with: Any, first: str, then: str) -> None:
+    assert load_with(first).hash != load_with().hash
+    assert load_with(first, then).hash == load_with().hash
+
+
+def test_null_for_a_flag_takes_its_arguments_away_and_not_the_check(load_with: Any) -> None:
+    first = "health_checks: {flags: {pr: {very_large_precipitation_events: {thresh: 300 mm d-1}}}}"
+    then = "health_checks: {flags: {pr: {very_large_precipitation_events: }}}"
+    assert load_with(first, then).health_checks["flags"] == {"pr": {"very_large_precipitation_events": {}}}
+
+
 def test_anchors_and_merge_keys_are_resolved_with_own_keys_first(load_with: Any) -> None:
     config = load_with(
         """

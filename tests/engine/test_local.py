@@ -52,6 +52,19 @@ def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Pa
     assert (tmp_path / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
 
 
+def test_a_run_with_nothing_to_do_says_so_and_where_the_results_are(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    one, two = (toy_tasks.Count(n=n, folder=str(tmp_path)) for n in (10, 11))
+    run(one)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    paths = f"{tmp_path / 'count-10.txt'} {tmp_path / 'count-11.txt'}"
+    assert f"Nothing to do: what was asked for is there already: {paths}" in log.text
+
+
 def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_others(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +150,29 @@ def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
     assert not _runs(job)
 
 
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_command_that_is_stopped_says_so_without_a_traceback(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    (tmp_path / "luigi.cfg").write_text("[core]\nlog_level = WARNING\n[espo]\nworkdir = work\n")
+    luigi_command = Path(sys.executable).parent / "luigi"
+    command = [luigi_command, "--module", "toy_tasks", "Sleep", "--n", "60", "--folder", ".", "--local-scheduler"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A terminal sends Ctrl-C to all processes of the command.
+    os.killpg(driver.pid, signum) if signum == signal.SIGINT else driver.send_signal(signum)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == code, errors
+    assert f"Stopped ({signum.name})" in errors
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors
+    assert "out of memory" not in errors
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -164,4 +200,4 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     local.stop(task)
     thread.join(30)
     assert not thread.is_alive()
-    assert "stopped by signal" in str(failures[0])
+    assert "stopped with the run" in str(failures[0])

@@ -33,7 +33,7 @@ class Driver:
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.environ = cluster.environ | {"PYTHONPATH": str(HERE)}
+        self.environ = cluster.environ | {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
         (folder / "luigi.cfg").write_text(
             "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
             "[espo]\nengine = slurm\nworkdir = work\n"
@@ -126,6 +126,8 @@ def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver, s
         process.send_signal(signum)
         _, errors = process.communicate(timeout=60)
         assert "3 job(s) cancelled" in errors
+        assert "Traceback" not in errors
+        assert process.returncode == {signal.SIGINT: -signal.SIGINT, signal.SIGTERM: 143}[signum]
         deadline = time.monotonic() + 20
         while driver.jobs() != ["foreign"]:
             assert time.monotonic() < deadline, driver.jobs()
@@ -141,6 +143,8 @@ def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(d
     _, errors = process.communicate(timeout=60)
     assert "Detached: the jobs go on" in errors
     assert "cancelled" not in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 129
     process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

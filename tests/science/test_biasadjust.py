@@ -19,7 +19,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science import biasadjust, xsdba_path
 from espo_luigi.science.units import convert_to
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[1] / "data"
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 TRAINING_ARGS: dict[str, dict[str, Any]] = {
     "tasmax": {
@@ -68,8 +68,6 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def golden(variable: str, engine: str) -> Golden:
-    if not DATA.is_dir():
-        pytest.skip(f"no golden data at {DATA}")
     opened = {
         name: xr.open_dataset(DATA / file)[variable].rename(location="loc").drop_vars("loc").load()
         for name, file in (("reference", "ahccd_1950-2013.nc"), ("simulation", "CanESM2_1950-2100.nc"))

@@ -15,7 +15,7 @@ import xsdba.properties
 from espo_luigi.errors import DataError
 from espo_luigi.science.diagnostics import cut_domain, heatmap, improvement, measures, properties
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "CanESM2_1950-2100.nc"
+DATA = Path(__file__).parents[1] / "data" / "CanESM2_1950-2100.nc"
 SECONDS = 86400
 DRY, WET = {"op": "<", "thresh": "1 mm d-1"}, "1 mm d-1"
 
@@ -226,7 +226,6 @@ def test_a_threshold_that_cannot_be_compared_is_an_error(series):
         properties(series, definitions=wrong, period=PERIOD, to_level="x")
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
 def test_real_stations_have_the_properties_that_xsdba_gives():
     with xr.open_dataset(DATA) as stations:
         ds = stations.sel(time=slice("1991", "2020")).drop_vars("location").load()

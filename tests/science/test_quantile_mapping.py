@@ -13,6 +13,7 @@ import xarray as xr
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.spatial import cKDTree
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import compiled, quantile_kernels
@@ -87,7 +88,10 @@ def by_xsdba(request: pytest.FixtureRequest) -> dict[str, Any]:
     group = xsdba.Grouper("time.dayofyear", WINDOW)
     trained = xsdba.DetrendedQuantileMapping.train(reference, historical, nquantiles=20, kind=kind, group=group)
     loess = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube")
-    scenario = trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=loess)
+    with pytest.MonkeyPatch.context() as patch:
+        # From scipy 1.18 on, griddata takes a tree of smaller leaves, which chooses otherwise among equal quantiles.
+        patch.setattr("scipy.interpolate._ndgriddata.KDTree", cKDTree, raising=False)
+        scenario = trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=loess)
     training = [trained.ds[name].transpose("loc", "dayofyear", ...).values for name in ("af", "hist_q", "scaling")]
     return {
         "kind": kind,

@@ -18,7 +18,7 @@ from espo_luigi.science.regrid import Stage, apply_weights, cascade, regrid
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "data" / "golden"
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 ESMF = {"method": "bilinear", "extrap_method": "inverse_dist", "locstream_out": True, "reuse_weights": False}
 # The bounds of ESPO-G's configuration; the sizes that they must give are 172 × 75 and 344 × 150.
 REG1 = {"lon0_b": 179.05, "lon1_b": 351.2, "d_lon": 1, "lat0_b": 9, "lat1_b": 84, "d_lat": 1}
@@ -36,10 +36,7 @@ SMALL_CASCADE = {
 
 
 def golden(name: str) -> xr.Dataset:
-    path = GOLDEN / name
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there: the shared data folder is needed beside the project")
-    return xr.open_dataset(path).load()
+    return xr.open_dataset(GOLDEN / name).load()
 
 
 def simulation(chunks: dict[str, int] | None = None) -> xr.Dataset:

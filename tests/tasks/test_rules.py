@@ -11,6 +11,7 @@ import yaml
 
 from espo_luigi import store, tasks
 from espo_luigi.cluster.resources import Resources
+from espo_luigi.engine.run import places_of
 from espo_luigi.engine.worker import walk
 from espo_luigi.errors import ParameterError, UnknownPathError
 from espo_luigi.tasks.base import EspoTask
@@ -91,6 +92,10 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
     }
     assert wanted <= {str(target) for target in task.output()}
     assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
+
+
+def test_the_results_of_the_default_target_are_in_the_folder_of_what_is_kept(folder: Path) -> None:
+    assert places_of(tasks.All()) == [str(folder / "final")]
 
 
 def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:
@@ -189,5 +194,5 @@ def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list
 
     forget()
     whole = tasks.ConcatenationFinal(sim_id=next(iter(context().simulations)))
-    assert [task.region for task in whole.requires()] == ["middle", "south"]
+    assert {task.region for task in whole.requires()} == {"middle", "south"}
     assert [bound().task.region for bound in whole.in_regions] == ["south", "middle"]

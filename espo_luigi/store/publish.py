@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +25,9 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
 _FSYNC_THREADS = 8
+
+# What has to hold before anything gets its final name. Not a context variable: other threads of the job publish, too.
+_checks: list[Callable[[], None]] = []
 
 _ADVICE = {
     errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
@@ -205,6 +208,16 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def publishing_after(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each store that this process publishes in the block; what it raises, stops that."""
+    _checks.append(check)
+    try:
+        yield
+    finally:
+        _checks.remove(check)
+
+
+@contextlib.contextmanager
 def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
     """Yield a partial to write; publish it as `path` when the block ends well, delete it when it does not.
 
@@ -219,6 +232,8 @@ def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
         sweep_partials(path)
         try:
             yield partial
+            for check in list(_checks):
+                check()
             publish(partial, path)
             sweep_partials(path, published=True)
         except BaseException:

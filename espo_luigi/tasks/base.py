@@ -6,6 +6,7 @@ import difflib
 import importlib.metadata
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,6 +162,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 if store.is_complete(path):
                     logger.debug("Deleting %s: no task of this run needs it any more", path)
                     store.remove(path)
+
+    @classmethod
+    def exclusive_folders(cls) -> tuple[Path, ...]:
+        """Return the folders of temporary and final files: two runs would delete what the other one reads."""
+        paths = context().config.paths
+        return paths.tmpdir, paths.final
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
+        return store.unchanged(self._input_paths())
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""

@@ -205,6 +205,9 @@ class EspoWorker(luigi.worker.Worker):
                 keywords["status"] = RUNNING
             elif self._run_of_tasks.has_failed(task_id):
                 keywords["status"] = FAILED
+            elif task_id in self._ended_well:
+                # Done, and then its output went: luigi's scheduler does not believe "pending" so soon after "done".
+                self._disabled.add(task_id)
         (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
         if task_id in self._disabled:
             self._disabled.discard(task_id)

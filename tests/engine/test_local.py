@@ -71,6 +71,37 @@ def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pyt
     assert "ended without a result" in log.text
 
 
+def test_a_task_whose_input_went_while_it_worked_has_it_made_again_and_is_tried_again(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=10, folder=str(tmp_path), times=2))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-10.txt").read_text() == "45"
+    assert (tmp_path / "starts").read_text().split() == ["start"] * 3
+    assert "InputChangedError: the input is gone" in log.text
+    assert "[2/2] Bereft n=10" in log.text
+
+
+def test_an_input_that_changes_each_time_is_a_failure_in_the_end(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=11, folder=str(tmp_path), times=99, removes=False))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert len((tmp_path / "starts").read_text().split()) == 4
+    assert json.loads(next(own_workdir.glob("jobs/Bereft/*.result.json")).read_text())["outcome"] == "input"
+    assert "1 of 2 tasks done, 1 failed" in log.text
+
+
+def test_a_task_whose_input_is_gone_before_it_starts_has_it_made_again(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Robbed(n=12, folder=str(tmp_path), times=0))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-12.txt").read_text() == "66"
+    assert "Unfulfilled dependency at run time" in log.text
+    assert "Traceback" not in log.text
+
+
 def test_sizing_that_does_not_divide_stops_the_run_before_anything_starts(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import logging
 import os
+import re
 import shutil
 import socket
 import time
@@ -49,10 +50,10 @@ def partial_path(path: Path) -> Path:
     return path.parent / f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
 
 
-def _is_abandoned(partial: Path, name: str) -> bool:
-    """Whether the process that wrote this partial is dead, as far as this host can know, or long silent."""
-    host, _, pid = partial.name.removeprefix(f".{name}.").rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+def is_abandoned(partial: Path) -> bool:
+    """Whether the process that made this partial is dead, as far as this host can know, or long silent."""
+    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+\.partial$", partial.name)
+    if here is not None and not Path(f"/proc/{here[1]}").exists():
         return True
     age_hours = (time.time() - partial.stat().st_mtime) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
@@ -74,7 +75,7 @@ def sweep_partials(path: Path, *, published: bool = False) -> None:
             continue
         partial = Path(entry.path)
         with contextlib.suppress(OSError):
-            if _is_abandoned(partial, path.name) or (published and _is_elsewhere(partial, path.name)):
+            if is_abandoned(partial) or (published and _is_elsewhere(partial, path.name)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 delete(partial)
 

@@ -156,12 +156,14 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
-        for name, port in ports_of(type(self), OutputPort):
-            if port.is_temporary and not settings().keep_temporary:
-                path = getattr(self, name)().path
-                if store.is_complete(path):
-                    logger.debug("Deleting %s: no task of this run needs it any more", path)
-                    store.remove(path)
+        for path in () if settings().keep_temporary else self.temporary_paths():
+            if store.is_complete(path):
+                logger.debug("Deleting %s: no task needs it any more", path)
+                store.remove(path)
+
+    def temporary_paths(self) -> list[Path]:
+        """Return the paths of the temporary outputs, whether they are there or not."""
+        return [getattr(self, name)().path for name, port in ports_of(type(self), OutputPort) if port.is_temporary]
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:

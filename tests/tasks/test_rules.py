@@ -10,7 +10,8 @@ import yaml
 from espo_luigi import tasks
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.worker import walk
-from espo_luigi.errors import ParameterError, UnknownPathError
+from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
+from espo_luigi.ports import InputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.make import rules, task_for
@@ -89,6 +90,15 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
     }
     assert wanted <= {str(target) for target in task.output()}
     assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
+
+
+@pytest.mark.parametrize("name", tasks.__all__)
+def test_every_rule_with_inputs_is_guarded_against_their_going(name: str, folder: Path) -> None:
+    rule = getattr(tasks, name)
+    if rule not in rules() or not list(ports_of(rule, InputPort)):
+        return
+    with pytest.raises(InputChangedError, match=rf"the input {folder}/.* it was missing"), example(rule).guarded():
+        pytest.fail("the work has begun")
 
 
 def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:

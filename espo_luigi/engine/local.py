@@ -90,7 +90,10 @@ class LocalEngine:
             child.signal(signal.SIGTERM)
 
     def detach(self) -> None:
-        """End like `close`: a job here cannot outlive its driver."""
+        """Stop the jobs, and end: one here cannot outlive its driver."""
+        self._stopping = True
+        for child in list(self._children.values()):
+            child.signal(signal.SIGTERM)
         self.close()
 
     def close(self) -> None:

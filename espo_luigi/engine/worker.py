@@ -29,7 +29,7 @@ from luigi.task import Task
 from espo_luigi.cluster.lock import SecondDriverError
 from espo_luigi.engine.engines import close_engines, engine, hold_folders
 from espo_luigi.engine.remote import PatientScheduler
-from espo_luigi.engine.run import Run, checked_graph
+from espo_luigi.engine.run import Graph, Run, checked_graph
 from espo_luigi.engine.scheduler import LinearScheduler
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
@@ -150,16 +150,8 @@ class EspoWorker(luigi.worker.Worker):
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
-        if self._is_running:
-            return self._add_again(task)
         try:
-            graph = checked_graph(task)
-            jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
-            if jobs and not task.complete():
-                # A second driver, or a value that Slurm cannot take, is refused before the scheduler hears of it. A
-                # driver that has nothing to run is not: it only reads.
-                hold_folders(_exclusive_folders(jobs))
-                engine(settings().engine).check(jobs)
+            graph = self._checked(task)
         except EspoError as error:
             logger.error("Nothing was started: %s", error)
             self._refused = True
@@ -167,23 +159,29 @@ class EspoWorker(luigi.worker.Worker):
             self._add_task_history.append((task, UNKNOWN, False))
             self.add_succeeded = False
             return False
-        self._look_for_disabled()
         known = len(self._add_task_history)
-        succeeded = super().add(task, multiprocess, processes)
-        self._run_of_tasks.planned(task, graph, self._announced_pending(known))
+        if self._is_running:  # what a task needs that found it gone, or thought of it late
+            with self._announcing_what_is_known():
+                succeeded = super().add(task)
+            self._run_of_tasks.planned_again(graph, self._announced_pending(known))
+        else:
+            self._look_for_disabled()
+            succeeded = super().add(task, multiprocess, processes)
+            self._run_of_tasks.planned(task, graph, self._announced_pending(known))
         return bool(succeeded)
+
+    def _checked(self, task: Task) -> Graph:
+        """Return the graph below `task`. A second driver, or what cannot run, is refused before luigi hears of it."""
+        graph = checked_graph(task)
+        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+        if jobs and not task.complete():  # who has nothing to run only reads, and is not refused
+            hold_folders(_exclusive_folders(jobs))
+            engine(settings().engine).check(jobs)
+        return graph
 
     def _announced_pending(self, known: int) -> dict[str, bool]:
         announced = self._add_task_history[known:]
         return {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
-
-    def _add_again(self, task: Task) -> bool:
-        """Look once more at what a task needs that found it gone."""
-        known = len(self._add_task_history)
-        with self._announcing_what_is_known():
-            succeeded = super().add(task)
-        self._run_of_tasks.planned_again(checked_graph(task), self._announced_pending(known))
-        return bool(succeeded)
 
     @contextmanager
     def _announcing_what_is_known(self) -> Iterator[None]:

@@ -81,7 +81,7 @@ class DriverLock:
 
     def _write(self) -> None:
         # Where it was started is for people; it is not what tells this driver from another.
-        write_atomically(self.path, json.dumps({**self._mine, "started_in": os.environ.get("PWD", "")}))
+        write_atomically(self.path, json.dumps({**self._mine, "started_in": _working_folder()}))
 
     def _is_mine(self, holder: dict[str, Any]) -> bool:
         return all(holder.get(key) == value for key, value in self._mine.items())
@@ -160,6 +160,13 @@ def _refreshed(lock: DriverLock) -> bool:
     except OSError as error:
         logger.warning("trouble with %s, going on: %s", lock.path, error)
         return True
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _started_in(holder: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -79,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
         stop = commands.add_parser(how, help=text + " (folder: [espo] workdir of luigi.cfg)")
         stop.set_defaults(run=_stop, how=how)
 
+    clean = commands.add_parser(
+        "clean", help="list temporary stores that nothing needs any more, and what killed runs have left half done"
+    )
+    clean.add_argument("--yes", action="store_true", help="delete them; refused while a driver works there")
+    clean.set_defaults(run=_clean)
+
     tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
     tasks.set_defaults(run=_tasks)
     return parser
@@ -129,6 +136,20 @@ def _rules(_options: argparse.Namespace) -> int:
         print(f"{rule.__name__}: {(rule.__doc__ or '').splitlines()[0]}")
         for name, template in template_of(rule).items():
             print(f"    {name}  {template}")
+    return 0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from espo_luigi.tasks import clean
+
+    with clean.alone() if options.yes else nullcontext():
+        found = clean.leftovers()
+        for one in found:
+            print(f"{one.size_bytes:>16,}  {one.path}")
+            if options.yes:
+                clean.delete(one)
+    total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
+    print(f"{total} {'deleted' if options.yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
     return 0
 
 

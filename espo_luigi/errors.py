@@ -34,6 +34,10 @@ class StoreError(EspoError):
     """A store cannot be written, published or read."""
 
 
+class InputChangedError(StoreError):
+    """A store that a job reads was removed or replaced while it worked: tried again, as often as makes sense."""
+
+
 class SizingError(EspoError):
     """Requested resources that contradict each other or exceed what there is."""
 
@@ -44,6 +48,10 @@ class SubmissionError(EspoError):
 
 class JobError(EspoError):
     """A job that ran and did not succeed."""
+
+
+class JobInputError(JobError):
+    """A job that found an input gone or replaced: worth another try, once the input is there again."""
 
 
 class UnknownPathError(EspoError):

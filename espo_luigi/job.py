@@ -35,7 +35,7 @@ from espo_luigi.cluster.session import dask_session, limit_thread_pools
 from espo_luigi.engine.jobfile import write_json
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
-from espo_luigi.errors import EspoError, SizingError
+from espo_luigi.errors import EspoError, InputChangedError, SizingError
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -98,7 +98,7 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         _work(order, monitor)
     except EspoError as error:
         logger.error("%s", error)
-        result |= {"outcome": "error", "exception": f"{type(error).__name__}: {error}"}
+        result |= {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
     except BaseException as error:
         logger.exception("The task failed")
         result |= {
@@ -119,6 +119,8 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(error: BaseException) -> str:
+    if isinstance(error, EspoError):
+        return "input" if isinstance(error, InputChangedError) else "error"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):
@@ -140,7 +142,8 @@ def _work(order: dict[str, Any], monitor: Monitor) -> None:
     with _alive(order), session as client, beating(monitor, partial(write_json, Path(order["heartbeat"]))):
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         logger.info("%s starts", task.label())
-        task.work()
+        with task.guarded():
+            task.work()
         logger.info("%s is done", task.label())
 
 

@@ -2,6 +2,9 @@
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,8 @@ import pytest
 
 from espo_luigi import job
 from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, headroom
-from espo_luigi.errors import SizingError
+from espo_luigi.engine.task import SlurmTask
+from espo_luigi.errors import InputChangedError, SizingError, StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +155,36 @@ def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"), [(MemoryError(), "memory"), (SystemExit("signal"), "stopped"), (ValueError(), "error")]
+    ("error", "outcome"),
+    [
+        (MemoryError(), "memory"),
+        (SystemExit("signal"), "stopped"),
+        (ValueError(), "error"),
+        (StoreError("no room"), "error"),
+        (InputChangedError("gone"), "input"),
+    ],
 )
-def test_only_too_little_memory_asks_for_more(error: BaseException, outcome: str) -> None:
+def test_only_too_little_memory_asks_for_more_and_only_another_input_for_the_same_again(
+    error: BaseException, outcome: str
+) -> None:
     assert job._outcome(error) == outcome
+
+
+def test_a_job_works_inside_its_tasks_guard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Guarded(SlurmTask):
+        uses_dask = False
+
+        @contextmanager
+        def guarded(self) -> Iterator[None]:
+            yield
+            raise InputChangedError("gone")
+
+        def work(self) -> None:
+            (tmp_path / "worked").touch()
+
+    monkeypatch.setattr(job, "rebuild_task", lambda order: Guarded())
+    resources = asdict(Resources())
+    order = {"resources": resources, "heartbeat": str(tmp_path / "beat"), "family": "Guarded", "parameters": {}}
+    result = job._run(order)
+    assert (tmp_path / "worked").exists()
+    assert (result["outcome"], result["exception"]) == ("input", "InputChangedError: gone")

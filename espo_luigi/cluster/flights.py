@@ -170,11 +170,11 @@ class Flight:
     @property
     def _has_failed(self) -> bool:
         # "stopped" is not among them: the signal may be a requeue's, so that Slurm has to say what became of the job.
-        return self.result is not None and self.result.get("outcome") in ("error", "memory")
+        return self.result is not None and self.result.get("outcome") in ("error", "input", "memory")
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
-            return Step.ENDED if self.result is not None and self.result.get("outcome") == "error" else Step.WAIT
+            return Step.ENDED if self.result is not None and self.result.get("outcome") != "memory" else Step.WAIT
         # It wrote its result and does not go: it would block the retry, or waste its allocation.
         if self.absent_since is not None:
             return Step.ENDED
@@ -229,7 +229,7 @@ class Flight:
     def failure(self, cause: Cause, words: str = "") -> Failure:
         """The end of a flight that is not tried again; `words` are Slurm's or Python's own, if any."""
         record = self.record
-        if cause is Cause.EXCEPTION:
+        if cause in (Cause.EXCEPTION, Cause.INPUT):
             words = str((self.result or {}).get("exception") or "")
         elif not words and self.row is not None:
             words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"

@@ -18,6 +18,7 @@ class Cause(enum.Enum):
     """Why a job did not succeed."""
 
     EXCEPTION = "exception"
+    INPUT = "input gone or replaced"
     MEMORY = "out of memory"
     TIMEOUT = "time limit"
     NODE = "node failed"
@@ -36,8 +37,21 @@ class Cause(enum.Enum):
     INTERNAL = "error in the driver"
 
 
-# Another try would end in the same way: wrong code, or somebody's decision.
-_FINAL = frozenset({Cause.EXCEPTION, Cause.CANCELLED, Cause.DEADLINE, Cause.REFUSED, Cause.HOPELESS, Cause.NO_OUTPUT})
+# Another try would end in the same way: wrong code, or somebody's decision. After INPUT, whoever knows what makes the
+# input has to see to it first, and asks again.
+_FINAL = frozenset(
+    {
+        Cause.EXCEPTION,
+        Cause.INPUT,
+        Cause.CANCELLED,
+        Cause.DEADLINE,
+        Cause.REFUSED,
+        Cause.HOPELESS,
+        Cause.NO_OUTPUT,
+    }
+)
+# A job's own word for its end, where that is an exception of Python.
+_BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT}
 # Not the job's fault: no attempt is charged.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
 
@@ -111,11 +125,12 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
     if phase is Phase.CANCELLED and not ending:
         return Cause.CANCELLED
-    return Cause.EXCEPTION if outcome == "error" else Cause.CRASHED
+    return _BY_OUTCOME.get(str(outcome), Cause.CRASHED)
 
 
 EXPLANATION: Mapping[Cause, str] = {
     Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
+    Cause.INPUT: "an input was not the one that it began with, and nothing was published",
     Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.cluster.lock import DriverLock
 from espo_luigi.cluster.records import read_json
 from espo_luigi.cluster.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.engine.forkserver import Child, ForkServer
 from espo_luigi.engine.jobfile import JobFiles, last_lines, seconds_of, write_order
-from espo_luigi.engine.settings import settings, state_dir
+from espo_luigi.engine.settings import settings
 from espo_luigi.engine.task import SlurmTask
-from espo_luigi.errors import JobError
+from espo_luigi.errors import JobError, JobInputError
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +53,6 @@ class LocalEngine:
 
     def __init__(self) -> None:
         chosen = settings()
-        # The Slurm engine's lock: the same jobs must not be run by both.
-        self._lock_of_driver = DriverLock(state_dir())
-        self._lock_of_driver.acquire()
         memory = parse_memory(chosen.local_memory) if chosen.local_memory else machine_memory() * 9 // 10
         self._slots = Slots(chosen.local_cpus or machine_cpus(), memory)
         self._server: ForkServer | None = None
@@ -99,17 +95,18 @@ class LocalEngine:
             child.signal(signal.SIGTERM)
 
     def detach(self) -> None:
-        """End like `close`: a job here cannot outlive its driver."""
+        """Stop the jobs, and end: one here cannot outlive its driver."""
         self._stopping = True
+        for child in list(self._children.values()):
+            child.signal(signal.SIGTERM)
         self.close()
 
     def close(self) -> None:
-        """End the process that starts the jobs, and let another driver work in this folder."""
+        """End the process that starts the jobs."""
         with self._lock:
             if self._server is not None:
                 self._server.close()
                 self._server = None
-        self._lock_of_driver.release()
 
     def _fit(self, task: SlurmTask) -> Resources:
         asked = task.allocation
@@ -152,7 +149,8 @@ def checked_result(task: SlurmTask, files: JobFiles) -> dict[str, Any]:
         tail = _tail(files.log)
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
-    raise JobError(f"{task.label()} failed: {why}{last_lines(tail)}\n  log: {files.log}")
+    kind = JobInputError if result is not None and result.get("outcome") == "input" else JobError
+    raise kind(f"{task.label()} failed: {why}{last_lines(tail)}\n  log: {files.log}")
 
 
 def _tail(log: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from luigi.task import Task, flatten
@@ -14,6 +14,8 @@ from espo_luigi.errors import EspoError
 
 logger = logging.getLogger(__name__)
 
+# How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
+INPUT_RETRIES = 3
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
 
@@ -41,16 +43,17 @@ class Run:
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
         self._roots: dict[str, Task] = {}
-        self._left_over: dict[str, Task] = {}
+        self._graph: Graph = {}
         self._open: set[str] = set()
         self._failed: set[str] = set()
-        self._done = 0
+        self._done: set[str] = set()
+        self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
 
     def report(self) -> None:
         """Say how the run ended: what failed, why, and where the logs are."""
         if self._failures:
-            logger.error("%d of %d tasks done, %d failed:", self._done, len(self._needs), len(self._failures))
+            logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
             for failure in self._failures.values():
                 logger.error("  %s", failure)
 
@@ -72,31 +75,61 @@ class Run:
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
         with self._lock:
-            for task_id, runnable in pending.items():
-                _, needs = graph.get(task_id, (None, ()))
-                (self._open if runnable else self._failed).add(task_id)
-                self._needs[task_id] = needs
-                for needed in needs:
-                    self._consumers[needed.task_id].add(task_id)
+            self._expect(graph, pending)
             self._roots[root.task_id] = root
-            self._left_over |= {task_id: task for task_id, (task, _) in graph.items()}
+            self._graph |= graph
+
+    def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of what has to be made again because a task that was to use it found it gone."""
+        with self._lock:
+            self._expect(graph, pending)
+            self._done -= pending.keys()
+
+    def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        for task_id, runnable in pending.items():
+            _, needs = graph.get(task_id, (None, ()))
+            (self._open if runnable else self._failed).add(task_id)
+            self._needs[task_id] = needs
+            for needed in needs:
+                self._consumers[needed.task_id].add(task_id)
+
+    def may_try_again(self, task: Task) -> bool:
+        """Whether `task`, which found an input gone or replaced, has a try left; it is used up by the question."""
+        with self._lock:
+            self._put_back[task.task_id] += 1
+            tries = self._put_back[task.task_id]
+        if tries <= INPUT_RETRIES:
+            logger.warning("%s: trying again, %d of %d, after what it needs", _named(task), tries, INPUT_RETRIES)
+        return tries <= INPUT_RETRIES
+
+    @property
+    def covers_everything(self) -> bool:
+        """Whether one of the roots says that no other task needs what its graph makes: only then anything is deleted.
+
+        What another run may still need is hours of work; it waits for such a run.
+        """
+        return any(getattr(root, "covers_everything", False) for root in self._roots.values())
+
+    def left_over(self) -> list[Task]:
+        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run."""
+        with self._lock:
+            return [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
 
     def release_left_over(self) -> None:
         """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
-        with self._lock:
-            left_over, self._left_over = self._left_over, {}
-            done_with = [task for task_id, task in left_over.items() if self._is_done_with(task_id)]
-        _release(done_with)
+        if self.covers_everything:
+            _release(self.left_over())
 
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
         """Take note that `task` ended, and release the outputs that it was the last to need."""
         with self._lock:
-            self._done += succeeded
+            if succeeded:
+                self._done.add(task.task_id)
             self._open.discard(task.task_id)
-            label = task.label() if isinstance(task, SlurmTask) else str(task)
+            label = _named(task)
             outcome = "done" if succeeded else "FAILED"
             seconds = getattr(task, "job_seconds", 0.0) or seconds
-            logger.info("[%d/%d] %s %s in %.1f s", self._done, len(self._needs), label, outcome, seconds)
+            logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)
                 self._failures[task.task_id] = _in_one_line(label, reason)
@@ -107,10 +140,15 @@ class Run:
             for needed in needs:
                 self._consumers[needed.task_id].discard(task.task_id)
             done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
-        _release(done_with)
+        if self.covers_everything:
+            _release(done_with)
 
     def _is_done_with(self, task_id: str) -> bool:
         return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+
+
+def _named(task: Task) -> str:
+    return task.label() if isinstance(task, SlurmTask) else str(task)
 
 
 def _release(tasks: Iterable[Task]) -> None:

@@ -17,6 +17,7 @@ from espo_luigi.cluster.commands import CommandSettings, SlurmCommands
 from espo_luigi.cluster.flights import Patience
 from espo_luigi.cluster.handles import JobRequest, Progress, Success
 from espo_luigi.cluster.jobs import JobManager
+from espo_luigi.cluster.policy import Cause
 from espo_luigi.cluster.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.cluster.resources import GIB, Resources, parse_memory, parse_time
 from espo_luigi.cluster.slurm import SlurmOptions, render_script, task_name
@@ -25,7 +26,7 @@ from espo_luigi.cluster.submitter import JobSettings, Submitter
 from espo_luigi.engine.jobfile import job_files, last_lines, seconds_of, write_order
 from espo_luigi.engine.settings import Settings, settings, state_dir
 from espo_luigi.engine.task import SLURM_NAMES, SlurmTask
-from espo_luigi.errors import ConfigurationError, JobError, SubmissionError
+from espo_luigi.errors import ConfigurationError, JobError, JobInputError, SubmissionError
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +217,8 @@ class SlurmEngine:
         if isinstance(outcome, Success):
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
-        raise JobError(outcome.message + last_lines(outcome.tail))
+        kind = JobInputError if outcome.cause is Cause.INPUT else JobError
+        raise kind(outcome.message + last_lines(outcome.tail))
 
     def _is_out(self, request: JobRequest) -> bool:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import luigi
@@ -35,6 +37,9 @@ class SlurmTask(luigi.Task):
     # Slurm options of this rule (names as in luigi.cfg's [slurm]), between the cluster's profile and luigi.cfg.
     slurm_default: ClassVar[Mapping[str, Any]] = {}
     uses_dask = True
+    # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
+    # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
+    covers_everything: ClassVar[bool] = False
     # Modules that jobs of the local engine find imported already.
     preload: ClassVar[tuple[str, ...]] = ()
 
@@ -118,8 +123,17 @@ class SlurmTask(luigi.Task):
         """Return further keywords for this task's `LocalCluster`."""
         return {}
 
+    @classmethod
+    def exclusive_folders(cls) -> tuple[Path, ...]:
+        """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
+        return ()
+
     def release(self) -> None:
-        """Give up what only other tasks of the run needed; called once the last of them is complete."""
+        """Give up what only other tasks need; called once all are complete, in a run that `covers_everything`."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
+        return nullcontext()
 
     def work(self) -> None:
         """Do the work; runs on the compute node, with a Dask client active."""

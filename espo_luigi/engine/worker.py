@@ -27,14 +27,15 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.engine.engines import close_engines, engine
+from espo_luigi.cluster.lock import SecondDriverError
+from espo_luigi.engine.engines import close_engines, engine, hold_folders
 from espo_luigi.engine.remote import PatientScheduler
-from espo_luigi.engine.run import Run, checked_graph, places_of
+from espo_luigi.engine.run import Graph, Run, checked_graph, places_of
 from espo_luigi.engine.scheduler import LinearScheduler
 from espo_luigi.engine.settings import settings
 from espo_luigi.engine.signals import Stopped, end_quietly
 from espo_luigi.engine.task import SlurmTask
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, JobInputError
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
     def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._run_of = run
+        self._lost_input = False
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
     def start(self) -> None:
@@ -71,15 +73,25 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         results: deque[Any] = deque(maxlen=1)
         queue, self.result_queue = self.result_queue, _Remember(results)
         self.run()
-        _, status, reason, *_ = results[0]
+        _, status, reason, missing, _ = results[0]
         try:
-            if status in (DONE, FAILED):
+            if (missing or self._lost_input) and self._run_of.may_try_again(self.task):
+                results.append(self._put_back())
+            elif status in (DONE, FAILED):
                 self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
         finally:
             # Luigi waits for this whatever else goes wrong.
             queue.put(results[0])
 
+    def _put_back(self) -> tuple[Any, ...]:
+        """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
+        needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
+        return self.task.task_id, PENDING, "", [], needs
+
     def _handle_run_exception(self, ex: BaseException) -> Any:
+        self._lost_input = isinstance(ex, JobInputError)
+        if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
+            ex = JobInputError(f"{self.task}: {ex}")
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)
         logger.error("%s", ex)
@@ -113,6 +125,11 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
             stack.extend(task.deps())
 
 
+def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
+    """Return the folders that a run of `tasks` must have for itself; all tasks of a class say the same."""
+    return {folder for kind in {type(task) for task in tasks} for folder in kind.exclusive_folders()}
+
+
 class EspoWorker(luigi.worker.Worker):
     """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
 
@@ -131,15 +148,12 @@ class EspoWorker(luigi.worker.Worker):
         self._ended_well: set[str] = set()
         self._disabled: set[str] = set()
         self._announcing_again = False
+        self._is_running = False
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
         try:
-            graph = checked_graph(task)
-            jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
-            if jobs and not task.complete():
-                # A second driver, or a value that Slurm cannot take, is refused before the scheduler hears of it.
-                engine(settings().engine).check(jobs)
+            graph = self._checked(task)
         except EspoError as error:
             logger.error("Nothing was started: %s", error)
             self._refused = True
@@ -147,13 +161,37 @@ class EspoWorker(luigi.worker.Worker):
             self._add_task_history.append((task, UNKNOWN, False))
             self.add_succeeded = False
             return False
-        self._look_for_disabled()
         known = len(self._add_task_history)
-        succeeded = super().add(task, multiprocess, processes)
-        announced = self._add_task_history[known:]
-        pending = {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
-        self._run_of_tasks.planned(task, graph, pending)
+        if self._is_running:  # what a task needs that found it gone, or thought of it late
+            with self._announcing_what_is_known():
+                succeeded = super().add(task)
+            self._run_of_tasks.planned_again(graph, self._announced_pending(known))
+        else:
+            self._look_for_disabled()
+            succeeded = super().add(task, multiprocess, processes)
+            self._run_of_tasks.planned(task, graph, self._announced_pending(known))
         return bool(succeeded)
+
+    def _checked(self, task: Task) -> Graph:
+        """Return the graph below `task`. A second driver, or what cannot run, is refused before luigi hears of it."""
+        graph = checked_graph(task)
+        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+        if jobs and not task.complete():  # who has nothing to run only reads, and is not refused
+            hold_folders(_exclusive_folders(jobs))
+            engine(settings().engine).check(jobs)
+        return graph
+
+    def _announced_pending(self, known: int) -> dict[str, bool]:
+        announced = self._add_task_history[known:]
+        return {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
+
+    @contextmanager
+    def _announcing_what_is_known(self) -> Iterator[None]:
+        self._announcing_again = True
+        try:
+            yield
+        finally:
+            self._announcing_again = False
 
     def _look_for_disabled(self) -> None:
         # luigid disables for a day what has failed; whoever starts a driver wants it tried now.
@@ -167,6 +205,9 @@ class EspoWorker(luigi.worker.Worker):
                 keywords["status"] = RUNNING
             elif self._run_of_tasks.has_failed(task_id):
                 keywords["status"] = FAILED
+            elif task_id in self._ended_well:
+                # Done, and then its output went: luigi's scheduler does not believe "pending" so soon after "done".
+                self._disabled.add(task_id)
         (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
         if task_id in self._disabled:
             self._disabled.discard(task_id)
@@ -195,21 +236,22 @@ class EspoWorker(luigi.worker.Worker):
     def _announce_again(self) -> None:
         logger.warning("luigid does not know this run's tasks any more: telling it again")
         self._look_for_disabled()
-        known, self._announcing_again = len(self._add_task_history), True
+        known = len(self._add_task_history)
         self._batch_families_sent.clear()
         self._scheduler.add_worker(self._id, self._worker_info)
         try:
-            for root in self._run_of_tasks.roots:
-                super().add(root)
+            with self._announcing_what_is_known():
+                for root in self._run_of_tasks.roots:
+                    super().add(root)
         finally:
-            self._announcing_again = False
             del self._add_task_history[known:]
 
     def run(self) -> bool:
         """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
         if self._refused:
             return False
-        self._run_of_tasks.release_left_over()
+        self._release_left_over()
+        self._is_running = True
         with _signals():
             succeeded = super().run()
         self._run_of_tasks.report()
@@ -217,6 +259,18 @@ class EspoWorker(luigi.worker.Worker):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
         return bool(succeeded)
+
+    def _release_left_over(self) -> None:
+        if not self._run_of_tasks.covers_everything:
+            return
+        left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
+        try:
+            hold_folders(_exclusive_folders(left_over))
+        except SecondDriverError as error:
+            # Only where this run has nothing else to do: else it would have been refused.
+            logger.info("What nobody needs any more is left where it is: %s", error)
+        else:
+            self._run_of_tasks.release_left_over()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
         """Stop what still runs (or leave it, after SIGHUP), and end the engines."""

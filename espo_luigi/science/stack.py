@@ -54,7 +54,7 @@ def land_of(ds: xr.Dataset) -> xr.DataArray:
     Raises
     ------
     DataError
-        When no cell has data, or the dataset has no horizontal grid.
+        When the dataset has no horizontal grid.
     """
     y, x = horizontal_dims(ds)
     first, *others = _masks(ds, y, x).values()
@@ -162,6 +162,11 @@ def _domain(ds: xr.Dataset) -> str:
 def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
     masks = _masks(ds, y, x)
     first, *others = masks
+    if not masks[first].any():
+        raise DataError(
+            f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
+            f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
+        )
     differing = {name: int((masks[name] != masks[first]).sum()) for name in others}
     _warn_of_other_masks(ds, first, {name: number for name, number in differing.items() if number})
     return np.flatnonzero(masks[first])
@@ -174,12 +179,6 @@ def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
         raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
     masks: dict[Hashable, np.ndarray]
     (masks,) = dask.compute(lazy)
-    first = next(iter(masks))
-    if not masks[first].any():
-        raise DataError(
-            f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
-            f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
-        )
     return masks
 
 

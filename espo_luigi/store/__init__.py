@@ -4,6 +4,7 @@ A store under its final name is whole: whatever interrupts a writer leaves the f
 """
 
 from espo_luigi.store.archive import pack
+from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.link import join_stores, link_store
 from espo_luigi.store.marker import MARKER_NAME, Marker
 from espo_luigi.store.publish import remove
@@ -20,5 +21,6 @@ __all__ = [
     "pack",
     "read_marker",
     "remove",
+    "unchanged",
     "write_store",
 ]

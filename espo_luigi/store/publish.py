@@ -7,11 +7,12 @@ import ctypes
 import errno
 import logging
 import os
+import re
 import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +27,9 @@ _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
 _FSYNC_THREADS = 8
 _DELETE_ATTEMPTS = 10
+
+# What has to hold before anything gets its final name. Not a context variable: other threads of the job publish, too.
+_checks: list[Callable[[], None]] = []
 
 _ADVICE = {
     errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
@@ -47,10 +51,10 @@ def partial_path(path: Path) -> Path:
     return path.parent / f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
 
 
-def _is_abandoned(partial: Path, name: str) -> bool:
-    """Whether the process that wrote this partial is dead, as far as this host can know, or long silent."""
-    host, _, pid = partial.name.removeprefix(f".{name}.").rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+def is_abandoned(partial: Path) -> bool:
+    """Whether the process that made this partial is dead, as far as this host can know, or long silent."""
+    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+\.partial$", partial.name)
+    if here is not None and not Path(f"/proc/{here[1]}").exists():
         return True
     age_hours = (time.time() - partial.stat().st_mtime) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
@@ -72,7 +76,7 @@ def sweep_partials(path: Path, *, published: bool = False) -> None:
             continue
         partial = Path(entry.path)
         with contextlib.suppress(OSError):
-            if _is_abandoned(partial, path.name) or (published and _is_elsewhere(partial, path.name)):
+            if is_abandoned(partial) or (published and _is_elsewhere(partial, path.name)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 delete(partial)
 
@@ -206,6 +210,16 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def publishing_after(check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before each store that this process publishes in the block; what it raises, stops that."""
+    _checks.append(check)
+    try:
+        yield
+    finally:
+        _checks.remove(check)
+
+
+@contextlib.contextmanager
 def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
     """Yield a partial to write; publish it as `path` when the block ends well, delete it when it does not.
 
@@ -220,6 +234,8 @@ def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
         sweep_partials(path)
         try:
             yield partial
+            for check in list(_checks):
+                check()
             publish(partial, path)
             sweep_partials(path, published=True)
         except BaseException:

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 class All(luigi.WrapperTask):
     """Rule `all`: health checks, diagnostics and archives of every simulation that the catalogue holds."""
 
+    # Its run is the one that deletes temporary stores: whatever may need them is in its graph.
+    covers_everything = True
+
     def requires(self) -> Iterator[luigi.Task]:
         """Yield the last task of every chain."""
         config = context().config

@@ -6,6 +6,7 @@ import difflib
 import importlib.metadata
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -158,12 +159,24 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
-        for name, port in ports_of(type(self), OutputPort):
-            if port.is_temporary and not settings().keep_temporary:
-                path = getattr(self, name)().path
-                if store.is_complete(path):
-                    logger.debug("Deleting %s: no task of this run needs it any more", path)
-                    store.remove(path)
+        for path in () if settings().keep_temporary else self.temporary_paths():
+            if store.is_complete(path):
+                logger.debug("Deleting %s: no task needs it any more", path)
+                store.remove(path)
+
+    def temporary_paths(self) -> list[Path]:
+        """Return the paths of the temporary outputs, whether they are there or not."""
+        return [getattr(self, name)().path for name, port in ports_of(type(self), OutputPort) if port.is_temporary]
+
+    @classmethod
+    def exclusive_folders(cls) -> tuple[Path, ...]:
+        """Return the folders of temporary and final files: two runs would delete what the other one reads."""
+        paths = context().config.paths
+        return paths.tmpdir, paths.final
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
+        return store.unchanged(self._input_paths())
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from espo_luigi.cluster.lock import DriverLock, SecondDriverError
+from espo_luigi.cluster.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.cluster.policy import Cause, Limits, Phase, cause_of, next_record
 from espo_luigi.cluster.records import Record, RecordStore
 from espo_luigi.cluster.stopping import request_stop, take_control
@@ -120,7 +121,9 @@ def test_more_time_is_given_up_to_its_cap_and_then_no_more() -> None:
     assert next_record(third, Cause.TIMEOUT, LIMITS) is None
 
 
-@pytest.mark.parametrize("cause", [Cause.EXCEPTION, Cause.CANCELLED, Cause.DEADLINE, Cause.REFUSED, Cause.HOPELESS])
+@pytest.mark.parametrize(
+    "cause", [Cause.EXCEPTION, Cause.INPUT, Cause.CANCELLED, Cause.DEADLINE, Cause.REFUSED, Cause.HOPELESS]
+)
 def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> None:
     assert next_record(RECORD, cause, LIMITS) is None
 
@@ -154,6 +157,8 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.CANCELLED, None, "cannot start", Cause.HOPELESS),
         (Phase.CANCELLED, None, "node failed", Cause.NODE),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
+        (Phase.FAILED, "input", "", Cause.INPUT),
+        (None, "input", "", Cause.INPUT),
         (Phase.FAILED, "memory", "", Cause.MEMORY),
         (Phase.FAILED, "stopped", "", Cause.CRASHED),
         (None, "error", "", Cause.EXCEPTION),
@@ -165,12 +170,12 @@ def test_slurms_word_goes_before_the_jobs_own(
     assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
 
 
-def _hold_lock(folder: Path) -> subprocess.Popen[str]:
+def _hold_lock(folder: Path, name: str = "driver.lock") -> subprocess.Popen[str]:
     code = (
         "import sys, time; from pathlib import Path; from espo_luigi.cluster.lock import DriverLock\n"
-        "DriverLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+        "DriverLock(Path(sys.argv[1]), name=sys.argv[2]).acquire(); print('held', flush=True); time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder), name], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
     return process
 
@@ -201,6 +206,50 @@ def test_a_driver_on_another_host_counts_as_alive_until_its_lock_is_old(tmp_path
         DriverLock(tmp_path).acquire()
     os.utime(path, (time.time() - 1000, time.time() - 1000))
     DriverLock(tmp_path).acquire()
+
+
+def test_a_driver_gets_all_the_folders_that_it_wants_or_none_and_leaves_nothing_in_them(tmp_path: Path) -> None:
+    def locks(*names: str) -> list[DriverLock]:
+        return [DriverLock(tmp_path / name, name=".espo-driver.lock") for name in names]
+
+    first = _hold_lock(tmp_path / "b", ".espo-driver.lock")
+    held = HeldLocks(on_lost=pytest.fail)
+    try:
+        with pytest.raises(SecondDriverError, match=rf"{tmp_path}/b: process {first.pid}"):
+            held.hold(locks("b", "a"))
+        assert locks("a")[0].holder() is None
+    finally:
+        first.kill()
+        first.wait()
+    held.hold(locks("b", "a"))
+    held.hold(locks("b", "c"))
+    assert [lock.holder() is not None for lock in locks("a", "b", "c")] == [True] * 3
+    held.release()
+    assert [list((tmp_path / name).iterdir()) for name in "abc"] == [[], [], []]
+    held.hold(locks("a"))
+    assert locks("a")[0].holder() is not None
+    held.release()
+
+
+def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(tmp_path: Path) -> None:
+    lost: list[SecondDriverError] = []
+    held, path = HeldLocks(lost.append, refresh_every_seconds=0.05), tmp_path / "driver.lock"
+    held.hold([DriverLock(tmp_path)])
+    os.utime(path, (time.time() - 1000, time.time() - 1000))
+    _eventually(lambda: time.time() - path.stat().st_mtime < 500)
+    path.write_text(json.dumps({"host": "login2", "pid": 1, "started": "1"}))
+    _eventually(lambda: bool(lost))
+    time.sleep(0.2)
+    assert [str(path) in str(error) for error in lost] == [True]
+    held.release()
+    assert "login2" in path.read_text()
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import luigi
@@ -15,8 +16,10 @@ import pytest
 import toy_tasks
 from luigi.execution_summary import LuigiRunResult
 
+from espo_luigi.cluster.lock import SecondDriverError
 from espo_luigi.cluster.resources import Resources
-from espo_luigi.engine.engines import close_engines
+from espo_luigi.engine import engines
+from espo_luigi.engine.engines import close_engines, engine
 from espo_luigi.engine.local import LocalEngine, Slots
 from espo_luigi.engine.worker import WorkerSchedulerFactory
 
@@ -82,6 +85,86 @@ def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_other
 def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     assert run(toy_tasks.Die(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.FAILED
     assert "ended without a result" in log.text
+
+
+def test_a_task_whose_input_went_while_it_worked_has_it_made_again_and_is_tried_again(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=10, folder=str(tmp_path), times=2))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-10.txt").read_text() == "45"
+    assert (tmp_path / "starts").read_text().split() == ["start"] * 3
+    assert "InputChangedError: the input is gone" in log.text
+    assert "[2/2] Bereft n=10" in log.text
+
+
+def test_an_input_that_changes_each_time_is_a_failure_in_the_end(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=11, folder=str(tmp_path), times=99, removes=False))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert len((tmp_path / "starts").read_text().split()) == 4
+    assert json.loads(next(own_workdir.glob("jobs/Bereft/*.result.json")).read_text())["outcome"] == "input"
+    assert "1 of 2 tasks done, 1 failed" in log.text
+
+
+def test_a_task_whose_input_is_gone_before_it_starts_has_it_made_again(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Robbed(n=12, folder=str(tmp_path), times=0))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-12.txt").read_text() == "66"
+    assert "Unfulfilled dependency at run time" in log.text
+    assert "Traceback" not in log.text
+
+
+@pytest.fixture()
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """Another driver, in the folder that `Count` must have for itself."""
+    folder = tmp_path / "shared"
+    monkeypatch.setattr(toy_tasks.Count, "exclusive_folders", classmethod(lambda cls: (folder,)))
+    program = (
+        f"import time; from pathlib import Path; from espo_luigi.engine.engines import hold_folders\n"
+        f"hold_folders([Path({str(folder)!r})]); print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    yield other
+    other.kill()
+    other.wait()
+
+
+def test_a_run_in_a_folder_where_another_driver_works_is_refused_before_it_writes_anything(
+    taken: subprocess.Popen[str], tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    task = toy_tasks.Count(n=13, folder=str(tmp_path))
+    assert run(task).status == luigi.LuigiStatusCode.SCHEDULING_FAILED
+    assert f"a driver already works in {tmp_path / 'shared'}: process {taken.pid} on" in log.text
+    assert not own_workdir.exists()
+    taken.kill()
+    taken.wait()
+    assert run(task).status == luigi.LuigiStatusCode.SUCCESS
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_run_that_has_nothing_to_do_is_not_refused_and_deletes_nothing(
+    taken: subprocess.Popen[str], tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_tasks.Sum, "covers_everything", True)
+    monkeypatch.setattr(toy_tasks.Count, "release", lambda self: pytest.fail("deleted beside another driver"))
+    (tmp_path / "sum-1.txt").touch()
+    assert run(toy_tasks.Sum(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
+    assert "left where it is: a driver already works in" in log.text
+
+
+def test_a_driver_whose_folder_another_took_starts_nothing_more() -> None:
+    engine("local")
+    engines._give_up(SecondDriverError("the lock is another driver's now"))
+    with pytest.raises(SecondDriverError, match="another driver's now"):
+        engine("local")
+    close_engines()
+    engine("local")
+    close_engines()
 
 
 def test_sizing_that_does_not_divide_stops_the_run_before_anything_starts(

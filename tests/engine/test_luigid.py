@@ -157,6 +157,14 @@ def test_what_failed_is_tried_again_by_the_next_driver(tmp_path: Path, luigid: L
     assert (tmp_path / "count-1.txt").read_text() == "lucky"
 
 
+def test_a_task_whose_input_went_has_it_made_again(tmp_path: Path, luigid: Luigid) -> None:
+    driver = start(luigid, tmp_path, "Bereft", "--n", "10")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert (tmp_path / "bereft-10.txt").read_text() == "45"
+    assert starts(tmp_path) == Counter({"start": 2})
+
+
 def test_a_luigid_that_never_answered_is_an_error(tmp_path: Path, luigid: Luigid) -> None:
     luigid.stop()
     driver = start(luigid, tmp_path, "Lucky", "--n", "1")

@@ -20,7 +20,10 @@ class Made(SlurmTask):
 
 
 class User(SlurmTask):
+    """A root beside which there is nothing that could need what it uses."""
+
     name = luigi.Parameter()
+    covers_everything = True
 
     def requires(self) -> list[luigi.Task]:
         return [Made(name="shared"), Made(name=f"of {self.name}")]
@@ -31,7 +34,13 @@ class Stubborn(SlurmTask):
         raise StoreError("Device or resource busy")
 
 
+class OneOfMany(User):
+    covers_everything = False
+
+
 class StubbornUser(SlurmTask):
+    covers_everything = True
+
     def requires(self) -> list[luigi.Task]:
         return [Stubborn()]
 
@@ -56,6 +65,41 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
     assert released == ["of one"]
     run.ended(two, True, 1.0, "")
     assert released == ["of one", "shared", "of two"]
+
+
+def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
+    released.clear()
+    run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
+    planned(run, finished)
+    planned(run, part, part)
+    run.release_left_over()
+    run.ended(part, True, 1.0, "")
+    assert released == []
+
+
+def test_beside_a_root_that_covers_everything_a_part_is_no_reason_to_keep() -> None:
+    released.clear()
+    run, everything, part = Run(), User(name="all"), OneOfMany(name="part")
+    planned(run, everything, everything)
+    planned(run, part, part)
+    run.ended(part, True, 1.0, "")
+    assert released == ["of part"]
+
+
+def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_again_counts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "espo_luigi")
+    run, user = Run(), User(name="one")
+    planned(run, user, user, *user.requires())
+    for made in user.requires():
+        run.ended(made, True, 1.0, "")
+    assert [run.may_try_again(user) for _ in range(4)] == [True, True, True, False]
+    run.planned_again(checked_graph(user), {user.requires()[0].task_id: True})
+    run.ended(user.requires()[0], True, 1.0, "")
+    run.ended(user, True, 1.0, "")
+    told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]
+    assert told == ["[1/3", "[2/3", "[2/3", "[3/3"]
 
 
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:

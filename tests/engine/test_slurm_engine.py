@@ -1,5 +1,6 @@
 """Luigi tasks as jobs of a real Slurm: the command that users give, its signals, its death and its second coming."""
 
+import os
 import random
 import signal
 import subprocess
@@ -33,7 +34,8 @@ class Driver:
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder
         self.cluster = cluster
-        self.environ = cluster.environ | {"PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+        paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+        self.environ = cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         (folder / "luigi.cfg").write_text(
             "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
             "[espo]\nengine = slurm\nworkdir = work\n"
@@ -97,6 +99,16 @@ def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(dri
     assert "0 of 1 tasks done, 1 failed" in errors
     log = Path(errors.split("log: ")[1].split()[0])
     assert "no such luck" in log.read_text()
+
+
+def test_a_job_whose_input_went_is_tried_again_once_its_input_is_there_again(driver: Driver) -> None:
+    process = driver.start("Bereft", "--n", "10")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "attempt 1: input gone or replaced: InputChangedError: the input is gone" in errors
+    assert (driver.folder / "bereft-10.txt").read_text() == "45"
+    records = {record.rule: record for record in RecordStore(driver.folder / "work" / "slurm").all()}
+    assert {rule: record.submission for rule, record in records.items()} == {"Count": 2, "Bereft": 2}
 
 
 def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:

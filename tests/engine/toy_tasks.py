@@ -8,6 +8,7 @@ from pathlib import Path
 import luigi
 
 from espo_luigi import Resources, SlurmTask
+from espo_luigi.errors import InputChangedError
 
 
 class Count(SlurmTask):
@@ -48,6 +49,50 @@ class Sum(Count):
         total = sum(int(target.open().read()) for target in self.input())
         with self.output().open("w") as file:
             file.write(str(total))
+
+
+class Bereft(Count):
+    """Need a `Count`, which is gone while this works the first few times, and say so as the guard of stores does."""
+
+    uses_dask = False
+    times = luigi.IntParameter(default=1)
+    removes = luigi.BoolParameter(default=True, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+
+    def requires(self) -> list[luigi.Task]:
+        return [Count(n=self.n, folder=self.folder)]
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"bereft-{self.n}.txt"))
+
+    def work(self) -> None:
+        starts = Path(str(self.folder)) / "starts"
+        with starts.open("a") as file:
+            file.write("start\n")
+        if len(starts.read_text().splitlines()) <= int(self.times):
+            if self.removes:
+                self.input()[0].remove()
+            raise InputChangedError("the input is gone")
+        with self.output().open("w") as file, self.input()[0].open() as counted:
+            file.write(counted.read())
+
+
+class Thief(Bereft):
+    """Take away what others need, after it was made and before they start."""
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"thief-{self.n}.txt"))
+
+    def work(self) -> None:
+        self.input()[0].remove()
+        with self.output().open("w") as file:
+            file.write("taken")
+
+
+class Robbed(Bereft):
+    """Need a `Count` that a `Thief` takes before this can start."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [*super().requires(), Thief(n=self.n, folder=self.folder)]
 
 
 class Die(Count):

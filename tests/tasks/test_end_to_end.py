@@ -1,6 +1,11 @@
 """The demo, whole: every rule, both calendars, then what a second run does and does not do."""
 
 import logging
+import os
+import socket
+import subprocess
+import sys
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -14,6 +19,7 @@ from luigi.configuration import get_config
 
 import espo_luigi
 from espo_luigi import store, tasks
+from espo_luigi.engine.engines import close_engines, hold_folders
 from espo_luigi.engine.worker import walk
 from espo_luigi.report.jobs import job_results
 from espo_luigi.tasks.base import EspoTask
@@ -185,6 +191,85 @@ def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(her
     expected = {"OffDiagSimPropMeas": 1, "OffDiagScenPropMeas": 1, "DiagMeasuresImprovement": 1, "MoveDiag": 1}
     assert jobs_of(here, tasks.All()) == expected
     assert list((here / "work").iterdir()) == []
+
+
+@pytest.fixture()
+def commands(here: Path) -> Path:
+    """A folder in which `luigi` and `espo`, as users give them, are about the same run."""
+    config = f"{here / 'config.yml'} {here / 'paths.yml'}"
+    folder = here / "commands"
+    folder.mkdir(exist_ok=True)
+    (folder / "luigi.cfg").write_text(
+        f"[core]\nworkers = 50\nno_lock = true\n[espo]\nworkdir = {here / 'run'}\nconfig = {config}\n"
+    )
+    return folder
+
+
+def start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).parent / program), *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_data_on_all_land(
+    here: Path, commands: Path
+) -> None:
+    store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr")
+    (here / "final" / "final" / "NAM" / f"day+{NOLEAP}+NAM_1950-2100.zarr.zip").unlink()
+    first = start(commands, "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler")
+    extracted = here / "work" / f"{NOLEAP}+NAM+extracted.zarr"
+    deadline = time.monotonic() + 120
+    while not extracted.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    wanted = ["FinalZarr", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
+    second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
+    said, _ = second.communicate(timeout=120)
+    assert second.returncode == 35, said
+    assert f"a driver already works in {here / 'final'}: process {first.pid} on {socket.gethostname()}" in said
+    assert not (commands / "other").exists()
+    said, _ = first.communicate(timeout=600)
+    assert first.returncode == 0, said
+    assert "FAILED" not in said
+    tasmax = final(here, NOLEAP).tasmax.load()
+    assert int(tasmax.notnull().all("time").sum()) == int(tasmax.notnull().any("time").sum()) == 95
+    assert list((here / "work").iterdir()) == []
+
+
+def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_deleted(here: Path, commands: Path) -> None:
+    (here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+1950-2100.zarr.zip").unlink()
+    work = here / "work"
+    in_the_way = work / f"{NOLEAP}+north+cleaned_up.zarr"
+    in_the_way.touch()
+    assert not espo_luigi.build([tasks.All()]).succeeded
+    kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
+    assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
+
+    adjust = tasks.Adjust(sim_id=NOLEAP, region="north", var="tasmax")
+    assert jobs_of(here, adjust) == {}
+    assert jobs_of(here, tasks.Extract(sim_id=DAY360)) == {"Extract": 1}
+    partial = work / f".a.zarr.{socket.gethostname()}-999999999-0123abcd.partial"
+    partial.mkdir()
+    unneeded = {f"{DAY360}+NAM+extracted.zarr", partial.name}
+    there = kept | unneeded | {in_the_way.name}
+    assert {path.name for path in work.iterdir()} == there
+
+    listed, _ = start(commands, "espo", "clean").communicate(timeout=120)
+    lines = listed.splitlines()
+    assert {Path(line.split()[-1]).name for line in lines[:-1]} == unneeded
+    assert lines[-1].startswith("2 item(s), ")
+    assert {path.name for path in work.iterdir()} == there
+    hold_folders([work])
+    refused = start(commands, "espo", "clean", "--yes")
+    said, _ = refused.communicate(timeout=120)
+    close_engines()
+    assert refused.returncode == 1
+    assert f"a driver already works in {work}: process {os.getpid()}" in said
+    assert {path.name for path in work.iterdir()} == there
+    assert "2 item(s)" in start(commands, "espo", "clean", "--yes").communicate(timeout=120)[0]
+    assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
+
+    in_the_way.unlink()
+    assert jobs_of(here, tasks.All()) == {"CleanUp": 1, "FinalZarr": 1, "Move": 1}
+    assert list(work.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

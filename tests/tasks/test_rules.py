@@ -13,7 +13,8 @@ from espo_luigi import store, tasks
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.engine.run import places_of
 from espo_luigi.engine.worker import walk
-from espo_luigi.errors import ParameterError, UnknownPathError
+from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
+from espo_luigi.ports import InputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.make import rules, task_for
@@ -96,6 +97,15 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
 
 def test_the_results_of_the_default_target_are_in_the_folder_of_what_is_kept(folder: Path) -> None:
     assert places_of(tasks.All()) == [str(folder / "final")]
+
+
+@pytest.mark.parametrize("name", tasks.__all__)
+def test_every_rule_with_inputs_is_guarded_against_their_going(name: str, folder: Path) -> None:
+    rule = getattr(tasks, name)
+    if rule not in rules() or not list(ports_of(rule, InputPort)):
+        return
+    with pytest.raises(InputChangedError, match=rf"the input {folder}/.* it was missing"), example(rule).guarded():
+        pytest.fail("the work has begun")
 
 
 def test_the_default_target_asks_for_every_product_of_every_simulation(folder: Path) -> None:

@@ -114,6 +114,9 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
         "started": started,
         "ended": time.time(),
         "peak_memory_bytes": monitor.peak_memory_bytes,
+        "cpu_seconds": monitor.cpu_seconds,
+        "read_bytes": monitor.read_bytes,
+        "written_bytes": monitor.written_bytes,
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
     }
 

@@ -34,6 +34,7 @@ class Monitor:
         self._used: dict[psutil.Process, tuple[float, float]] = {}
         self._cpu = 0.0
         self._bytes = 0.0
+        self._moved: dict[psutil.Process, tuple[int, int]] = {}
         self.peak_memory_bytes = 0
         self.spilled_bytes = 0
 
@@ -41,6 +42,21 @@ class Monitor:
     def worker_restarts(self) -> int:
         """How many Dask workers took the place of one that died."""
         return max(0, len(self._workers) - self._n_workers)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that this process and its children have taken."""
+        return self._cpu
+
+    @property
+    def read_bytes(self) -> int:
+        """What they have read from files and pipes, from the page cache too (rchar of /proc/PID/io)."""
+        return sum(read for read, _ in self._moved.values())
+
+    @property
+    def written_bytes(self) -> int:
+        """What they have sent to the disk (write_bytes of /proc/PID/io)."""
+        return sum(written for _, written in self._moved.values())
 
     def look(self) -> bool:
         """Look now; return whether anything has moved since the last time it had: Dask's tasks, CPU time, files."""
@@ -65,7 +81,9 @@ class Monitor:
             with suppress(psutil.Error):
                 memory += process.memory_info().rss
                 cpu = sum(process.cpu_times()[:2])
-                moved_bytes = sum(process.io_counters()[4:6])
+                counted = process.io_counters()
+                moved_bytes = counted.read_chars + counted.write_chars
+                self._moved[process] = counted.read_chars, counted.write_bytes
             # Process by process: a sum over all would drop when a child ends, and hide the work of the others.
             self._cpu += max(0.0, cpu - before[0])
             self._bytes += max(0.0, moved_bytes - before[1])

@@ -135,7 +135,7 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
             path = Path(folder_of(source, experiment)) / file_name(source, experiment, name, days.last_day)
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
             dataset_of(source, experiment, name, values[part], days, part).to_netcdf(partial / path, engine="netcdf4")
-            rows.append(_catalog_row(source, experiment, name, folder / path, days.last_day))
+            rows.append(catalog_row(source, experiment, name, folder / path, days.last_day))
     return rows
 
 
@@ -144,7 +144,8 @@ def _without_sea(source: Source, weather: Mapping[str, Field]) -> dict[str, Fiel
     return {name: np.where(sea, np.float32(np.nan), values) for name, values in weather.items()}
 
 
-def _catalog_row(source: Source, experiment: str, variable: str, path: Path, last_day: str) -> dict[str, str]:
+def catalog_row(source: Source, experiment: str, variable: str, path: Path, last_day: str) -> dict[str, str]:
+    """One file's row of a catalogue."""
     first, last = source.experiments[experiment]
     row = {
         "type": "reconstruction",

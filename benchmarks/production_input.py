@@ -1,0 +1,101 @@
+"""Invented input of production's shape: a reference of 0.1° with a coast and a lake, and a simulation of 1°."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from espo_luigi.demo.make import catalog_row, write_catalog
+from espo_luigi.demo.sources import SIMULATIONS, Source, dataset_of, file_name, folder_of
+from espo_luigi.demo.weather import Climate, Days, Field, days_of, invent_weather
+
+SIMULATION = "Made-Coarse"
+COLUMNS = 125
+SOUTH, WEST = 40.1, -79.95
+FILE_YEARS = 10
+
+
+def land_mask(rows: int) -> np.ndarray:
+    """Where is land: west of a winding coast, and outside of a lake in every ten degrees."""
+    row, column = np.ogrid[:rows, :COLUMNS]
+    coast = 108 + 12 * np.sin(row / 9)
+    lake = ((row % 100 - 30) / 8) ** 2 + ((column - 50) / 12) ** 2 < 1
+    return (column < coast) & ~lake
+
+
+def rows_for(cells: int) -> tuple[int, int]:
+    """How many rows have at least so many land cells, and how many those are."""
+    in_row = np.cumsum(land_mask(1000).sum(axis=1))
+    rows = int(np.searchsorted(in_row, cells)) + 1
+    return rows, int(in_row[rows - 1])
+
+
+def make_input(folder: Path, cells: int, last_year: int) -> tuple[int, int]:
+    """Make the raw files and catalogues, unless they are there; return the numbers of rows and of land cells."""
+    rows, land = rows_for(cells)
+    done = folder / "made"
+    if not done.exists():
+        write_catalog(folder, "simulation", simulation_rows(folder, rows, last_year))
+        write_catalog(folder, "reconstruction", reference_rows(folder, rows))
+        done.touch()
+    return rows, land
+
+
+def steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    return tuple(np.round(first + step * np.arange(count), 6).tolist())
+
+
+def simulation_rows(folder: Path, rows: int, last_year: int) -> list[dict[str, str]]:
+    source = replace(
+        SIMULATIONS[0],
+        name=SIMULATION,
+        lats=steps(36.0, 1.0, rows // 10 + 9),
+        lons=steps(276.0, 1.0, 24),
+        experiments={"historical": (1950, 2014), "ssp585": (2015, last_year)},
+    )
+    days = days_of(source.calendar, 1950, last_year)
+    weather = invent_weather(
+        source.climate, days, np.array(source.lats), np.array(source.lons), np.random.default_rng(1)
+    )
+    return [
+        write_file(folder, source, experiment, name, values[days.within(*years)], days, years)
+        for experiment, years in source.experiments.items()
+        for name, values in weather.items()
+    ]
+
+
+def reference_rows(folder: Path, rows: int) -> list[dict[str, str]]:
+    lats, lons = steps(SOUTH, 0.1, rows), steps(WEST, 0.1, COLUMNS)
+    coarse_lats, coarse_lons = np.arange(SOUTH - 0.5, lats[-1] + 1, 0.5), np.arange(WEST - 0.5, lons[-1] + 1, 0.5)
+    rng = np.random.default_rng(2)
+    days = days_of("standard", 1991, 2020)
+    coarse = invent_weather(Climate(), days, coarse_lats, coarse_lons, rng)
+    finer = hats(coarse_lats, np.array(lats)), hats(coarse_lons, np.array(lons)).T
+    hills = rng.normal(size=(coarse_lats.size, coarse_lons.size)).astype("f4")
+    height = finer[0] @ hills @ finer[1]
+    catalogue = []
+    for first in range(1991, 2021, FILE_YEARS):
+        years = (first, first + FILE_YEARS - 1)
+        for name, values in coarse.items():
+            fine = finer[0] @ values[days.within(*years)] @ finer[1]
+            fine = fine * (1 + 0.2 * height) if name == "pr" else fine + 2 * height
+            fine[:, ~land_mask(rows)] = np.nan
+            source = Source("Made-Land", Climate(), lats, lons, "standard", {"reference": years})
+            catalogue.append(write_file(folder, source, "reference", name, fine.astype("f4"), days, years))
+    return catalogue
+
+
+def hats(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """The weights (fine, coarse) of linear interpolation."""
+    return np.maximum(0, 1 - np.abs(fine[:, None] - coarse) / (coarse[1] - coarse[0])).astype("f4")
+
+
+def write_file(
+    folder: Path, source: Source, experiment: str, name: str, values: Field, days: Days, years: tuple[int, int]
+) -> dict[str, str]:
+    path = folder / folder_of(source, experiment) / file_name(source, experiment, name, days.last_day)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset_of(source, experiment, name, values, days, days.within(*years)).to_netcdf(path, engine="netcdf4")
+    return catalog_row(source, experiment, name, path, days.last_day)

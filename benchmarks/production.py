@@ -1,11 +1,11 @@
 """Measure production's size: one region of 0.1° land, one simulation, 151 years, every rule, as a user runs it.
 
 Makes its input (land with a coast and a lake; a simulation of 1°), runs `luigi … All` under `config/espo-g6` with jobs
-fitted to one CPU, two at a time, and prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar of
-/proc/PID/io) and written (its write_bytes). Then the floor, in the same run, by one process on one CPU with the machine
-for itself: CPU seconds of the numerical work on data that lie in memory (regridding's product, preparation, training,
-adjusting, the domain's properties), seconds to read the source once, and to write each kept product once with the same
-codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
+fitted to one CPU, two at a time, and prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar
+of /proc/PID/io) and written (its write_bytes). Then the floor, in the same run, by one process on one CPU with the
+machine for itself: CPU seconds of the numerical work on data that lie in memory (regridding's product, preparation,
+training, adjusting, the domain's properties), seconds to read the source once, and to write each kept product once
+with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
 
     python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--cpus 1]
 

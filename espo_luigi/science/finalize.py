@@ -108,7 +108,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     y, x = horizontal_dims(parts[0])
     for index, part in enumerate(parts[1:], 2):
         _check_same_axes(parts[0], part, index, ("time", x))
-    ordered = list(parts) if _ascending(parts[0], y) else list(parts)[::-1]
+    ordered = list(parts) if ascending(parts[0], y) else list(parts)[::-1]
     _check_order([np.asarray(part[y].values) for part in ordered], y)
     joined = xr.concat(
         ordered, dim=y, data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
@@ -195,7 +195,8 @@ def _span(ds: xr.Dataset, dim: str) -> str:
     return f"{axis.size} values from {axis[0]} to {axis[-1]}"
 
 
-def _ascending(ds: xr.Dataset, y: str) -> bool:
+def ascending(ds: xr.Dataset, y: str) -> bool:
+    """Return whether rows go from south to north."""
     values = ds[y].values
     return values.size < 2 or bool(values[-1] > values[0])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from pathlib import Path
 
 import xarray as xr
@@ -12,8 +14,11 @@ from espo_luigi.ports import kept, packed, temporary, upstream
 from espo_luigi.science import finalize, gaps, health, stack
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
+from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
+
+logger = logging.getLogger(__name__)
 
 
 class FinalZarr(EspoTask):
@@ -61,6 +66,11 @@ class ConcatenationFinal(EspoTask):
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
+    def check(self) -> None:
+        """Say, too, once, which regions cannot be linked into the whole."""
+        super().check()
+        _say_where_regions_meet_inside_a_chunk(self.context)
+
     def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north; fails if land has no data."""
         whole = finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name)
@@ -71,8 +81,7 @@ class ConcatenationFinal(EspoTask):
         """Link the chunks that lie whole in one region; write those on a seam."""
         y, _ = stack.horizontal_dims(dataset)
         regions = [info().path for info in self.in_regions]
-        from_south = dataset[y][0] < dataset[y][-1]
-        in_order = regions if from_south else regions[::-1]
+        in_order = regions if finalize.ascending(dataset, y) else regions[::-1]
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
@@ -90,3 +99,23 @@ class HealthChecks(EspoTask):
         cells = gaps.join_land([grid["land"] for grid in grids], final)
         allowed = gaps.allowed_gaps(final.attrs, cells)
         return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=allowed)
+
+
+@functools.cache
+def _say_where_regions_meet_inside_a_chunk(context: RunContext) -> None:
+    """Log the regions whose first row is not the first of one of the product's chunks: their files are not linked."""
+    maps = [(region, RefDefault(region=region).land()) for region in context.config.custom.regions]
+    y, _ = stack.horizontal_dims(maps[0][1])
+    size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
+    for region, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:
+        if size > 0 and first % size:
+            apart.append(f"{region} begins at row {first}")
+        first += found.sizes[y]
+    if apart:
+        logger.info(
+            "custom.regions: %s of the whole domain, no multiple of custom.final_chunks.%s = %d: ConcatenationFinal "
+            "writes what it could link (docs/configuration.md, where bands meet)",
+            ", ".join(apart),
+            y,
+            size,
+        )

@@ -1,0 +1,135 @@
+"""Land cells without data are an error, unless the simulation or the reference itself lacks them."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.finalize import clean_up, concatenate
+from espo_luigi.science.gaps import (
+    CELLS_WITHOUT_DATA,
+    check_data,
+    join_land,
+    land_without_data,
+    require_data,
+    with_incomplete_cells,
+)
+from espo_luigi.science.health import health_checks
+from espo_luigi.science.regrid import regrid
+from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
+
+DAYS, ROWS, COLUMNS = 20, 6, 8
+CHUNKS = {"time": 8, "lat": 4, "lon": -1}
+
+
+def scenario(first_row: int = 0) -> xr.Dataset:
+    """Data on land, NaN on the sea east of the fifth column and in a lake."""
+    rng = np.random.default_rng(first_row)
+    land = np.ones((ROWS, COLUMNS), bool)
+    land[:, 5:] = land[2, 2] = False
+    values = {name: np.where(land, rng.random((DAYS, ROWS, COLUMNS)), np.nan).astype("f4") for name in ("tasmax", "pr")}
+    coords = {
+        "time": xr.date_range("2001-01-01", periods=DAYS, calendar="noleap", use_cftime=True),
+        "lat": 45 + (first_row + np.arange(ROWS)) / 10,
+        "lon": -70 + np.arange(COLUMNS) / 10,
+    }
+    variables = {name: (("time", "lat", "lon"), value, {"units": "K"}) for name, value in values.items()}
+    return xr.Dataset(variables, coords, {"cat:domain": "south"})
+
+
+def with_hole(ds: xr.Dataset, days: slice, rows: slice, columns: slice = slice(None)) -> xr.Dataset:
+    holed = ds.copy(deep=True)
+    holed["pr"][days, rows, columns] = np.nan
+    return holed
+
+
+def test_data_on_all_land_pass_unchanged_and_lazily() -> None:
+    ds, land = scenario(), land_of(scenario())
+    passed = require_data(ds.chunk(CHUNKS), land)
+    assert dask.is_dask_collection(passed.pr)
+    xr.testing.assert_identical(passed.compute(), ds)
+    xr.testing.assert_identical(require_data(ds, land), ds)
+    assert land_without_data(ds.chunk(CHUNKS), land) == {"tasmax": 0, "pr": 0}
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS, None])
+def test_land_without_data_in_one_chunk_of_time_is_an_error_that_counts_it(chunks: dict[str, int] | None) -> None:
+    ds = with_hole(scenario(), slice(8, 16) if chunks else slice(None), slice(4, 6))
+    ds = ds.chunk(chunks) if chunks else ds
+    with pytest.raises(DataError, match=r"pr has no data on any of \d+ days in 10 of \d+ land cells"):
+        require_data(ds, land_of(scenario())).compute()
+    with pytest.raises(DataError, match=r"No data on any day of a chunk of time: pr in 10 of 29 land cells"):
+        check_data(ds, land_of(scenario()))
+
+
+def test_single_days_without_data_are_no_gap() -> None:
+    ds = with_hole(scenario(), slice(8, 15), slice(None)).chunk(CHUNKS)
+    check_data(ds, land_of(scenario()))
+    require_data(ds, land_of(scenario())).compute()
+
+
+def test_so_many_cells_as_the_simulation_lacks_may_lack_data() -> None:
+    ds = with_hole(scenario(), slice(None), slice(4, 5), slice(0, 2)).chunk(CHUNKS)
+    check_data(ds.assign_attrs({CELLS_WITHOUT_DATA: 2}), land_of(scenario()))
+    with pytest.raises(DataError, match="in all but 1"):
+        check_data(ds.assign_attrs({CELLS_WITHOUT_DATA: 1}), land_of(scenario()))
+
+
+def test_cells_in_which_another_variable_of_the_reference_has_no_data_are_allowed_for() -> None:
+    reference = with_hole(scenario(), slice(None), slice(4, 5), slice(0, 2))
+    assert land_of(reference).attrs["incomplete_cells"] == 2
+    check_data(reference.chunk(CHUNKS), land_of(reference))
+
+
+def test_regridding_counts_the_target_cells_around_source_cells_that_lack_a_day() -> None:
+    source = scenario().where(False, other=1.0).astype("f4").drop_vars("pr")
+    source["tasmax"][3, 0, 0] = np.nan
+    target = xr.Dataset(coords={"lat": ("loc", [45.02, 45.42]), "lon": ("loc", [-69.98, -69.52])})
+    marked = with_incomplete_cells(source.chunk(time=5))
+    assert marked.incomplete.sum() == 1
+    found = regrid(marked, target, chunks={"loc": 1})
+    assert found.attrs[CELLS_WITHOUT_DATA] == 1 and "incomplete" not in found.coords
+    np.testing.assert_array_equal(found.tasmax.isnull().any("time"), [True, False])
+    assert CELLS_WITHOUT_DATA not in regrid(with_incomplete_cells(source.fillna(1.0)), target).attrs
+
+
+def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:
+    whole = ds.assign(dtr=ds.tasmax * 0 + 3)
+    stacked = stack_drop_nans(scenario())
+    cells = [
+        stack_drop_nans(scenario().assign({"pr": whole[name]}))["pr"].rename(name) for name in ("tasmax", "dtr", "pr")
+    ]
+    return [cell.assign_coords(lat=stacked.lat, lon=stacked.lon).assign_attrs(units="K").to_dataset() for cell in cells]
+
+
+def test_cleaning_up_refuses_a_scenario_that_has_lost_a_band() -> None:
+    options = {"problem": False, "round_var": {}, "to_level": "x", "add_attrs": {}, "chunks": CHUNKS}
+    grid, land = grid_of(scenario()), land_of(scenario())
+    clean = clean_up(adjusted(scenario()), grid=grid, land=land, **options).compute()
+    assert int(clean.tasmin.notnull().all("time").sum()) == int(land.sum())
+    with pytest.raises(DataError, match="pr has no data on any of 8 days in 5 of"):
+        clean_up(adjusted(with_hole(scenario(), slice(0, 8), slice(3, 4))), grid=grid, land=land, **options).compute()
+
+
+def test_the_land_of_regions_is_joined_as_their_scenarios_are() -> None:
+    parts = [scenario(0), scenario(6)]
+    whole = concatenate(parts, domain="NAM")
+    land = join_land([land_of(part) for part in parts], whole)
+    assert land.sizes == {"lat": 12, "lon": 8} and int(land.sum()) == 58
+    check_data(whole.chunk(CHUNKS), land)
+    descending = concatenate([part.isel(lat=slice(None, None, -1)) for part in parts], domain="NAM")
+    flipped = join_land([land_of(part.isel(lat=slice(None, None, -1))) for part in parts], descending)
+    np.testing.assert_array_equal(flipped.lat, descending.lat)
+
+
+def test_health_checks_say_which_variable_lacks_land() -> None:
+    ds = with_hole(scenario(), slice(8, 16), slice(4, 6)).chunk(CHUNKS)
+    found = health_checks(ds, return_flags=True, land=land_of(scenario()))
+    assert bool(found.pr_land_cells_without_data) and not bool(found.tasmax_land_cells_without_data)
+    assert "'pr' has no data on any day of a chunk of time in land cells" in found.attrs["warnings"]
+    with pytest.raises(HealthCheckError, match=r"land cells of the reference\. \[land\]"):
+        health_checks(ds, land=land_of(scenario()), raise_on=["land"])
+    assert "warnings" not in health_checks(scenario().chunk(CHUNKS), land=land_of(scenario())).attrs

@@ -7,7 +7,7 @@ machine for itself: CPU seconds of the numerical work on data that lie in memory
 training, adjusting, the domain's properties), seconds to read the source once, and to write each kept product once
 with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
 
-    python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--cpus 1]
+    python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--cpus 1] [--no-floor]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last. `--cpus 2` has jobs of two CPUs, one at a time, and measures no floor.
@@ -335,6 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--years", type=int, default=151)
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
     parser.add_argument("--cpus", type=int, default=1, choices=(1, 2), help="CPUs of a job")
+    parser.add_argument("--no-floor", action="store_true", help="only the chain")
     options = parser.parse_args(arguments)
     last_year = 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
@@ -346,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         configure(folder, rows, last_year, options.cpus)
         run = run_chain(folder, cells)
         with ProcessPoolExecutor(1) as alone:
-            spent = alone.submit(floor, folder).result() if options.cpus == 1 else {}
+            spent = alone.submit(floor, folder).result() if options.cpus == 1 and not options.no_floor else {}
         summaries.append(show(run, spent, size_of(folder / "final")))
         show_continent(run)
         print(json.dumps(summaries[-1]), flush=True)

@@ -118,6 +118,15 @@ def test_shards_hold_the_same_data_in_fewer_files(tmp_path: Path) -> None:
     assert files["sharded.zarr"] < files["plain.zarr"] / 4
 
 
+def test_variables_written_one_by_one_make_the_same_store(tmp_path: Path) -> None:
+    ds = example().assign(pr=example().tasmax * 2, flag=((), True)).chunk(loc=3)
+    for name, one_by_one in (("together.zarr", False), ("apart.zarr", True)):
+        write_store(ds, tmp_path / name, MARKER, chunks={"time": 100}, one_by_one=one_by_one)
+    together, apart = (open_store(tmp_path / name) for name in ("together.zarr", "apart.zarr"))
+    xr.testing.assert_identical(apart.compute(), together.compute())
+    assert [v.encoding["chunks"] for v in apart.values()] == [v.encoding["chunks"] for v in together.values()]
+
+
 def test_asked_chunks_are_stored_whatever_the_dask_chunks_were(tmp_path: Path) -> None:
     ds = example().chunk(time=(150, 250), loc=(2, 5))
     write_store(ds, tmp_path / "a.zarr", MARKER, chunks={"time": -1, "loc": 3, "lat": 20})

@@ -158,6 +158,7 @@ def write_store(
     *,
     chunks: Mapping[Any, int] | None = None,
     shards: Mapping[Any, int] | None = None,
+    one_by_one: bool = False,
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
@@ -176,6 +177,8 @@ def write_store(
         Dimensions that a variable lacks are ignored.
     shards : mapping, optional
         Shard sizes of data variables by dimension (-1: whole), rounded up to whole chunks.
+    one_by_one : bool
+        Compute one variable after the other: less memory where each needs much, but what they share is computed anew.
 
     Raises
     ------
@@ -185,9 +188,18 @@ def write_store(
     path = Path(path)
     laid_out, encoding = laid_out_for(prepared(ds), chunks, shards)
     with written_aside(path) as partial:
-        write_zarr(laid_out, partial, mode="w", encoding=encoding)
+        for number, part in enumerate(_parts(laid_out) if one_by_one else [laid_out]):
+            own = {name: encoding[name] for name in part.variables if name in encoding}
+            write_zarr(part, partial, mode="a" if number else "w", encoding=own)
         finish(partial, marker)
     logger.info("wrote %s", path)
+
+
+def _parts(ds: xr.Dataset) -> list[xr.Dataset]:
+    """One dataset a variable; the first has the coordinates."""
+    _, *others = ds.data_vars
+    alone = [ds[[name]] for name in others]
+    return [ds.drop_vars(others), *(one.drop_vars(one.coords) for one in alone)]
 
 
 def finish(partial: Path, marker: Marker) -> None:

@@ -75,7 +75,7 @@ class Adjust(EspoTask):
             | _makers(variable.adjusting_args)
         )
 
-    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, made of pieces of four years, so that `CleanUp` reads maps of four years."""
         return {"chunks": {"time": four_years(dataset)}, "shards": block_sizes(dataset)}
 
@@ -105,7 +105,7 @@ class CleanUp(EspoTask):
             add_attrs=config.clean_up.add_attrs,
         )
 
-    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
         return {"chunks": product_chunks(self, dataset)}
 

@@ -198,8 +198,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
                 self.write(self._with_provenance(dataset, marker), path, marker)
 
-    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
-        """Return ``chunks`` and ``shards`` of an output, as in `write_store`; by default files are Dask's blocks."""
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return keywords of `write_store` for an output; by default files are Dask's blocks."""
         return {}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:

@@ -68,6 +68,14 @@ class RefDefault(EspoTask):
         grid = stack.grid_of(dataset).assign(land=stack.land_of(dataset))
         return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
+    def dask_settings(self) -> dict[str, Any]:
+        """Return the configuration's, without Dask's way through the disk, which wants no less memory here."""
+        return super().dask_settings() | {"array.rechunk.method": "tasks"}
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return that variables are written one after the other: from maps to series, all of one is in memory."""
+        return {"one_by_one": True}
+
 
 class ReferenceCalendar(EspoTask):
     """Rule `reference_calendar`: the reference in the calendar of a simulation."""

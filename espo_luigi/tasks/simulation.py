@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Extract(EspoTask):
         maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
 
-    def layout(self, dataset: xr.Dataset) -> dict[str, Mapping[Any, int]]:
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, made of pieces of one row: `Regrid` reads the rows and columns that it needs."""
         return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
 

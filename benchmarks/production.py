@@ -7,10 +7,11 @@ machine for itself: CPU seconds of the numerical work on data that lie in memory
 training, adjusting, the domain's properties), seconds to read the source once, and to write each kept product once
 with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
 
-    python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--cpus 1] [--no-floor]
+    python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--no-floor | --threads]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
-then that of the last. `--cpus 2` has jobs of two CPUs, one at a time, and measures no floor.
+then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
+prints how many times as fast two are, beside work that needs but a core.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array
 import numpy as np
 import xarray as xr
 import yaml
@@ -54,7 +57,7 @@ class Run:
         return sum(rule[what] for rule in self.rules.values())
 
 
-def configure(folder: Path, rows: int, last_year: int, cpus: int) -> None:
+def configure(folder: Path, rows: int, last_year: int, cpus: int, *, side_by_side: bool) -> None:
     """Write the configuration of `config/espo-g6` for the one region and domain, and luigi.cfg."""
     config = yaml.safe_load((ROOT / "config/espo-g6/config.yml").read_text())
     north = 40.05 + rows / 10
@@ -87,11 +90,10 @@ def configure(folder: Path, rows: int, last_year: int, cpus: int) -> None:
     (folder / "paths.yml").write_text(
         yaml.safe_dump({"paths": {"tmpdir": str(folder / "tmp"), "final": str(folder / "final")}})
     )
-    side = 2 * cpus if cpus == 1 else cpus
     (folder / "luigi.cfg").write_text(
-        "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
-        f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {side}\n"
-        f"local_memory = {21600 if cpus == 1 else 43200}MB\n[worker]\nwait_interval = 0.2\n"
+        f"[core]\nworkers = {500 if side_by_side else 1}\nlog_level = WARNING\nno_lock = true\n"
+        f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {2 * cpus}\n"
+        "local_memory = 21600MB\n[worker]\nwait_interval = 0.2\n" + (ROOT / "config/espo-g6/luigi.cfg").read_text()
     )
 
 
@@ -100,15 +102,16 @@ def domain_of(rows: int) -> dict[str, list[float]]:
     return {"lon_bnds": [-78.0, -74.0], "lat_bnds": [40.5, 40.55 + rows * 0.03]}
 
 
-def run_chain(folder: Path, cells: int) -> Run:
-    """Run the command that a user gives, and add up what its jobs took."""
+def run_chain(folder: Path, cells: int, cores: int) -> Run:
+    """Run the command that a user gives, on so many cores, and add up what its jobs took."""
     shutil.rmtree(folder / "tmp", ignore_errors=True)
     shutil.rmtree(folder / "final", ignore_errors=True)
     shutil.rmtree(folder / "run", ignore_errors=True)
     luigi = Path(sys.executable).parent / "luigi"
     command = [str(luigi), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(command, cwd=folder, check=False, stderr=subprocess.PIPE, text=True, env=environment)
+    pinned = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores])), *command]
+    done = subprocess.run(pinned, cwd=folder, check=False, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"the chain ended with {done.returncode}:\n{done.stderr[-4000:]}")
     return Run(folder, rules_of(folder / "run"), cells)
@@ -139,8 +142,9 @@ def floor(folder: Path) -> dict[str, float]:
     """Seconds of the floor, on one CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "BLOSC_NTHREADS")})
-    import dask
+    from espo_luigi.cluster.session import keep_freed_memory
 
+    keep_freed_memory()
     dask.config.set(scheduler="synchronous")
     seconds: dict[str, float] = defaultdict(float)
     numerical_work(folder, seconds)
@@ -172,16 +176,23 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     for first in range(0, reference.sizes["loc"], cells):
         block = {"loc": slice(first, first + cells)}
         for name, variable in config.biasadjust.variables.items():
-            ours, theirs = reference[name].isel(block).load(), regridded[name].isel(block).load()
-            training, spent = cpu_seconds(biasadjust.train, ours, theirs, **variable.training_args, seed="x")
+            ours, theirs = in_memory(reference[name].isel(block)), in_memory(regridded[name].isel(block))
+            trained = biasadjust.train(ours, theirs, **variable.training_args, seed="x")
+            training, spent = cpu_seconds(trained.compute)
             seconds["train"] += spent
-            _, spent = cpu_seconds(biasadjust.adjust, theirs, training, **variable.adjusting_args, seed="x")
-            seconds["adjust"] += spent
+            adjusted = biasadjust.adjust(theirs, training, **variable.adjusting_args, seed="x")
+            seconds["adjust"] += cpu_seconds(adjusted.compute)[1]
+            del adjusted, trained
         source = np.random.default_rng(1).random((regridded.sizes["time"], 1, weights.shape[1]), np.float32)
         for _ in regridded.data_vars:
             _, spent = cpu_seconds(apply_weights, source, weights[: ours.sizes["loc"]], (ours.sizes["loc"],))
             seconds["regrid"] += spent
     seconds["properties"] = properties(config, final)
+
+
+def in_memory(data: xr.DataArray) -> xr.DataArray:
+    """The values in memory as one Dask block, of which nobody makes a token."""
+    return data.copy(data=dask.array.from_array(data.values, chunks=-1, name=False))
 
 
 def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
@@ -329,13 +340,44 @@ def show_continent(run: Run) -> None:
         print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:8.0f} minutes a job on one CPU")
 
 
+def compare_threads(folder: Path, rows: int, cells: int, last_year: int) -> None:
+    """Run the chain with jobs of one CPU and of two, one at a time, and print how many times as fast two are."""
+    runs = []
+    for cpus in (1, 2):
+        configure(folder, rows, last_year, cpus, side_by_side=False)
+        runs.append(run_chain(folder, cells, cores=cpus))
+    print(f"{'rule':24}{'1 CPU s':>9}{'2 CPUs s':>10}{'times':>7}")
+    times = {}
+    for name, one in runs[0].rules.items():
+        two = runs[1].rules[name]["seconds"]
+        times[name] = round(one["seconds"] / two, 2)
+        print(f"{name:24}{one['seconds']:9.1f}{two:10.1f}{times[name]:7.2f}")
+    times["work that needs but a core"] = round(core_bound(2), 2)
+    print(f"{'work that needs but a core':43}{times['work that needs but a core']:7.2f}")
+    print(json.dumps(times))
+
+
+def core_bound(processes: int) -> float:
+    """How many times as much of pure arithmetic so many processes do as one."""
+    with ProcessPoolExecutor(processes) as pool:
+        alone = pool.submit(arithmetic).result()
+        together = list(pool.map(arithmetic, [None] * processes))
+    return processes * alone / max(together)
+
+
+def arithmetic(_: None = None) -> float:
+    started = time.perf_counter()
+    sum(number * number % 7 for number in range(20_000_000))
+    return time.perf_counter() - started
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[10_000])
     parser.add_argument("--years", type=int, default=151)
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
-    parser.add_argument("--cpus", type=int, default=1, choices=(1, 2), help="CPUs of a job")
     parser.add_argument("--no-floor", action="store_true", help="only the chain")
+    parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
     options = parser.parse_args(arguments)
     last_year = 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
@@ -344,10 +386,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = base.absolute() / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
         rows, cells = make_input(folder / "raw", wanted, last_year)
-        configure(folder, rows, last_year, options.cpus)
-        run = run_chain(folder, cells)
+        if options.threads:
+            compare_threads(folder, rows, cells, last_year)
+            continue
+        configure(folder, rows, last_year, 1, side_by_side=True)
+        run = run_chain(folder, cells, cores=2)
         with ProcessPoolExecutor(1) as alone:
-            spent = alone.submit(floor, folder).result() if options.cpus == 1 and not options.no_floor else {}
+            spent = alone.submit(floor, folder).result() if not options.no_floor else {}
         summaries.append(show(run, spent, size_of(folder / "final")))
         show_continent(run)
         print(json.dumps(summaries[-1]), flush=True)

@@ -335,9 +335,11 @@ def show_continent(run: Run) -> None:
     )
     print(f"\nNorth America ({BANDS} bands of {BAND_CELLS} land cells, {SIMULATIONS} simulations), in proportion:")
     print(f"  {sum(cpu.values()):.0f} core-hours, {written / 1e12:.1f} TB written; ESPO-G asks for {REQUESTED}")
+    print("  (memory is that of this run: CleanUp's grows with the width of a region, RefDefault's with its cells)")
     for name, rule in run.rules.items():
         minutes = rule["seconds"] / rule["jobs"] * BAND_CELLS / run.cells / 60
-        print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:8.0f} minutes a job on one CPU")
+        peak = rule["peak"] / GIB
+        print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:6.0f} minutes a job on one CPU, {peak:.1f} GiB here")
 
 
 def compare_threads(folder: Path, rows: int, cells: int, last_year: int) -> None:

@@ -30,13 +30,16 @@ _THREAD_POOLS = (
 )
 
 # Freed memory is kept and used again: blocks of 100 MB would else be given back to the kernel, which clears each page
-# anew, for up to a third of a job's time. With one arena, threads share it; the peak does not grow.
-_MALLOC = {"MALLOC_ARENA_MAX": 1, "MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**24}
-# The numbers of these in glibc's mallopt.
-_MALLOPT = {"MALLOC_ARENA_MAX": -8, "MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}
+# anew, for up to a third of a job's time. With one arena, threads share it; the peak does not grow. By the variable's
+# name: the option's number in glibc's mallopt, and its value.
+_MALLOC = {
+    "MALLOC_ARENA_MAX": (-8, 1),
+    "MALLOC_MMAP_MAX_": (-4, 0),
+    "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1),
+    "MALLOC_TOP_PAD_": (-2, 2**24),
+}
 
 _SETTINGS: dict[str, Any] = {
-    "distributed.nanny.pre-spawn-environ": {name: str(value) for name, value in _MALLOC.items()},
     "array.slicing.split_large_chunks": False,
     "distributed.worker.daemon": True,
     "distributed.scheduler.allowed-failures": 2,
@@ -48,8 +51,10 @@ _SETTINGS: dict[str, Any] = {
 }
 
 # Without a nanny, nobody restarts a worker: at Dask's 80% it would pause for ever, and its job hang. Past the limit it
-# goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more.
+# goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more. It
+# spills by what Dask holds (`target`), not by the process's memory, which does not shrink (`keep_freed_memory`).
 _SETTINGS_IN_PROCESS: dict[str, Any] = {
+    "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
 }
@@ -65,10 +70,10 @@ def keep_freed_memory() -> None:
     """Have this process use freed memory again (glibc; elsewhere nothing changes)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for name, value in _MALLOC.items():
+        for name, (option, value) in _MALLOC.items():
             # Where the user has set one, glibc has it already.
             if name not in os.environ:
-                libc.mallopt(_MALLOPT[name], value)
+                libc.mallopt(option, value)
 
 
 def _limit_zarr(threads: int) -> None:
@@ -115,7 +120,9 @@ def dask_session(
     from distributed import Client, LocalCluster
 
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
-    keep_freed_memory()
+    if resources.n_workers == 1:
+        # A worker with a nanny is paused by its memory, until that shrinks.
+        keep_freed_memory()
     _limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
     layout = _SETTINGS if keywords["processes"] else _SETTINGS | _SETTINGS_IN_PROCESS

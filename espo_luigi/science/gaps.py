@@ -20,17 +20,24 @@ logger = logging.getLogger(__name__)
 # A coordinate of what is extracted, and a global attribute of what is made from it.
 INCOMPLETE = "incomplete"
 CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
+DAYS_OF_A_GAP = 360
 
 _ADVICE = (
-    "A store that this was made from was damaged or taken away while it was read: delete the stores that this task was "
-    "made from, and run again"
+    "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
+    "this region in paths.tmpdir (cleaned_up, adjusted, regchunked, regridded, extracted), and run again"
 )
 
 
 def with_incomplete_cells(ds: xr.Dataset) -> xr.Dataset:
-    """Return the dataset with a boolean coordinate (y, x), where a variable has no value on some day; lazy."""
-    lacking = [da.isnull().any("time") for da in ds.data_vars.values() if "time" in da.dims]
-    found = reduce(operator.or_, lacking)
+    """Return the dataset with a boolean coordinate (y, x), where a variable lacks a year's days or more; lazy.
+
+    Single days that are missing leave a scenario with data in every chunk of time. Cells of a curvilinear grid that
+    never have data are not counted: most lie outside of the box that was cut.
+    """
+    lacking = [da.isnull().sum("time") for da in ds.data_vars.values() if "time" in da.dims]
+    found = reduce(operator.or_, [days >= DAYS_OF_A_GAP for days in lacking])
+    if "lat" in ds.coords and ds["lat"].ndim == 2:
+        found &= ~reduce(operator.and_, [days == ds.sizes["time"] for days in lacking])
     return ds.assign_coords({INCOMPLETE: found.variable})
 
 

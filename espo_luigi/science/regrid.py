@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 # Source values taken at once: bounds the float64 copies, and such a slab stays in the processor's cache.
 _SLAB_VALUES = 65_536
 _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
+# What a task reads of the source at once.
+_READ_BYTES = 256 * 1024**2
 _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
@@ -116,7 +118,7 @@ def regrid(
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
         own = ds.drop_vars(INCOMPLETE, errors="ignore").assign_coords(_target_coordinates(target, destination))
-        return own.assign_attrs(attrs | _gaps(ds, sparse.identity(source.grid.size, format="csr")))
+        return own.assign_attrs(attrs | _gaps(ds, source.dims, sparse.identity(source.grid.size, format="csr")))
     _check_source(source)
     variables = _variables_on(source, ds)
     weights = cascade(source.grid, stages)
@@ -124,7 +126,7 @@ def regrid(
     blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
     regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
     coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
-    return xr.Dataset(regridded, coords=coords, attrs=attrs | _gaps(ds, weights))
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | _gaps(ds, source.dims, weights))
 
 
 def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
@@ -207,10 +209,11 @@ def _regrid_variable(
 def _regrid_block(part: xr.Variable, dims: tuple[Hashable, ...], block: _Block) -> Any:
     if not dask.is_dask_collection(block.weights):
         return apply_weights(part.transpose(*dims).values, block.weights, block.shape)
-    # One Dask task: of a store that is not cut, it reads just these rows and columns.
-    data = part.chunk(dict.fromkeys(part.dims, -1)).transpose(*dims).data
+    # Of a store that is not cut, a Dask task reads just these rows and columns; of a fine source, some years of them.
+    days = max(1, _READ_BYTES // max(1, part.dtype.itemsize * block.rows.size * block.columns.size))
+    data = part.chunk({dim: days if dim == "time" else -1 for dim in part.dims}).transpose(*dims).data
     old, new = range(data.ndim), range(data.ndim, data.ndim + len(block.shape))
-    return da.blockwise(
+    regridded = da.blockwise(
         apply_weights,
         (*old[:-2], *new),
         data,
@@ -222,6 +225,7 @@ def _regrid_block(part: xr.Variable, dims: tuple[Hashable, ...], block: _Block) 
         dtype=_result_dtype(data.dtype),
         meta=np.empty((0,) * (data.ndim - 2 + len(block.shape)), dtype=_result_dtype(data.dtype)),
     )
+    return regridded.rechunk(-1)
 
 
 def _result_dtype(dtype: np.dtype) -> np.dtype:
@@ -366,11 +370,12 @@ def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Ha
     }
 
 
-def _gaps(ds: xr.Dataset, weights: sparse.csr_matrix) -> dict[Hashable, Any]:
-    """How many target cells lack data on some day, because a source cell does that they are interpolated from."""
+def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: sparse.csr_matrix) -> dict[Hashable, Any]:
+    """How many target cells lack a year's data or more, because a source cell does that they are made from."""
     if INCOMPLETE not in ds.coords or not ds[INCOMPLETE].any():
         return {}
-    reached = (weights != 0).astype(np.int64) @ ds[INCOMPLETE].values.ravel().astype(np.int64)
+    incomplete = ds[INCOMPLETE].transpose(*dims).values.ravel()
+    reached = (weights != 0).astype(np.int64) @ incomplete.astype(np.int64)
     return {CELLS_WITHOUT_DATA: int((reached > 0).sum())}
 
 

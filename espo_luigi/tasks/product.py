@@ -69,7 +69,8 @@ class ConcatenationFinal(EspoTask):
     def check(self) -> None:
         """Say, too, once, which regions cannot be linked into the whole."""
         super().check()
-        _say_where_regions_meet_inside_a_chunk(self.context)
+        if not self.complete():
+            _say_where_regions_meet_inside_a_chunk(self.context)
 
     def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
         """Put the regions together from south to north; fails if land has no data."""
@@ -101,7 +102,7 @@ class HealthChecks(EspoTask):
         return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=allowed)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def _say_where_regions_meet_inside_a_chunk(context: RunContext) -> None:
     """Log the regions whose first row is not the first of one of the product's chunks: their files are not linked."""
     maps = [(region, RefDefault(region=region).land()) for region in context.config.custom.regions]
@@ -113,8 +114,8 @@ def _say_where_regions_meet_inside_a_chunk(context: RunContext) -> None:
         first += found.sizes[y]
     if apart:
         logger.info(
-            "custom.regions: %s of the whole domain, no multiple of custom.final_chunks.%s = %d: ConcatenationFinal "
-            "writes what it could link (docs/configuration.md, where bands meet)",
+            "custom.regions: %s of the whole domain, no multiple of custom.final_chunks.%s = %d: for the whole domain, "
+            "their data are written again instead of linked (docs/configuration.md, where bands meet)",
             ", ".join(apart),
             y,
             size,

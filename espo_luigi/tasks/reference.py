@@ -69,8 +69,8 @@ class RefDefault(EspoTask):
         return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
-        """Return the configuration's, without Dask's way through the disk, which wants no less memory here."""
-        return super().dask_settings() | {"array.rechunk.method": "tasks"}
+        """Return the configuration's; by default not Dask's way through the disk, which wants no less memory here."""
+        return {"array.rechunk.method": "tasks"} | super().dask_settings()
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return that variables are written one after the other: from maps to series, all of one is in memory."""

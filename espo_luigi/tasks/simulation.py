@@ -50,12 +50,12 @@ class Extract(EspoTask):
         return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish, and say which cells lack a value on some day: so do the scenario's that are made from them."""
+        """Publish, and say in how many cells whole years lack: so they will in the scenario's cells made from them."""
         super().write(dataset, path, marker)
         incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
             logger.warning(
-                "%s lacks a value on some day in %d of %d cells; the scenario's cells around them will, too",
+                "%s lacks a year's values or more in %d of %d cells; the scenario's cells around them will, too",
                 self.sim_id,
                 int(incomplete.sum()),
                 incomplete.size,
@@ -105,15 +105,15 @@ def four_years(dataset: xr.Dataset) -> int:
 
 
 def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:
-    """Return chunks of whole maps, as many days as make some 64 MB, and a year at least."""
+    """Return chunks of whole maps, as many days as make some 64 MB."""
     cells = math.prod(size for name, size in dataset.sizes.items() if name != "time")
-    return {name: -1 for name in dataset.dims} | {"time": max(365, FILE_BYTES // (4 * cells))}
+    return {name: -1 for name in dataset.dims} | {"time": max(1, FILE_BYTES // (4 * cells))}
 
 
 def pieces_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
     """Return chunks of one row, of as many columns as make some 0.5 MB with the days of a file."""
     days = block_sizes(dataset)["time"]
-    *_, row, column = (name for name in next(iter(dataset.data_vars.values())).dims)
+    row, column = (name for name in next(iter(dataset.data_vars.values())).dims if name != "time")
     return {"time": days, row: 1, column: max(1, PIECE_BYTES // (4 * days))}
 
 

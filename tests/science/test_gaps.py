@@ -84,16 +84,32 @@ def test_cells_in_which_another_variable_of_the_reference_has_no_data_are_allowe
     check_data(reference.chunk(CHUNKS), land_of(reference))
 
 
-def test_regridding_counts_the_target_cells_around_source_cells_that_lack_a_day() -> None:
-    source = scenario().where(False, other=1.0).astype("f4").drop_vars("pr")
-    source["tasmax"][3, 0, 0] = np.nan
-    target = xr.Dataset(coords={"lat": ("loc", [45.02, 45.42]), "lon": ("loc", [-69.98, -69.52])})
-    marked = with_incomplete_cells(source.chunk(time=5))
-    assert marked.incomplete.sum() == 1
-    found = regrid(marked, target, chunks={"loc": 1})
+def years_of(value: float = 1.0) -> xr.Dataset:
+    """Three years of one value on a small grid."""
+    time = xr.date_range("2001-01-01", periods=1095, calendar="noleap", use_cftime=True)
+    coords = {"time": time, "lat": [45.0, 45.5, 46.0], "lon": [-70.0, -69.5, -69.0]}
+    return xr.Dataset({"tasmax": (("time", "lat", "lon"), np.full((1095, 3, 3), value, "f4"))}, coords)
+
+
+def test_regridding_counts_the_target_cells_around_source_cells_that_lack_a_year() -> None:
+    source = years_of()
+    source["tasmax"][100:480, 0, 0] = np.nan
+    source["tasmax"][3, 2, 2] = np.nan
+    target = xr.Dataset(coords={"lat": ("loc", [45.1, 45.9]), "lon": ("loc", [-69.9, -69.1])})
+    marked = with_incomplete_cells(source.chunk(time=200))
+    assert dask.is_dask_collection(marked.incomplete.data) and marked.incomplete.sum() == 1
+    found = regrid(marked.transpose("time", "lon", "lat"), target, chunks={"loc": 1})
     assert found.attrs[CELLS_WITHOUT_DATA] == 1 and "incomplete" not in found.coords
-    np.testing.assert_array_equal(found.tasmax.isnull().any("time"), [True, False])
-    assert CELLS_WITHOUT_DATA not in regrid(with_incomplete_cells(source.fillna(1.0)), target).attrs
+    np.testing.assert_array_equal(found.tasmax.isnull().sum("time"), [380, 1])
+    assert CELLS_WITHOUT_DATA not in regrid(with_incomplete_cells(years_of()), target).attrs
+
+
+def test_what_lies_outside_of_a_curvilinear_box_is_not_said_to_lack_data() -> None:
+    source = years_of().rename(lat="rlat", lon="rlon")
+    source = source.assign_coords(lat=source.rlat + 0 * source.rlon, lon=source.rlon + 0 * source.rlat)
+    source["tasmax"][:, 0, :] = np.nan
+    source["tasmax"][:400, 1, 1] = np.nan
+    assert int(with_incomplete_cells(source).incomplete.sum()) == 1
 
 
 def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import xarray as xr
 from demo_runs import use, write_config
 
 from espo_luigi import store, tasks
+from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
 from espo_luigi.demo import ensure_demo
 from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
@@ -93,12 +96,15 @@ def products(rules: list[EspoTask], final: Path) -> Products:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callable[..., Products]]:
-    """A function that makes everything under a configuration and returns the products."""
+    """A function that makes everything under a configuration, once, and returns the products."""
+    made: dict[str, Products] = {}
 
     def make(**changes: object) -> Products:
-        folder = tmp_path_factory.mktemp("run")
-        use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
-        return products(work_through(tasks.All()), folder / "final")
+        if repr(changes) not in made:
+            folder = tmp_path_factory.mktemp("run")
+            use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
+            made[repr(changes)] = products(work_through(tasks.All()), folder / "final")
+        return made[repr(changes)]
 
     yield make
 
@@ -112,12 +118,16 @@ def in_memory(path: Path) -> xr.Dataset:
     return ds
 
 
+def stacking(stacked: bool) -> dict[str, object]:
+    """Whether only land cells are worked on."""
+    steps = {f"off_DASH_diag__steps__{step}__unstack": stacked for step in ("ref", "sim")}
+    return {"custom__stack_drop_nans": stacked, **steps}
+
+
 @pytest.fixture(scope="module", params=[True, False], ids=["stacked", "whole grids"])
 def pair(request: pytest.FixtureRequest, run: Callable[..., Products]) -> tuple[Products, Products]:
     """The products in many chunks, and in one."""
-    stacked = {"custom__stack_drop_nans": request.param}
-    steps = {f"off_DASH_diag__steps__{step}__unstack": request.param for step in ("ref", "sim")}
-    return run(**MANY, **stacked, **steps), run(**ONE, **stacked, **steps)
+    return run(**MANY, **stacking(request.param)), run(**ONE, **stacking(request.param))
 
 
 @pytest.mark.timeout(900)
@@ -153,3 +163,25 @@ def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
             for variable in ("tasmax", "tasmin", "pr"):
                 np.testing.assert_array_equal(ds[variable].notnull().all("time"), land)
                 np.testing.assert_array_equal(ds[variable].notnull().any("time"), land)
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(missing_packages(False) is not None, reason=str(missing_packages(False)))
+@pytest.mark.timeout(900)
+def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, run: Callable[..., Products]) -> None:
+    one = run(**ONE, **stacking(True))
+    config = " ".join(map(str, write_config(tmp_path, raw, **{**SHAPE, **PERIODS, **MANY, **stacking(True)})))
+    (tmp_path / "luigi.cfg").write_text(
+        "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
+        f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
+        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nmax_jobs = 3\n[worker]\nwait_interval = 0.5\n"
+    )
+    luigi_command = Path(sys.executable).parent / "luigi"
+    command = [str(luigi_command), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=cluster.environ, check=False, stderr=subprocess.PIPE, text=True, timeout=800
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for name, path in one.items():
+        xr.testing.assert_identical(in_memory(tmp_path / "final" / name), in_memory(path))

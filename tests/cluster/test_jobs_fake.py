@@ -285,13 +285,17 @@ def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeClu
 
 
 def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake: FakeCluster, work: Work) -> None:
-    manager, began = fake.manager(), time.monotonic()
-    late = manager.submit(work.request("a", is_complete=lambda: time.monotonic() > began + 0.7))
+    manager = fake.manager()
+    finished: list[float] = []
+    late = manager.submit(
+        work.request("a", is_complete=lambda: time.monotonic() > finished[0] + PATIENCE.latency_wait / 2)
+    )
     never = manager.submit(work.request("b", is_complete=lambda: False))
     eventually(lambda: has_id(late)() and has_id(never)())
+    finished.append(time.monotonic())
     fake.finish("a", "1")
     fake.finish("b", "2")
-    assert isinstance(late.wait(5), Success) and time.monotonic() > began + 0.7
+    assert isinstance(late.wait(5), Success) and time.monotonic() > finished[0] + PATIENCE.latency_wait / 2
     outcome = never.wait(10)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_OUTPUT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -146,9 +147,10 @@ def test_intake_esm_opens_the_catalogue_and_its_data(tmp_path: Path) -> None:
         str(tmp_path / "cat.json"), read_kwargs={"converters": {"variable": ast.literal_eval}}
     )
     assert len(opened.df) == 2
-    # It opens files in threads, for which the netCDF4 library is not made.
-    how = {"decode_timedelta": False, "engine": "h5netcdf"}
-    (dataset,) = opened.to_dataset_dict(progressbar=False, xarray_open_kwargs=how).values()
+    # By itself it opens files in threads, for which the netCDF4 library is not made.
+    with dask.config.set(scheduler="synchronous"):
+        how = {"progressbar": False, "xarray_open_kwargs": {"decode_timedelta": False}}
+        (dataset,) = opened.to_dataset_dict(threaded=False, **how).values()
     assert dataset["pr"].sizes["time"] == 730
 
 

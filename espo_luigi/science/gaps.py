@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -14,8 +13,6 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
-
-logger = logging.getLogger(__name__)
 
 # A coordinate of what is extracted, and a global attribute of what is made from it.
 INCOMPLETE = "incomplete"

@@ -7,7 +7,8 @@ machine for itself: CPU seconds of the numerical work on data that lie in memory
 training, adjusting, the domain's properties), seconds to read the source once, and to write each kept product once
 with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
 
-    python benchmarks/production.py [--cells 10000] [--years 151] [--folder FOLDER] [--no-floor | --threads]
+    python benchmarks/production.py [--cells 10000] [--years 151] [--columns 125] [--folder FOLDER]
+                                    [--no-floor | --threads]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
@@ -36,7 +37,7 @@ import dask.array
 import numpy as np
 import xarray as xr
 import yaml
-from production_input import SIMULATION, make_input
+from production_input import SIMULATION, Region, make_input, region_of
 
 ROOT = Path(__file__).parent.parent
 GIB, GB = 2**30, 1e9
@@ -57,11 +58,11 @@ class Run:
         return sum(rule[what] for rule in self.rules.values())
 
 
-def configure(folder: Path, rows: int, last_year: int, cpus: int, *, side_by_side: bool) -> None:
+def configure(folder: Path, region: Region, last_year: int, cpus: int, *, side_by_side: bool) -> None:
     """Write the configuration of `config/espo-g6` for the one region and domain, and luigi.cfg."""
     config = yaml.safe_load((ROOT / "config/espo-g6/config.yml").read_text())
-    north = 40.05 + rows / 10
-    box = {"method": "bbox", "lon_bnds": [-80.0, -66.0], "lat_bnds": [40.0, north]}
+    east = region.west + region.columns / 10 + 1
+    box = {"method": "bbox", "lon_bnds": [region.west - 0.05, east], "lat_bnds": [40.0, 40.05 + region.rows / 10]}
     config["custom"]["regions"] = {"south": {"name": "south", **box}}
     config["custom"]["amno_region"] |= box
     period = ["1950", str(last_year)]
@@ -81,7 +82,7 @@ def configure(folder: Path, rows: int, last_year: int, cpus: int, *, side_by_sid
         variable["adjusting_args"]["periods"] = period
     config["health_checks"]["end_date"] = f"{last_year}-12-30"
     diagnosed = config["off-diag"]
-    diagnosed["domains"] = {"Domain": {**box, "name": "Domain", **domain_of(rows)}}
+    diagnosed["domains"] = {"Domain": {**box, "name": "Domain", **domain_of(region)}}
     for step in diagnosed["steps"].values():
         step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
@@ -97,9 +98,10 @@ def configure(folder: Path, rows: int, last_year: int, cpus: int, *, side_by_sid
     )
 
 
-def domain_of(rows: int) -> dict[str, list[float]]:
+def domain_of(region: Region) -> dict[str, list[float]]:
     """A domain of the diagnostics of about an eighth of the region's cells."""
-    return {"lon_bnds": [-78.0, -74.0], "lat_bnds": [40.5, 40.55 + rows * 0.03]}
+    west, width, height = region.west + 1.95, region.columns * 0.032, region.rows * 0.03
+    return {"lon_bnds": [west, west + width], "lat_bnds": [40.5, 40.55 + height]}
 
 
 def run_chain(folder: Path, cells: int, cores: int) -> Run:
@@ -335,18 +337,17 @@ def show_continent(run: Run) -> None:
     )
     print(f"\nNorth America ({BANDS} bands of {BAND_CELLS} land cells, {SIMULATIONS} simulations), in proportion:")
     print(f"  {sum(cpu.values()):.0f} core-hours, {written / 1e12:.1f} TB written; ESPO-G asks for {REQUESTED}")
-    print("  (memory is that of this run: CleanUp's grows with the width of a region, RefDefault's with its cells)")
     for name, rule in run.rules.items():
         minutes = rule["seconds"] / rule["jobs"] * BAND_CELLS / run.cells / 60
         peak = rule["peak"] / GIB
         print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:6.0f} minutes a job on one CPU, {peak:.1f} GiB here")
 
 
-def compare_threads(folder: Path, rows: int, cells: int, last_year: int) -> None:
+def compare_threads(folder: Path, region: Region, cells: int, last_year: int) -> None:
     """Run the chain with jobs of one CPU and of two, one at a time, and print how many times as fast two are."""
     runs = []
     for cpus in (1, 2):
-        configure(folder, rows, last_year, cpus, side_by_side=False)
+        configure(folder, region, last_year, cpus, side_by_side=False)
         runs.append(run_chain(folder, cells, cores=cpus))
     print(f"{'rule':24}{'1 CPU s':>9}{'2 CPUs s':>10}{'times':>7}")
     times = {}
@@ -377,6 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[10_000])
     parser.add_argument("--years", type=int, default=151)
+    parser.add_argument("--columns", type=int, default=125, help="width of the region; North America's is 1700")
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
     parser.add_argument("--no-floor", action="store_true", help="only the chain")
     parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
@@ -387,11 +389,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for wanted in options.cells:
         folder = base.absolute() / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
-        rows, cells = make_input(folder / "raw", wanted, last_year)
+        region, cells = region_of(wanted, options.columns)
+        make_input(folder / "raw", region, last_year)
         if options.threads:
-            compare_threads(folder, rows, cells, last_year)
+            compare_threads(folder, region, cells, last_year)
             continue
-        configure(folder, rows, last_year, 1, side_by_side=True)
+        configure(folder, region, last_year, 1, side_by_side=True)
         run = run_chain(folder, cells, cores=2)
         with ProcessPoolExecutor(1) as alone:
             spent = alone.submit(floor, folder).result() if not options.no_floor else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,47 +12,65 @@ from espo_luigi.demo.sources import SIMULATIONS, Source, dataset_of, file_name, 
 from espo_luigi.demo.weather import Climate, Days, Field, days_of, invent_weather
 
 SIMULATION = "Made-Coarse"
-COLUMNS = 125
-SOUTH, WEST = 40.1, -79.95
+SOUTH = 40.1
 FILE_YEARS = 10
 
 
-def land_mask(rows: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Region:
+    """A region of 0.1° with a coast: so many rows and columns, of which the first lie south and west."""
+
+    rows: int
+    columns: int
+
+    @property
+    def west(self) -> float:
+        """The longitude of the first column: 80° W, or further west so that 1700 columns end over the Atlantic."""
+        return min(-79.95, -9.95 - self.columns / 10)
+
+    @property
+    def lats(self) -> tuple[float, ...]:
+        return steps(SOUTH, 0.1, self.rows)
+
+    @property
+    def lons(self) -> tuple[float, ...]:
+        return steps(self.west, 0.1, self.columns)
+
+
+def land_mask(rows: int, columns: int) -> np.ndarray:
     """Where is land: west of a winding coast, and outside of a lake in every ten degrees."""
-    row, column = np.ogrid[:rows, :COLUMNS]
-    coast = 108 + 12 * np.sin(row / 9)
+    row, column = np.ogrid[:rows, :columns]
+    coast = columns * (0.864 + 0.096 * np.sin(row / 9))
     lake = ((row % 100 - 30) / 8) ** 2 + ((column - 50) / 12) ** 2 < 1
     return (column < coast) & ~lake
 
 
-def rows_for(cells: int) -> tuple[int, int]:
-    """How many rows have at least so many land cells, and how many those are."""
-    in_row = np.cumsum(land_mask(1000).sum(axis=1))
+def region_of(cells: int, columns: int) -> tuple[Region, int]:
+    """The region that has at least so many land cells, and how many it has."""
+    in_row = np.cumsum(land_mask(1000, columns).sum(axis=1))
     rows = int(np.searchsorted(in_row, cells)) + 1
-    return rows, int(in_row[rows - 1])
+    return Region(rows, columns), int(in_row[rows - 1])
 
 
-def make_input(folder: Path, cells: int, last_year: int) -> tuple[int, int]:
-    """Make the raw files and catalogues, unless they are there; return the numbers of rows and of land cells."""
-    rows, land = rows_for(cells)
+def make_input(folder: Path, region: Region, last_year: int) -> None:
+    """Make the raw files and catalogues, unless they are there."""
     done = folder / "made"
     if not done.exists():
-        write_catalog(folder, "simulation", simulation_rows(folder, rows, last_year))
-        write_catalog(folder, "reconstruction", reference_rows(folder, rows))
+        write_catalog(folder, "simulation", simulation_rows(folder, region, last_year))
+        write_catalog(folder, "reconstruction", reference_rows(folder, region))
         done.touch()
-    return rows, land
 
 
 def steps(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(np.round(first + step * np.arange(count), 6).tolist())
 
 
-def simulation_rows(folder: Path, rows: int, last_year: int) -> list[dict[str, str]]:
+def simulation_rows(folder: Path, region: Region, last_year: int) -> list[dict[str, str]]:
     source = replace(
         SIMULATIONS[0],
         name=SIMULATION,
-        lats=steps(36.0, 1.0, rows // 10 + 9),
-        lons=steps(276.0, 1.0, 24),
+        lats=steps(36.0, 1.0, region.rows // 10 + 9),
+        lons=steps(round(region.west + 355.95), 1.0, region.columns // 10 + 12),
         experiments={"historical": (1950, 2014), "ssp585": (2015, last_year)},
     )
     days = days_of(source.calendar, 1950, last_year)
@@ -66,9 +84,12 @@ def simulation_rows(folder: Path, rows: int, last_year: int) -> list[dict[str, s
     ]
 
 
-def reference_rows(folder: Path, rows: int) -> list[dict[str, str]]:
-    lats, lons = steps(SOUTH, 0.1, rows), steps(WEST, 0.1, COLUMNS)
-    coarse_lats, coarse_lons = np.arange(SOUTH - 0.5, lats[-1] + 1, 0.5), np.arange(WEST - 0.5, lons[-1] + 1, 0.5)
+def reference_rows(folder: Path, region: Region) -> list[dict[str, str]]:
+    lats, lons = region.lats, region.lons
+    coarse_lats, coarse_lons = (
+        np.arange(SOUTH - 0.5, lats[-1] + 1, 0.5),
+        np.arange(region.west - 0.5, lons[-1] + 1, 0.5),
+    )
     rng = np.random.default_rng(2)
     days = days_of("standard", 1991, 2020)
     coarse = invent_weather(Climate(), days, coarse_lats, coarse_lons, rng)
@@ -81,7 +102,7 @@ def reference_rows(folder: Path, rows: int) -> list[dict[str, str]]:
         for name, values in coarse.items():
             fine = finer[0] @ values[days.within(*years)] @ finer[1]
             fine = fine * (1 + 0.2 * height) if name == "pr" else fine + 2 * height
-            fine[:, ~land_mask(rows)] = np.nan
+            fine[:, ~land_mask(region.rows, region.columns)] = np.nan
             source = Source("Made-Land", Climate(), lats, lons, "standard", {"reference": years})
             catalogue.append(write_file(folder, source, "reference", name, fine.astype("f4"), days, years))
     return catalogue

@@ -7,8 +7,10 @@ import os
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import dask.array
+import dask.callbacks
 import numpy as np
 import pytest
 import xarray as xr
@@ -118,13 +120,32 @@ def test_shards_hold_the_same_data_in_fewer_files(tmp_path: Path) -> None:
     assert files["sharded.zarr"] < files["plain.zarr"] / 4
 
 
-def test_variables_written_one_by_one_make_the_same_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 4, 6, 100])
+def test_what_is_computed_piece_by_piece_makes_the_same_store(tmp_path: Path, size: int) -> None:
     ds = example().assign(pr=example().tasmax * 2, flag=((), True)).chunk(loc=3)
-    for name, one_by_one in (("together.zarr", False), ("apart.zarr", True)):
-        write_store(ds, tmp_path / name, MARKER, chunks={"time": 100}, one_by_one=one_by_one)
+    for name, pieces in (("together.zarr", None), ("apart.zarr", {"loc": size})):
+        write_store(ds.assign(flag=ds.flag.load()), tmp_path / name, MARKER, chunks={"time": 100}, at_once=pieces)
     together, apart = (open_store(tmp_path / name) for name in ("together.zarr", "apart.zarr"))
     xr.testing.assert_identical(apart.compute(), together.compute())
     assert [v.encoding["chunks"] for v in apart.values()] == [v.encoding["chunks"] for v in together.values()]
+
+
+def test_no_more_than_a_piece_of_whole_blocks_is_computed_at_once(tmp_path: Path) -> None:
+    computed: list[set[int]] = []
+
+    class Recorder(dask.callbacks.Callback):
+        def _start(self, _: object) -> None:
+            computed.append(set())
+
+    def block(data: np.ndarray, block_info: Any = None) -> np.ndarray:
+        computed[-1].add(block_info[0]["chunk-location"][1])
+        return data
+
+    data = dask.array.zeros((4, 14), chunks=(4, 3)).map_blocks(block, meta=np.empty((0, 0)))
+    ds = xr.Dataset({"tasmax": (("time", "loc"), data), "pr": (("time", "loc"), data)})
+    with Recorder():
+        write_store(ds, tmp_path / "a.zarr", MARKER, at_once={"loc": 7})
+    assert [places for places in computed if places] == 2 * [{0, 1}, {2, 3}, {4}]
 
 
 def test_asked_chunks_are_stored_whatever_the_dask_chunks_were(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import xarray as xr
 from espo_luigi.errors import StoreError
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import written_aside
-from espo_luigi.store.write import finish, laid_out_for, prepared, write_zarr
+from espo_luigi.store.write import finish, laid_out_for, prepared, write_rows, write_zarr
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +109,7 @@ def join_stores(
         for rows, names in _rows_to_write(partial, laid_out, spans, dim).items():
             for start, stop in rows:
                 logger.info("%s: rows %d to %d of %s are written anew", destination.name, start, stop, dim)
-                part = laid_out[names].isel({dim: slice(start, stop)})
-                write_zarr(
-                    part.drop_vars(part.coords).drop_encoding(), partial, region={dim: slice(start, stop)}, mode="r+"
-                )
+                write_rows(laid_out[names], partial, dim, slice(start, stop))
         finish(partial, marker)
 
 

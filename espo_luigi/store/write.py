@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def write_store(
     *,
     chunks: Mapping[Any, int] | None = None,
     shards: Mapping[Any, int] | None = None,
-    one_by_one: bool = False,
+    at_once: Mapping[Any, int] | None = None,
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
@@ -177,8 +177,10 @@ def write_store(
         Dimensions that a variable lacks are ignored.
     shards : mapping, optional
         Shard sizes of data variables by dimension (-1: whole), rounded up to whole chunks.
-    one_by_one : bool
-        Compute one variable after the other: less memory where each needs much, but what they share is computed anew.
+    at_once : mapping, optional
+        One dimension of all lazy data variables and how much of it is computed at a time, rounded down to whole blocks:
+        one variable after the other, and each piece by piece. Less memory where all need much of it; what pieces share
+        is computed anew for each.
 
     Raises
     ------
@@ -188,18 +190,31 @@ def write_store(
     path = Path(path)
     laid_out, encoding = laid_out_for(prepared(ds), chunks, shards)
     with written_aside(path) as partial:
-        for number, part in enumerate(_parts(laid_out) if one_by_one else [laid_out]):
-            own = {name: encoding[name] for name in part.variables if name in encoding}
-            write_zarr(part, partial, mode="a" if number else "w", encoding=own)
+        if at_once:
+            laid_out = laid_out.assign_coords(laid_out.coords.to_dataset().compute().coords)
+        write_zarr(laid_out, partial, mode="w", encoding=encoding, compute=not at_once)
+        for dim, size in (at_once or {}).items():
+            for name, rows in _pieces(laid_out, str(dim), size):
+                write_rows(laid_out[[name]], partial, str(dim), rows)
         finish(partial, marker)
     logger.info("wrote %s", path)
 
 
-def _parts(ds: xr.Dataset) -> list[xr.Dataset]:
-    """One dataset a variable; the first has the coordinates."""
-    _, *others = ds.data_vars
-    alone = [ds[[name]] for name in others]
-    return [ds.drop_vars(others), *(one.drop_vars(one.coords) for one in alone)]
+def _pieces(ds: xr.Dataset, dim: str, size: int) -> Iterator[tuple[Hashable, slice]]:
+    """Each data variable with each of its pieces of whole Dask blocks along a dimension, `size` long at most."""
+    for name, data in ds.data_vars.items():
+        if data.variable.chunks is None:
+            continue
+        block = data.variable.chunksizes[dim][0]
+        step = max(size // block, 1) * block
+        for start in range(0, data.sizes[dim], step):
+            yield name, slice(start, min(start + step, data.sizes[dim]))
+
+
+def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
+    """Compute a part of the data variables along a dimension into a store that has their metadata already."""
+    part = ds.isel({dim: rows})
+    write_zarr(part.drop_vars(part.coords).drop_encoding(), path, region={dim: rows}, mode="r+")
 
 
 def finish(partial: Path, marker: Marker) -> None:

@@ -9,11 +9,14 @@ import xarray as xr
 
 from espo_luigi.cluster.resources import Resources
 from espo_luigi.ports import temporary, upstream
-from espo_luigi.science import biasadjust, calendar, finalize
+from espo_luigi.science import biasadjust, calendar, finalize, stack
 from espo_luigi.science.chunks import block_sizes
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
+
+# A block of CleanUp, for each variable.
+BLOCK_BYTES = 128 * 1024**2
 
 
 class Train(EspoTask):
@@ -93,12 +96,11 @@ class CleanUp(EspoTask):
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config = self.context.config
-        rows = product_chunks(self, adjusted[0]) | {"lon": -1, "rlon": -1}
         return finalize.clean_up(
             adjusted,
             grid=grid if config.custom.stack_drop_nans else None,
             land=grid["land"],
-            chunks=rows,
+            chunks=_rows_of_chunks(product_chunks(self, adjusted[0]), grid),
             problem=self.sim_id in config.clean_up.problems,
             round_var=config.clean_up.round_var,
             to_level=config.clean_up.to_level,
@@ -113,6 +115,20 @@ class CleanUp(EspoTask):
 def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:
     """Return the chunks of the product: those of the configuration, and four years."""
     return dict(task.context.config.custom.final_chunks) | {"time": four_years(dataset)}
+
+
+def _rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int]:
+    """Return blocks of as many of the product's chunks side by side as make some 128 MB of one variable.
+
+    Stacked cells lie row by row: the wider a block, the fewer read the same cells.
+    """
+    y, x = stack.horizontal_dims(grid)
+    rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
+    columns = BLOCK_BYTES // (4 * chunks["time"] * rows)
+    width = chunks.get(x, -1)
+    if columns >= grid.sizes[x] or width == -1:
+        return {**chunks, x: -1}
+    return {**chunks, x: max(columns // width, 1) * width}
 
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:

@@ -19,6 +19,9 @@ from espo_luigi.tasks.land import cut, missing_land
 
 logger = logging.getLogger(__name__)
 
+# What is brought from maps to series at a time.
+SERIES_BYTES = 512 * 1024**2
+
 
 class RefDefault(EspoTask):
     """Rule `ref_default`: the reference over one region, land cells only, and the region's whole grid."""
@@ -73,8 +76,12 @@ class RefDefault(EspoTask):
         return {"array.rechunk.method": "tasks"} | super().dask_settings()
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return that variables are written one after the other: from maps to series, all of one is in memory."""
-        return {"one_by_one": True}
+        """Return how many cells are brought from maps to series at a time: all of their days are then in memory."""
+        if "time" not in dataset.dims:
+            return {}
+        dim = stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[0]
+        one = max(data.nbytes // data.sizes[dim] for data in dataset.data_vars.values())
+        return {"at_once": {dim: SERIES_BYTES // one}}
 
 
 class ReferenceCalendar(EspoTask):

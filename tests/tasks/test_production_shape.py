@@ -21,6 +21,7 @@ from espo_luigi import store, tasks
 from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
 from espo_luigi.demo import ensure_demo
 from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.tasks import adjustment, reference
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 
@@ -104,7 +105,12 @@ def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callabl
         if repr(changes) not in made:
             folder = tmp_path_factory.mktemp("run")
             use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
-            made[repr(changes)] = products(work_through(tasks.All()), folder / "final")
+            with pytest.MonkeyPatch.context() as patch:
+                if MANY.items() <= changes.items():
+                    # Some 14 cells of the reference at a time, and two chunks of the product side by side.
+                    patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 30 * 366)
+                    patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
+                made[repr(changes)] = products(work_through(tasks.All()), folder / "final")
         return made[repr(changes)]
 
     yield make

@@ -1,6 +1,7 @@
 """The toy tasks can be imported here and in the jobs, and every test has a work folder of its own."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,3 +24,11 @@ def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     yield tmp_path / "work"
     for name, value in before.items():
         configuration.set("espo", name, value)
+
+
+@pytest.fixture(autouse=True)
+def a_hang_up_is_heard() -> Iterator[None]:
+    """Commands that the tests start hear SIGHUP, even where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

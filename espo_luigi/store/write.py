@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 
 from espo_luigi.errors import StoreError
 from espo_luigi.science.calendar import encode_dates
@@ -27,6 +27,9 @@ _KEPT_ENCODING = ("units",)
 # five times as fast and read three times (docs/performance.md). Each chunk ends in a checksum: what a disk altered
 # raises when it is read.
 _NUMBERS = (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec())
+# For values computed from two datasets, hardly a byte repeats: bits of the same significance side by side, along a
+# dimension in which neighbours are alike.
+_BITS = (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec())
 _TEXT = (ZstdCodec(level=0, checksum=True),)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 
@@ -112,7 +115,10 @@ def _shard_shape(variable: xr.Variable, chunk: tuple[int, ...], shards: Mapping[
 
 
 def laid_out_for(
-    ds: xr.Dataset, chunks: Mapping[Any, int] | None, shards: Mapping[Any, int] | None
+    ds: xr.Dataset,
+    chunks: Mapping[Any, int] | None,
+    shards: Mapping[Any, int] | None,
+    bits_along: Hashable | None = None,
 ) -> tuple[xr.Dataset, dict[Hashable, dict[str, Any]]]:
     """The dataset with dask chunks that match what is written, and each variable's encoding."""
     encoding: dict[Hashable, dict[str, Any]] = {}
@@ -124,14 +130,21 @@ def laid_out_for(
         if chunk is None or not variable.ndim:
             continue
         # What is given to xarray replaces the variable's own encoding, the units of time among it.
-        codecs = _NUMBERS if variable.dtype.kind in "fiu" else _TEXT
-        encoding[name] = {**variable.encoding, "chunks": chunk, "compressors": codecs}
+        encoding[name] = {**variable.encoding, "chunks": chunk, **_codecs(variable, bits_along)}
         unit = chunk
         if shards and is_data:
             unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
         if variable.chunks is not None or (is_data and (chunks or shards)):
             laid_out[name] = _in_whole_files(variable, unit)
     return laid_out, encoding
+
+
+def _codecs(variable: xr.Variable, bits_along: Hashable | None) -> dict[str, Any]:
+    if bits_along in variable.dims and variable.dtype.kind == "f":
+        order = sorted(range(variable.ndim), key=lambda axis: variable.dims[axis] == bits_along)
+        filters = () if order == list(range(variable.ndim)) else (TransposeCodec(order=order),)
+        return {"compressors": _BITS, "filters": filters}
+    return {"compressors": _NUMBERS if variable.dtype.kind in "fiu" else _TEXT}
 
 
 def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable:
@@ -159,6 +172,7 @@ def write_store(
     chunks: Mapping[Any, int] | None = None,
     shards: Mapping[Any, int] | None = None,
     at_once: Mapping[Any, int] | None = None,
+    bits_along: Hashable | None = None,
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
@@ -181,6 +195,9 @@ def write_store(
         One dimension of all lazy data variables and how much of it is computed at a time, rounded down to whole blocks:
         one variable after the other, and each piece by piece. Less memory where all need much of it; what pieces share
         is computed anew for each.
+    bits_along : hashable, optional
+        A dimension along which neighbours are alike, of values whose bytes hardly repeat: they are compressed bit by
+        bit, with this dimension last in a chunk. Some 10 % smaller for trained quantiles, and slower to read.
 
     Raises
     ------
@@ -188,7 +205,7 @@ def write_store(
         If dask chunks are irregular, or the disk refuses (full, read-only, over quota); nothing is left behind.
     """
     path = Path(path)
-    laid_out, encoding = laid_out_for(prepared(ds), chunks, shards)
+    laid_out, encoding = laid_out_for(prepared(ds), chunks, shards, bits_along)
     with written_aside(path) as partial:
         if at_once:
             laid_out = laid_out.assign_coords(laid_out.coords.to_dataset().compute().coords)

@@ -44,6 +44,10 @@ class Train(EspoTask):
             engine=variable.engine,
         ).assign_attrs(_origin(regchunked))
 
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return how quantiles become small: compressed along the cells."""
+        return {"bits_along": _cells(dataset)}
+
     @property
     def seed(self) -> str:
         """What the random draws are seeded from, with each cell's place."""
@@ -80,7 +84,8 @@ class Adjust(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, made of pieces of four years, so that `CleanUp` reads maps of four years."""
-        return {"chunks": {"time": four_years(dataset)}, "shards": block_sizes(dataset)}
+        pieces = {"time": four_years(dataset)}
+        return {"chunks": pieces, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
 class CleanUp(EspoTask):
@@ -115,6 +120,11 @@ class CleanUp(EspoTask):
 def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:
     """Return the chunks of the product: those of the configuration, and four years."""
     return dict(task.context.config.custom.final_chunks) | {"time": four_years(dataset)}
+
+
+def _cells(dataset: xr.Dataset) -> str:
+    """Return the dimension along which neighbouring cells lie."""
+    return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[1]
 
 
 def _rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int]:

@@ -120,24 +120,32 @@ def test_shards_hold_the_same_data_in_fewer_files(tmp_path: Path) -> None:
     assert files["sharded.zarr"] < files["plain.zarr"] / 4
 
 
-@pytest.mark.parametrize("shards", [None, {"time": -1}])
-@pytest.mark.parametrize("dims", [("loc", "dayofyear", "quantiles"), ("time", "loc"), ("loc", "time")])
-def test_bits_along_a_dimension_hold_the_same_data_in_hardly_more_bytes_or_fewer(
-    tmp_path: Path, dims: tuple[str, ...], shards: dict[str, int] | None
-) -> None:
+def example_of_quantiles(*dims: str) -> xr.Dataset:
     """Values that change slowly along the cells, and at random along all else."""
     sizes = {"loc": 130, "dayofyear": 30, "quantiles": 20, "time": 400}
     random = np.random.default_rng(2).normal(size=[sizes[dim] for dim in dims])
     alike = xr.DataArray(random, dims=dims).isel(loc=0) * 5 + xr.DataArray(np.linspace(280, 281, 130), dims="loc")
-    ds = alike.transpose(*dims).astype("f4").to_dataset(name="af").chunk(loc=50)
-    for name, along in (("bytes.zarr", None), ("bits.zarr", "loc")):
-        write_store(ds, tmp_path / name, MARKER, shards=shards, bits_along=along)
-    xr.testing.assert_identical(open_store(tmp_path / "bits.zarr").compute(), ds.compute())
-    size = {
-        name: sum(f.stat().st_size for f in (tmp_path / name / "af" / "c").rglob("*") if f.is_file())
-        for name in ("bytes.zarr", "bits.zarr")
-    }
-    assert size["bits.zarr"] < (0.97 if "quantiles" in dims else 1.05) * size["bytes.zarr"]
+    return alike.transpose(*dims).astype("f4").to_dataset(name="af").chunk(loc=50)
+
+
+@pytest.mark.parametrize("shards", [None, {"time": -1}])
+@pytest.mark.parametrize("dims", [("loc", "dayofyear", "quantiles"), ("time", "loc"), ("loc", "time")])
+def test_values_compressed_bit_by_bit_are_the_same(
+    tmp_path: Path, dims: tuple[str, ...], shards: dict[str, int] | None
+) -> None:
+    ds = example_of_quantiles(*dims)
+    write_store(ds, tmp_path / "a.zarr", MARKER, shards=shards, bits_along="loc")
+    xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds.compute())
+
+
+def test_quantiles_are_smaller_bit_by_bit_along_the_cells(tmp_path: Path) -> None:
+    size = {}
+    for along in (None, "loc"):
+        write_store(
+            example_of_quantiles("loc", "dayofyear", "quantiles"), tmp_path / "a.zarr", MARKER, bits_along=along
+        )
+        size[along] = sum(f.stat().st_size for f in (tmp_path / "a.zarr/af/c").rglob("*") if f.is_file())
+    assert size["loc"] < 0.97 * size[None]
 
 
 @pytest.mark.parametrize("size", [1, 4, 6, 100])

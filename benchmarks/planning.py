@@ -65,7 +65,7 @@ def _tasks(base: Any, n: int) -> Any:
 
 def _ours(n: int) -> tuple[Any, Any]:
     from espo_luigi import SlurmTask
-    from espo_luigi.engine.worker import WorkerSchedulerFactory
+    from espo_luigi.driver.worker import WorkerSchedulerFactory
 
     factory = WorkerSchedulerFactory()
     return _tasks(SlurmTask, n), factory.create_worker(factory.create_local_scheduler(), worker_processes=50)

@@ -1,7 +1,7 @@
 """Seconds from a command's start to its end, with N trivial jobs on a real Slurm: bare, ours and Snakemake.
 
 ``python benchmarks/slurm_overhead.py --jobs 500 [--python-jobs 50] [--only bare,ours]``. Real: Slurm with accounting
-(the throw-away cluster of `espo_luigi.cluster.testing`, whose nodes are this machine), its jobs, Luigi, Snakemake.
+(the throw-away cluster of `throwaway_slurm`, whose nodes are this machine), its jobs, Luigi, Snakemake.
 
 - bare: one ``sbatch`` after the other, then ``squeue`` every half second until no job is left;
 - ours: tasks, worker and Slurm engine as users have them (records on disk, claims, one watcher), but with no limit on
@@ -33,11 +33,11 @@ from typing import Any
 
 import luigi
 from luigi.configuration import get_config
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-import espo_luigi.engine.slurm as slurm_engine
+import espo_luigi.driver.sections as slurm_engine
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster
-from espo_luigi.engine.worker import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 
 KINDS = ("bare", "ours", "ours-python", "snakemake-slurm", "snakemake-generic")
 PACKAGES = ("snakemake", "snakemake-executor-plugin-slurm", "snakemake-executor-plugin-cluster-generic")

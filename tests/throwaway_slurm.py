@@ -4,8 +4,8 @@ It starts munge, slurmctld, several virtual nodes and, when asked, MariaDB with 
 with their own ports, key and sockets: nothing of the machine's own configuration is read or changed, and several of
 them can run side by side.
 
-From the shell: ``python -m throwaway_slurm start --accounting`` prints the ``export SLURM_CONF=…`` line that
-makes ``sbatch`` and the rest use it; ``python -m throwaway_slurm stop FOLDER`` ends it.
+From the shell: ``python tests/throwaway_slurm.py start --accounting`` prints the ``export SLURM_CONF=…`` line that
+makes ``sbatch`` and the rest use it; ``python tests/throwaway_slurm.py stop FOLDER`` ends it.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _gone(pid: int) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line: ``start [--nodes N] [--cpus N] [--accounting]`` or ``stop FOLDER``."""
-    parser = argparse.ArgumentParser(prog="python -m throwaway_slurm", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python tests/throwaway_slurm.py", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("start", help="start a cluster and say how to use it")
     start.add_argument("--nodes", type=int, default=4)
@@ -314,7 +314,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _how_to_use(folder: Path) -> str:
     name = shlex.quote(str(folder))
-    return f"export SLURM_CONF={name}/slurm.conf\n# to end it: python -m throwaway_slurm stop {name}\n"
+    return f"export SLURM_CONF={name}/slurm.conf\n# to end it: python tests/throwaway_slurm.py stop {name}\n"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def test_the_documented_task_runs_alone_with_the_local_scheduler(tmp_path: Path)
     (tmp_path / "squares.py").write_text(code)
     luigi = Path(sys.executable).parent / "luigi"
     command = [str(luigi), "--module", "squares", "Square", "--n", "100", "--local-scheduler"]
-    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "square-100.txt").read_text() == str(sum(i * i for i in range(100)))
@@ -27,7 +27,7 @@ def test_without_a_luigi_cfg_a_failure_still_has_its_exit_code(tmp_path: Path) -
     (tmp_path / "squares.py").write_text(code.replace("dask.array.arange", "dask.array.no_such_function"))
     luigi = Path(sys.executable).parent / "luigi"
     command = [str(luigi), "--module", "squares", "Square", "--n", "100", "--local-scheduler"]
-    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 30
     assert "no_such_function" in done.stderr

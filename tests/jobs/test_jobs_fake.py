@@ -26,7 +26,7 @@ from espo_luigi.jobs.stopping import request_stop
 
 PATIENCE = Patience(latency_wait=0.6, absent_after=1.5, settle=0.4, unclear_refusal=1.0, hopeless=0.5, stack_dump=0.2)
 
-SHORT = {"poll_seconds": 0.2, "result_seconds": 0.05, "first_backoff": 0.2, "patience": PATIENCE}
+SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "first_backoff": 0.2, "patience": PATIENCE}
 
 
 class FakeCluster:
@@ -40,7 +40,7 @@ class FakeCluster:
 
     def manager(self, **settings: Any) -> JobManager:
         environ = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-        manager = self.work.manager(environ, {"timeout_seconds": 1.0}, self.clock, **{**SHORT, **settings})
+        manager = self.work.manager(environ, {"timeout_seconds": 2.0}, self.clock, **{**SHORT, **settings})
         manager.start()
         self.managers.append(manager)
         return manager

@@ -197,6 +197,7 @@ def test_a_process_that_got_the_dead_drivers_number_does_not_count(tmp_path: Pat
     lock = {"host": socket.gethostname(), "pid": os.getppid(), "started": "1"}
     (tmp_path / "driver.lock").write_text(json.dumps(lock))
     DriverLock(tmp_path).acquire()
+    assert json.loads((tmp_path / "driver.lock").read_text())["pid"] == os.getpid()
 
 
 def test_a_driver_on_another_host_counts_as_alive_until_its_lock_is_old(tmp_path: Path) -> None:

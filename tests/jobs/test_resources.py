@@ -99,8 +99,14 @@ def test_workers_share_equally_what_the_headroom_leaves() -> None:
     assert request.threads_per_worker == 2
 
 
-def test_a_request_that_fits_together_passes() -> None:
-    Resources(4, 8, "42GB", "2-12").check("Extract")
+def test_the_least_memory_with_which_a_worker_has_256_mib_is_enough_and_no_less() -> None:
+    refused = []
+    for mib in (283, 284, 285, 286):
+        try:
+            Resources(1, 1, f"{mib}M", "2-12").check("Extract")
+        except SizingError:
+            refused.append(mib)
+    assert refused == [283, 284]
 
 
 @pytest.mark.parametrize(

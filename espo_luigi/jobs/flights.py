@@ -203,7 +203,7 @@ class Flight:
         """Why the job is about to be cancelled by us, as the record keeps it."""
         if step is Step.HOPELESS and self.row is not None:
             # A node that cannot launch jobs (its prolog fails, say) gives them back held.
-            return (Cause.NODE if self.row.launch_failed else Cause.HOPELESS).value
+            return str((Cause.NODE if self.row.launch_failed else Cause.HOPELESS).value)
         return Cause.STALLED.value if step is Step.CANCEL_STALLED else "result written"
 
     def cause(self) -> Cause:

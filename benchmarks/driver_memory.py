@@ -1,7 +1,7 @@
 """Memory of a driver with N jobs in flight, at the start and after 600 polls, and the Slurm commands that it ran.
 
 ``python benchmarks/driver_memory.py --jobs 2000``. Real: Slurm (the throw-away cluster of
-`espo_luigi.cluster.testing`), its N jobs, Luigi, the worker with N waiting tasks, the job manager. The jobs are
+`tests/throwaway_slurm.py`), its N jobs, Luigi, the worker with N waiting tasks, the job manager. The jobs are
 submitted with ``--begin=now+1day`` and so stay pending, at no cost. Ten minutes of polling at 1 Hz are made short by
 polling as often as Slurm answers; the number of polls is the same. The driver is a process of its own, whose memory is
 what the kernel says (VmRSS).
@@ -26,9 +26,11 @@ import luigi
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster
-from espo_luigi.engine.engines import engine
-from espo_luigi.engine.worker import WorkerSchedulerFactory
+from espo_luigi.driver.engines import engine
+from espo_luigi.driver.install import WorkerSchedulerFactory
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 
 class Later(SlurmTask):

@@ -144,7 +144,7 @@ def floor(folder: Path) -> dict[str, float]:
     """Seconds of the floor, on one CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "BLOSC_NTHREADS")})
-    from espo_luigi.cluster.session import keep_freed_memory
+    from espo_luigi.jobs.session import keep_freed_memory
 
     keep_freed_memory()
     dask.config.set(scheduler="synchronous")

@@ -1,7 +1,7 @@
 """Seconds from a command's start to its end, with N trivial jobs on a real Slurm: bare, ours and Snakemake.
 
 ``python benchmarks/slurm_overhead.py --jobs 500 [--python-jobs 50] [--only bare,ours]``. Real: Slurm with accounting
-(the throw-away cluster of `espo_luigi.cluster.testing`, whose nodes are this machine), its jobs, Luigi, Snakemake.
+(the throw-away cluster of `tests/throwaway_slurm.py`, whose nodes are this machine), its jobs, Luigi, Snakemake.
 
 - bare: one ``sbatch`` after the other, then ``squeue`` every half second until no job is left;
 - ours: tasks, worker and Slurm engine as users have them (records on disk, claims, one watcher), but with no limit on
@@ -34,10 +34,12 @@ from typing import Any
 import luigi
 from luigi.configuration import get_config
 
-import espo_luigi.engine.slurm as slurm_engine
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster
-from espo_luigi.engine.worker import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.jobs import batch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 KINDS = ("bare", "ours", "ours-python", "snakemake-slurm", "snakemake-generic")
 PACKAGES = ("snakemake", "snakemake-executor-plugin-slurm", "snakemake-executor-plugin-cluster-generic")
@@ -119,15 +121,15 @@ def drive(n: int, shell: bool) -> None:
     ):
         configuration.set(section, option, value)
     if shell:
-        original = slurm_engine.request_of
+        original = batch.request_of
 
-        def request_of(task: Any) -> Any:
-            request = original(task)
-            return replace(request, argv=("/bin/sh", str(Path("job.sh").absolute()), task.output().path,
-                                          str(request.result_file)))  # fmt: skip
+        def request_of(order: Any, settings: Any) -> Any:
+            request, output = original(order, settings), Path("out").absolute() / f"{order.wildcards['n']}.txt"
+            words = ("/bin/sh", str(Path("job.sh").absolute()), str(output), str(request.result_file))
+            return replace(request, argv=words)
 
         Path("job.sh").write_text(JOB)
-        slurm_engine.request_of = request_of
+        batch.request_of = request_of
     result = luigi.build(
         [Touch(n=i) for i in range(n)],
         local_scheduler=True,

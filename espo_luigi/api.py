@@ -13,7 +13,7 @@ from luigi.configuration import get_config
 from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
 from luigi.task_register import Register
 
-from espo_luigi.engine.worker import WorkerSchedulerFactory
+from espo_luigi.driver.install import install
 from espo_luigi.tasks.context import forget
 
 
@@ -60,12 +60,12 @@ def build(
     _configure(
         config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir
     )
+    install()
     forget()
     Register.clear_instance_cache()
     fresh = [type(task)(**task.param_kwargs) for task in tasks]
     result: LuigiRunResult = luigi.build(
         fresh,
-        worker_scheduler_factory=WorkerSchedulerFactory(),
         detailed_summary=True,
         workers=workers,
         local_scheduler=local_scheduler,

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
-from espo_luigi.engine.signals import end_quietly
+from espo_luigi.driver.signals import end_quietly
 from espo_luigi.errors import EspoError
 
 
@@ -115,7 +115,7 @@ def _make(options: argparse.Namespace) -> int:
 def _script(options: argparse.Namespace) -> int:
     from luigi.cmdline_parser import CmdlineParser
 
-    from espo_luigi.engine.slurm import preview
+    from espo_luigi.driver.preview import preview
 
     with CmdlineParser.global_instance(["--module", options.module, options.task, *options.parameters]) as parsed:
         print(preview(parsed.get_task_obj()), end="")
@@ -123,7 +123,7 @@ def _script(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from espo_luigi.engine.slurm import stop_from_outside
+    from espo_luigi.driver.preview import stop_from_outside
 
     print(stop_from_outside(options.how))
     return 0
@@ -154,7 +154,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _tasks(_options: argparse.Namespace) -> int:
-    from espo_luigi.engine.settings import settings
+    from espo_luigi.driver.settings import settings
     from espo_luigi.report.jobs import job_table
 
     print(job_table(Path(settings().workdir)))

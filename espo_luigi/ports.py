@@ -2,7 +2,7 @@
 
 This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to
 Luigi's loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, put in place before the
-import, avoids all of it.
+import, avoids all of it. Less does not: the package's own `__init__` imports that module, and `WorkflowTask` uses it.
 """
 
 from __future__ import annotations

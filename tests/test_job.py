@@ -2,25 +2,27 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from espo_luigi import job
-from espo_luigi.cluster.resources import GIB, Resources, given_by_slurm, headroom
-from espo_luigi.engine.task import SlurmTask
+from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, SizingError, StoreError
+from espo_luigi.jobs import node, slurm
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.resources import GIB, Resources, headroom
 
 
 @pytest.fixture(autouse=True)
 def large_node_outside_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(job, "machine_memory", lambda: 256 * GIB)
+    monkeypatch.setattr(node, "machine_memory", lambda: 256 * GIB)
 
 
 def in_slurm(monkeypatch: pytest.MonkeyPatch, *, cpus: int = 8, memory_gib: int = 60) -> None:
@@ -34,14 +36,14 @@ ASKED = Resources(4, 8, "60GB", "2:00:00")
 
 def test_a_retrys_larger_memory_reaches_the_dask_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     in_slurm(monkeypatch, memory_gib=90)
-    allocated = job._allocated(ASKED, "Extract")
+    allocated = node.allocated(ASKED, "Extract")
     assert allocated.memory_bytes == 90 * GIB
     assert allocated.worker_memory_bytes == (90 * GIB - headroom(90 * GIB)) // 4
     assert (allocated.n_workers, allocated.cpus_per_task, allocated.time) == (4, 8, "2:00:00")
 
 
 def test_outside_slurm_a_job_has_what_it_asked_for() -> None:
-    allocated = job._allocated(ASKED, "Extract")
+    allocated = node.allocated(ASKED, "Extract")
     assert allocated.memory_bytes == 60 * GIB
     assert allocated.cpus_per_task == 8
 
@@ -49,29 +51,29 @@ def test_outside_slurm_a_job_has_what_it_asked_for() -> None:
 def test_fewer_cpus_than_asked_for_are_an_error_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     in_slurm(monkeypatch, cpus=2)
     with pytest.raises(SizingError, match="Extract: Slurm gave 2 CPUs of the 8 asked for"):
-        job._allocated(ASKED, "Extract")
+        node.allocated(ASKED, "Extract")
 
 
 def test_more_cpus_than_asked_for_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     in_slurm(monkeypatch, cpus=16)
-    assert job._allocated(ASKED, "Extract").cpus_per_task == 8
+    assert node.allocated(ASKED, "Extract").cpus_per_task == 8
 
 
 def test_a_node_with_less_memory_than_slurm_says_is_believed_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_slurm(monkeypatch, memory_gib=60)
-    monkeypatch.setattr(job, "machine_memory", lambda: 40 * GIB)
+    monkeypatch.setattr(node, "machine_memory", lambda: 40 * GIB)
     with caplog.at_level(logging.WARNING):
-        assert job._allocated(ASKED, "Extract").memory_bytes == 40 * GIB
+        assert node.allocated(ASKED, "Extract").memory_bytes == 40 * GIB
     assert "Extract: the node has 40.0 GiB of the 60.0 asked for" in caplog.text
 
 
 def test_a_node_with_too_little_for_the_workers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     in_slurm(monkeypatch)
-    monkeypatch.setattr(job, "machine_memory", lambda: GIB)
+    monkeypatch.setattr(node, "machine_memory", lambda: GIB)
     with pytest.raises(SizingError, match="leaves 230 MiB for each of 4 Dask workers"):
-        job._allocated(ASKED, "Extract")
+        node.allocated(ASKED, "Extract")
 
 
 class Runs:
@@ -80,24 +82,29 @@ class Runs:
     def __init__(self) -> None:
         self.given: list[dict[str, int]] = []
 
-    def __call__(self, order: dict[str, Any]) -> dict[str, Any]:
-        assert not Path(order["result"]).exists()
-        self.given.append(given_by_slurm())
+    def __call__(self, order: JobOrder, work: object) -> dict[str, Any]:
+        assert not order.files.result.exists()
+        self.given.append(slurm.given(os.environ))
         return {"outcome": "success", "job_id": "new"}
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
-    monkeypatch.setattr(job, "_set_up_process", lambda: None)
-    monkeypatch.setattr(job, "_run", runs)
+    monkeypatch.setattr(node, "_set_up_process", lambda: None)
+    monkeypatch.setattr(node, "_run", runs)
     return runs
 
 
 def write_order(folder: Path, **more: Any) -> tuple[Path, Path]:
-    order, result = folder / "order.json", folder / "result.json"
-    order.write_text(json.dumps({"result": str(result), **more}))
-    return order, result
+    order = an_order(folder)
+    order.write(**more)
+    return order.files.order, order.files.result
+
+
+def an_order(folder: Path, family: str = "Rule") -> JobOrder:
+    files = JobFiles(*(folder / name for name in ("order.json", "result.json", "beat", "log")))
+    return JobOrder("id", "Rule", "module", family, {}, {}, Resources(), files)
 
 
 def test_a_job_of_the_local_engine_does_not_take_slurms_variables_for_its_own(
@@ -107,7 +114,7 @@ def test_a_job_of_the_local_engine_does_not_take_slurms_variables_for_its_own(
     order, result = write_order(tmp_path, parent=1)
     assert job.main([str(order)]) == 0
     assert runs.given == [{}]
-    assert job._allocated(ASKED, "Extract").memory_bytes == 60 * GIB
+    assert node.allocated(ASKED, "Extract").memory_bytes == 60 * GIB
     assert json.loads(result.read_text())["outcome"] == "success"
 
 
@@ -146,7 +153,7 @@ def test_anothers_result_or_an_own_failure_is_removed_before_the_work(
 
 
 def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None:
-    assert not job._done_before(tmp_path / "result.json", "7")
+    assert not node._done_before(tmp_path / "result.json", "7")
 
 
 def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) -> None:
@@ -167,7 +174,7 @@ def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) ->
 def test_only_too_little_memory_asks_for_more_and_only_another_input_for_the_same_again(
     error: BaseException, outcome: str
 ) -> None:
-    assert job._outcome(error) == outcome
+    assert node._outcome(error) == outcome
 
 
 def test_a_job_works_inside_its_tasks_guard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,8 +190,6 @@ def test_a_job_works_inside_its_tasks_guard(monkeypatch: pytest.MonkeyPatch, tmp
             (tmp_path / "worked").touch()
 
     monkeypatch.setattr(job, "rebuild_task", lambda order: Guarded())
-    resources = asdict(Resources())
-    order = {"resources": resources, "heartbeat": str(tmp_path / "beat"), "family": "Guarded", "parameters": {}}
-    result = job._run(order)
+    result = node._run(an_order(tmp_path, "Guarded"), job.work)
     assert (tmp_path / "worked").exists()
     assert (result["outcome"], result["exception"]) == ("input", "InputChangedError: gone")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.cluster.records import read_json
+from espo_luigi.jobs.records import read_json
 
 
 def job_results(workdir: Path) -> Iterator[dict[str, Any]]:

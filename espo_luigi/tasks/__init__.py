@@ -11,7 +11,7 @@
 | `all` | All |
 """
 
-from espo_luigi.engine.worker import install
+from espo_luigi.driver.install import install
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from espo_luigi.cluster.resources import Resources
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import biasadjust, calendar, finalize, stack
 from espo_luigi.science.chunks import block_sizes

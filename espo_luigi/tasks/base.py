@@ -15,12 +15,12 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.engine.settings import settings
-from espo_luigi.engine.task import SlurmTask
+from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
 from espo_luigi.paths import check_wildcard
 from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
 

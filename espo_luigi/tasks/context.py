@@ -14,9 +14,9 @@ import xarray as xr
 
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
-from espo_luigi.engine.settings import settings
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
 from espo_luigi.science import extract, land
+from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from espo_luigi.cluster.resources import Resources
 from espo_luigi.config import DiagStep, OffDiag
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import packed, temporary, upstream
 from espo_luigi.science import diagnostics, stack
 from espo_luigi.science.chunks import rechunk

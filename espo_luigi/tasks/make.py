@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
-from espo_luigi.engine.worker import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.errors import ParameterError, UnknownPathError
 from espo_luigi.paths import match_path, render_path
 from espo_luigi.ports import OutputPort, ZarrInfo, ports_of

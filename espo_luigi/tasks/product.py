@@ -9,7 +9,7 @@ from pathlib import Path
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.cluster.resources import Resources
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
 from espo_luigi.science import finalize, gaps, health, stack
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks

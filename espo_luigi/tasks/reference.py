@@ -9,8 +9,8 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.cluster.resources import Resources
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, upstream
 from espo_luigi.science import calendar, chunks, extract, stack
 from espo_luigi.science.land import land_map

@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.cluster.resources import Resources
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, gaps, regrid
 from espo_luigi.science.chunks import block_sizes, rechunk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import luigi
 import xarray as xr
 
-from espo_luigi.cluster.resources import Resources
 from espo_luigi.config import Diagnostics as DiagnosticsSection
 from espo_luigi.errors import ParameterError
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, temporary, upstream
 from espo_luigi.science import diagnostics, finalize, stack
 from espo_luigi.science.chunks import rechunk

@@ -17,7 +17,7 @@ from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
-from espo_luigi.engine.engines import close_engines
+from espo_luigi.driver.engines import close_engines
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context, forget
 
@@ -26,7 +26,7 @@ Configure = Callable[..., list[Path]]
 
 @pytest.fixture()
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr("espo_luigi.engine.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.worker.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog

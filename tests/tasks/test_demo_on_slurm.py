@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from demo_runs import use, write_config
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi import tasks
-from espo_luigi.cluster.records import RecordStore
-from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
-from espo_luigi.engine.task import SlurmTask
-from espo_luigi.engine.worker import walk
+from espo_luigi.driver.run import walk
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.jobs.records import RecordStore
 from espo_luigi.tasks.base import EspoTask
 
 _MISSING = missing_packages(False)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import xarray as xr
 from demo_runs import use, write_config
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi import store, tasks
-from espo_luigi.cluster.testing import ClusterSpec, ThrowawayCluster, missing_packages
 from espo_luigi.demo import ensure_demo
 from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.tasks import adjustment, reference

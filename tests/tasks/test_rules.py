@@ -10,10 +10,9 @@ import xarray as xr
 import yaml
 
 from espo_luigi import store, tasks
-from espo_luigi.cluster.resources import Resources
-from espo_luigi.engine.run import places_of
-from espo_luigi.engine.worker import walk
+from espo_luigi.driver.run import places_of, walk
 from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import InputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context

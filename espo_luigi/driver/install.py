@@ -1,0 +1,72 @@
+"""`install` has Luigi run tasks as this package does: its own worker and schedulers, and exit codes for failures."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import luigi.interface
+from luigi.configuration import get_config
+
+from espo_luigi.driver.linear_scheduler import LinearScheduler
+from espo_luigi.driver.remote import PatientScheduler
+from espo_luigi.driver.worker import EspoWorker
+
+
+class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
+    """What Luigi's command line and `luigi.build` ask for a scheduler and a worker."""
+
+    def create_local_scheduler(self) -> LinearScheduler:
+        """Return a scheduler inside this process."""
+        return LinearScheduler(record_task_history=False)
+
+    def create_remote_scheduler(self, url: str) -> PatientScheduler:
+        """Return luigid, as one that may be restarted."""
+        return PatientScheduler(url)
+
+    def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
+        """Return an `EspoWorker`."""
+        show_progress_on_stderr()
+        return EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+
+
+def show_progress_on_stderr() -> None:
+    """Print this package's log from INFO up on standard error, unless the user has set up logging for it."""
+    package = logging.getLogger("espo_luigi")
+    if not package.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
+        package.propagate = False
+
+
+# What a luigi.cfg gets that does not say otherwise: an exit code for each failure (Luigi's own are 0), no lock in a
+# folder that belongs to the first user of a login node (a run has its own), and no success without its output.
+_DEFAULTS = {
+    "core": {"no_lock": "true"},
+    "worker": {"check_complete_on_run": "true"},
+    "scheduler": {"retry_count": "1"},
+    "retcode": {
+        "already_running": "10",
+        "missing_data": "20",
+        "not_run": "25",
+        "task_failed": "30",
+        "scheduling_error": "35",
+        "unhandled_exception": "40",
+    },
+}
+
+
+def install() -> None:
+    """Have Luigi use `EspoWorker` and its schedulers, and set what luigi.cfg leaves open; safe to repeat.
+
+    A module of tasks that Luigi's command runs calls it: there is no other place to choose the worker.
+    """
+    setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
+    configuration = get_config()
+    for section, options in _DEFAULTS.items():
+        for name, value in options.items():
+            if not configuration.has_option(section, name):
+                configuration.set(section, name, value)

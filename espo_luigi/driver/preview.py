@@ -1,0 +1,27 @@
+"""What would be submitted, and stopping a run from another terminal: the engines' answers without a run."""
+
+from __future__ import annotations
+
+from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.driver.settings import settings
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.jobs import batch
+from espo_luigi.jobs.schedulers import SCHEDULERS
+
+
+def preview(task: SlurmTask) -> str:
+    """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
+    task.check()
+    name = _scheduler_name()
+    return batch.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
+
+
+def stop_from_outside(how: str) -> str:
+    """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
+    name = _scheduler_name()
+    return batch.stop_from_outside(how, SCHEDULERS[name], SECTIONS[name]().batch_settings())
+
+
+def _scheduler_name() -> str:
+    # Where the local engine is configured, what Slurm would do can still be seen.
+    return settings().engine if settings().engine in SCHEDULERS else next(iter(SCHEDULERS))

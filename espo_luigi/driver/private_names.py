@@ -1,0 +1,64 @@
+"""What of Luigi's insides this package relies on: each private name, with its signature, or "" where it is a value.
+
+A test looks at each in the Luigi that is installed; setup.cfg allows the minor versions for which it passes. Names that
+are not private, but that this package replaces or overrides, are listed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# By class (or module), the attributes; of values, instances have them.
+PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
+    "luigi.interface": {"_WorkerSchedulerFactory": "()"},
+    "luigi.interface._WorkerSchedulerFactory": {
+        "create_local_scheduler": "(self)",
+        "create_remote_scheduler": "(self, url)",
+        "create_worker": "(self, scheduler, worker_processes, assistant=False)",
+    },
+    "luigi.rpc": {"_urljoin": "(base, url)"},
+    "luigi.rpc.RemoteScheduler": {
+        "_fetch": "(self, url_suffix, body)",
+        "_url": "",
+        "_fetcher": "",
+        "_connect_timeout": "",
+    },
+    "luigi.scheduler.Scheduler": {
+        "_config": "",
+        "_state": "",
+        "_paused": "",
+        "_update_worker": "(self, worker_id, worker_reference=None, get_work=False)",
+        "_update_priority": "(self, task, prio, worker)",
+        "_prune_workers": "(self)",
+        "_prune_tasks": "(self)",
+    },
+    "luigi.scheduler.SimpleTaskState": {
+        "_metrics_collector": "",
+        "set_status": "(self, task, new_status, config=None)",
+        "get_active_tasks_by_status": "(self, *statuses)",
+    },
+    "luigi.task.Task": {
+        "get_params": "()",
+        "get_param_values": "(params, args, kwargs)",
+    },
+    "luigi.worker.TaskProcess": {
+        "_handle_run_exception": "(self, ex)",
+        "result_queue": "",
+    },
+    "luigi.worker.Worker": {
+        "_add_task": "(self, *args, **kwargs)",
+        "_get_work": "(self)",
+        "_generate_worker_id": "(self, worker_info)",
+        "_create_task_process": "(self, task)",
+        "_add_task_history": "",
+        "_batch_families_sent": "",
+        "_config": "",
+        "_get_work_response_history": "",
+        "_id": "",
+        "_running_tasks": "",
+        "_scheduled_tasks": "",
+        "_scheduler": "",
+        "_task_result_queue": "",
+        "_worker_info": "",
+    },
+}

@@ -1,0 +1,183 @@
+"""What one driver knows of its run: its tasks, who still needs whose outputs, and how each ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from luigi.task import Task, flatten
+
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError
+
+logger = logging.getLogger(__name__)
+
+# How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
+INPUT_RETRIES = 3
+# A task and those that it requires, by the task's id.
+Graph = dict[str, tuple[Task, Sequence[Task]]]
+
+
+def walk(roots: Iterable[Task]) -> Iterator[Task]:
+    """Yield every task of the graph below `roots`, complete or not, each once."""
+    return (task for task, _ in _graph(roots, check=False).values())
+
+
+def checked_graph(root: Task) -> Graph:
+    """Return every task below `root`, complete or not, after having checked it. Raises what `SlurmTask.check` does."""
+    return _graph([root], check=True)
+
+
+def _graph(roots: Iterable[Task], *, check: bool) -> Graph:
+    graph: Graph = {}
+    stack = list(roots)
+    while stack:
+        task = stack.pop()
+        if task.task_id not in graph:
+            if check and isinstance(task, SlurmTask):
+                task.check()
+            needs = task.deps()
+            graph[task.task_id] = task, needs
+            stack.extend(needs)
+    return graph
+
+
+class Run:
+    """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._needs: dict[str, Sequence[Task]] = {}
+        self._consumers: dict[str, set[str]] = defaultdict(set)
+        self._roots: dict[str, Task] = {}
+        self._graph: Graph = {}
+        self._open: set[str] = set()
+        self._failed: set[str] = set()
+        self._done: set[str] = set()
+        self._put_back: Counter[str] = Counter()
+        self._failures: dict[str, str] = {}
+
+    def report(self) -> None:
+        """Say how the run ended: what failed, why, and where the logs are."""
+        if self._failures:
+            logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
+            for failure in self._failures.values():
+                logger.error("  %s", failure)
+
+    @property
+    def roots(self) -> list[Task]:
+        """The tasks that were asked for."""
+        return list(self._roots.values())
+
+    def has_failed(self, task_id: str) -> bool:
+        """Whether this task ended without success."""
+        return task_id in self._failed
+
+    def can_go_on(self) -> bool:
+        """Whether a task has not been run although nothing that it needs is missing."""
+        with self._lock:
+            left = self._open | self._failed
+            return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
+
+    def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
+        with self._lock:
+            self._expect(graph, pending)
+            self._roots[root.task_id] = root
+            self._graph |= graph
+
+    def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of what has to be made again because a task that was to use it found it gone."""
+        with self._lock:
+            self._expect(graph, pending)
+            self._done -= pending.keys()
+
+    def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        for task_id, runnable in pending.items():
+            _, needs = graph.get(task_id, (None, ()))
+            (self._open if runnable else self._failed).add(task_id)
+            self._needs[task_id] = needs
+            for needed in needs:
+                self._consumers[needed.task_id].add(task_id)
+
+    def may_try_again(self, task: Task) -> bool:
+        """Whether `task`, which found an input gone or replaced, has a try left; it is used up by the question."""
+        with self._lock:
+            self._put_back[task.task_id] += 1
+            tries = self._put_back[task.task_id]
+        if tries <= INPUT_RETRIES:
+            logger.warning("%s: trying again, %d of %d, after what it needs", _named(task), tries, INPUT_RETRIES)
+        return tries <= INPUT_RETRIES
+
+    @property
+    def covers_everything(self) -> bool:
+        """Whether one of the roots says that no other task needs what its graph makes: only then anything is deleted.
+
+        What another run may still need is hours of work; it waits for such a run.
+        """
+        return any(getattr(root, "covers_everything", False) for root in self._roots.values())
+
+    def left_over(self) -> list[Task]:
+        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run."""
+        with self._lock:
+            return [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
+
+    def release_left_over(self) -> None:
+        """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
+        if self.covers_everything:
+            _release(self.left_over())
+
+    def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
+        """Take note that `task` ended, and release the outputs that it was the last to need."""
+        with self._lock:
+            if succeeded:
+                self._done.add(task.task_id)
+            self._open.discard(task.task_id)
+            label = _named(task)
+            outcome = "done" if succeeded else "FAILED"
+            seconds = getattr(task, "job_seconds", 0.0) or seconds
+            logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
+            if not succeeded:
+                self._failed.add(task.task_id)
+                self._failures[task.task_id] = _in_one_line(label, reason)
+                return
+            self._failed.discard(task.task_id)
+            self._failures.pop(task.task_id, None)
+            needs = self._needs.get(task.task_id, ())
+            for needed in needs:
+                self._consumers[needed.task_id].discard(task.task_id)
+            done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
+        if self.covers_everything:
+            _release(done_with)
+
+    def _is_done_with(self, task_id: str) -> bool:
+        return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+
+
+def _named(task: Task) -> str:
+    return task.label() if isinstance(task, SlurmTask) else str(task)
+
+
+def _release(tasks: Iterable[Task]) -> None:
+    # Outside of the lock: deleting a large store takes a while, and others end meanwhile.
+    for task in tasks:
+        if isinstance(task, SlurmTask):
+            try:
+                task.release()
+            except (EspoError, OSError) as error:
+                logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
+
+
+def _in_one_line(label: str, reason: str) -> str:
+    """Return the first line of our own errors, which names the task; of any other, the task and its last line."""
+    lines = reason.strip().splitlines() or [""]
+    return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]
+
+
+def places_of(task: Task) -> list[str]:
+    """Return where the results of `task` are: the folder that it names itself, or its outputs that are there."""
+    if folder := getattr(task, "results_folder", None):
+        return [str(folder)]
+    return [str(target.path) for target in flatten(task.output()) if hasattr(target, "path") and target.exists()]

@@ -1,0 +1,150 @@
+"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``), as the values that its engine takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import luigi
+import yaml
+
+from espo_luigi.driver.settings import Settings, settings, state_dir
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.jobs.batch import BatchSettings
+from espo_luigi.jobs.commands import CommandSettings
+from espo_luigi.jobs.flights import Patience
+from espo_luigi.jobs.resources import parse_memory, parse_time
+from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.script import JobOptions, own_names
+from espo_luigi.jobs.submitter import JobSettings
+
+# What runs a job: it takes the order's file, or ``--serve`` and modules.
+JOB_COMMAND = (sys.executable, "-m", "espo_luigi.job")
+# The options of all schedulers that a task may set itself.
+OPTION_NAMES = tuple(
+    dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
+)
+
+
+class BatchSection:
+    """What any scheduler's section holds, beside the scheduler's own options."""
+
+    options: ClassVar[type[JobOptions]]
+
+    profile = luigi.Parameter(default="", description="YAML file with this cluster's values of the options below")
+    extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
+    setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
+    environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
+    node_cpus = luigi.IntParameter(
+        default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
+    )
+    node_memory = luigi.Parameter(
+        default="", description="most memory of a job, such as 180GB; empty: as the rule says"
+    )
+    retries = luigi.IntParameter(
+        default=BatchSettings.retries, description="further attempts after memory, time or a stall"
+    )
+    memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
+    time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
+    stall_timeout = luigi.IntParameter(
+        default=int(BatchSettings.stall_timeout_seconds or 0),
+        description="seconds without heartbeat after which a job hangs",
+    )
+    max_jobs = luigi.IntParameter(default=JobSettings.max_jobs, description="jobs in flight at once")
+    max_submit_per_second = luigi.FloatParameter(default=CommandSettings.max_submit_per_second)
+    max_status_per_second = luigi.FloatParameter(default=CommandSettings.max_status_per_second)
+    poll_seconds = luigi.FloatParameter(default=JobSettings.poll_seconds, description="between two looks at squeue")
+    result_seconds = luigi.FloatParameter(
+        default=JobSettings.result_seconds, description="between two looks at the result files"
+    )
+    latency_wait = luigi.FloatParameter(
+        default=Patience.latency_wait, description="seconds in which files become visible everywhere"
+    )
+    absent_after = luigi.FloatParameter(
+        default=Patience.absent_after, description="seconds after which an unknown job is lost"
+    )
+    log_dir = luigi.Parameter(default="slurm_logs", description="folder of the jobs' logs")
+
+    def options_of(self, rule: Mapping[str, Any], own: Mapping[str, Any]) -> JobOptions:
+        """Return a job's options: the cluster's profile, the `rule`'s, luigi.cfg's, and the task's `own`."""
+        names = self.options.__dataclass_fields__
+        general = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        mine = {name: value for name, value in own.items() if name in names}
+        chosen: dict[str, Any] = {}
+        for layer in (read_profile(type(self).__name__, self.profile, self.options), rule, general, mine):
+            chosen |= {name: value for name, value in layer.items() if value}
+        return self.options(**chosen)
+
+    def batch_settings(self) -> BatchSettings:
+        """Return how the engine works."""
+        return BatchSettings(
+            workdir=Path(settings().workdir),
+            state_dir=state_dir(),
+            work=JOB_COMMAND,
+            manager=JobSettings(
+                workdir=Path.cwd(),
+                log_dir=Path(self.log_dir).absolute(),
+                max_jobs=self.max_jobs,
+                poll_seconds=self.poll_seconds,
+                result_seconds=self.result_seconds,
+                patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
+            ),
+            commands=CommandSettings(
+                max_status_per_second=self.max_status_per_second, max_submit_per_second=self.max_submit_per_second
+            ),
+            node_cpus=self.node_cpus or None,
+            node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
+            retries=self.retries,
+            memory_cap_bytes=parse_memory(self.memory_cap) if self.memory_cap else None,
+            time_cap_minutes=parse_time(self.time_cap) if self.time_cap else None,
+            stall_timeout_seconds=self.stall_timeout or None,
+        )
+
+
+class slurm(BatchSection, Settings):
+    """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
+
+    options = SCHEDULERS["slurm"].OPTIONS
+    scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
+
+
+SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm}
+
+
+def add_options(owner: type, names: tuple[str, ...]) -> None:
+    """Give a class a Luigi parameter for each option that is not one yet."""
+    for name in names:
+        if not isinstance(vars(owner).get(name), luigi.Parameter):
+            parameter: Any = luigi.Parameter(default="", significant=False)
+            parameter.__set_name__(owner, name)
+            setattr(owner, name, parameter)
+
+
+for _section in SECTIONS.values():
+    add_options(_section, own_names(_section.options))
+
+
+def read_profile(section: str, path: str, options: type[JobOptions]) -> dict[str, Any]:
+    """Return the options of a cluster's profile, which a section of luigi.cfg names.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read or names an option that does not exist.
+    """
+    if not path:
+        return {}
+    try:
+        profile = yaml.safe_load(Path(path).expanduser().read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"[{section}] profile = {path}: {error}") from error
+    known = set(options.__dataclass_fields__)
+    unknown = set(profile) - known
+    if unknown:
+        raise ConfigurationError(
+            f"[{section}] profile = {path}: unknown {', '.join(sorted(unknown))}; "
+            f"expected some of: {', '.join(sorted(known))}"
+        )
+    return profile

@@ -1,0 +1,73 @@
+"""Sections of luigi.cfg that are asked for often, and ``[espo]``: where jobs run, and in which folder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import luigi
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
+
+from espo_luigi.jobs.schedulers import SCHEDULERS
+
+Section = tuple[tuple[str, str], ...]
+
+
+def section_of(family: str) -> Section:
+    """Return what luigi.cfg says of a task or a section, as the key of what was worked out from it."""
+    configuration = get_config()
+    return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
+
+
+class Settings(luigi.Config):
+    """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
+
+    @classmethod
+    @functools.cache
+    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+        """Return names and parameters, which are always the same."""
+        return list(super().get_params())
+
+    @classmethod
+    def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return names and values, looked up anew only after luigi.cfg or the command line has changed."""
+        if args or kwargs:
+            return list(super().get_param_values(params, args, kwargs))
+        return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+
+
+@functools.lru_cache(maxsize=64)
+def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[str, Any]]:
+    return list(super(Settings, kind).get_param_values(kind.get_params(), (), {}))
+
+
+class espo(Settings):
+    """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
+
+    engine = luigi.ChoiceParameter(
+        choices=["local", *SCHEDULERS], default="local", description="where the tasks' work runs"
+    )
+    workdir = luigi.Parameter(default="espo-work", description="folder of the run's job files, logs and records")
+    local_cpus = luigi.IntParameter(
+        default=0, description="CPUs that the local engine may use; 0: all of this machine's"
+    )
+    local_memory = luigi.Parameter(
+        default="",
+        description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
+    )
+    dashboard = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
+    )
+
+
+def settings() -> espo:
+    """Return the current settings, with what a project's own subclass of the section adds to it."""
+    return (espo.__subclasses__() or [espo])[-1]()
+
+
+def state_dir() -> Path:
+    """Return the folder of the driver's lock and of the jobs' records."""
+    return Path(settings().workdir).absolute() / "slurm"

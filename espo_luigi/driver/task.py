@@ -1,0 +1,204 @@
+"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a Slurm cluster. It knows no climate data."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import luigi
+import luigi.worker
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
+
+from espo_luigi.driver.engines import engine
+from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
+from espo_luigi.driver.settings import Section, section_of, settings
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.script import JobOptions
+
+_DESCRIPTIONS = {
+    "n_workers": "Dask workers of the job",
+    "cpus_per_task": "CPUs of the job, a multiple of n_workers",
+    "memory": "memory of the job, in Slurm's notation (60GB)",
+    "time": "time limit, in Slurm's notation (2:00:00)",
+}
+RESOURCE_NAMES = tuple(_DESCRIPTIONS)
+
+
+class SlurmTask(luigi.Task):
+    """A Luigi task whose `work` runs in a job of its own, inside a Dask session sized to the job.
+
+    Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
+    Luigi parameter, so that luigi.cfg (``[MyTask] memory = 120GB``) and the command line change it.
+    """
+
+    resources_default = Resources()
+    # Slurm options of this rule (names as in luigi.cfg's [slurm]), between the cluster's profile and luigi.cfg.
+    slurm_default: ClassVar[Mapping[str, Any]] = {}
+    uses_dask = True
+    # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
+    # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
+    covers_everything: ClassVar[bool] = False
+    # Modules that jobs of the local engine find imported already.
+    preload: ClassVar[tuple[str, ...]] = ()
+
+    n_workers = luigi.IntParameter(default=1, significant=False)
+    cpus_per_task = luigi.IntParameter(default=1, significant=False)
+    memory = luigi.Parameter(default="4GB", significant=False)
+    time = luigi.Parameter(default="1:00:00", significant=False)
+
+    # The schedulers' own options are parameters too: `add_options` below.
+    extra: Any = luigi.DictParameter(default={}, significant=False)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in RESOURCE_NAMES:
+            if not isinstance(cls.__dict__.get(name), luigi.Parameter):
+                default = getattr(cls.resources_default, name)
+                kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
+                parameter = kind(default=default, significant=False, description=_DESCRIPTIONS[name])
+                parameter.__set_name__(cls, name)
+                setattr(cls, name, parameter)
+
+    @classmethod
+    @functools.cache
+    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+        """Return names and parameters; luigi looks for them nine times a task, and a class has always the same."""
+        return list(super().get_params())
+
+    @classmethod
+    def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
+        section = section_of(cls.get_task_family())
+        known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
+        own = dict(params)
+        if args or section or known.keys() | kwargs.keys() != own.keys():
+            return list(super().get_param_values(params, args, {**known, **kwargs}))
+        values = {**known, **{name: own[name].normalize(value) for name, value in kwargs.items()}}
+        return [(name, _hashable(values[name])) for name in own]
+
+    @property
+    def retry_count(self) -> int:
+        """How often Luigi tries: once, unless ``[scheduler]`` says otherwise; the engines retry by cause."""
+        return int(get_config().getint("scheduler", "retry_count", 1))
+
+    @property
+    def allocation(self) -> Resources:
+        """What this task asks for."""
+        return Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})
+
+    @property
+    def wildcards(self) -> dict[str, str]:
+        """The parameters that identify this task, as text."""
+        return self.to_str_params(only_significant=True)
+
+    # How long the job worked, once it is done; the task waited longer.
+    job_seconds = 0.0
+
+    def label(self) -> str:
+        """Return the task's name for people: its family and its wildcards."""
+        return " ".join([self.get_task_family(), *(f"{name}={value}" for name, value in self.wildcards.items())])
+
+    def check(self) -> None:
+        """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
+        if type(self).__module__ == "__main__" and type(self).run is SlurmTask.run:
+            raise SubmissionError(
+                f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
+                "put it into a module of its own, and give that to luigi --module"
+            )
+        _check(self.allocation, self.get_task_family())
+
+    def dask_settings(self) -> dict[str, Any]:
+        """Return Dask settings for this task's session, on top of the package's own."""
+        return {}
+
+    def dask_client(self) -> dict[str, Any]:
+        """Return further keywords for this task's `LocalCluster`."""
+        return {}
+
+    @classmethod
+    def exclusive_folders(cls) -> tuple[Path, ...]:
+        """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
+        return ()
+
+    def release(self) -> None:
+        """Give up what only other tasks need; called once all are complete, in a run that `covers_everything`."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
+        return nullcontext()
+
+    def work(self) -> None:
+        """Do the work; runs on the compute node, with a Dask client active."""
+        raise NotImplementedError(f"{type(self).__name__} has no work()")
+
+    def run(self) -> None:
+        """Have the current engine run `work` as a job, and wait for it."""
+        if isinstance(multiprocessing.current_process(), luigi.worker.TaskProcess):
+            raise SubmissionError(
+                f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
+                "espo_luigi.install() where your tasks are defined"
+            )
+        self.job_seconds = engine(settings().engine).run(self.order())
+
+    def on_kill(self) -> None:
+        """Stop this task's job; called when the run is stopped."""
+        engine(settings().engine).stop(self.task_id)
+
+    def order(self, engine_name: str = "") -> JobOrder:
+        """Return what the current engine (or another one) has to know of this task's job."""
+        section = SECTIONS.get(engine_name or settings().engine)
+        options = {name: getattr(self, name) for name in OPTION_NAMES}
+        parameters, configuration = self.to_str_params(), get_config()
+        sections = {name: dict(configuration.items(name, raw=True)) for name in configuration.sections()}
+        return JobOrder(
+            id=self.task_id,
+            label=self.label(),
+            module=self.task_module,
+            family=self.get_task_family(),
+            parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
+            wildcards=self.wildcards,
+            resources=self.allocation,
+            files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
+            settings={**sections, "espo": settings().to_str_params()},
+            options=section().options_of(self.slurm_default, options) if section else JobOptions(),
+            preload=self.preload,
+            is_complete=self.complete,
+            on_progress=self._show,
+        )
+
+    def _show(self, message: str, percent: int | None) -> None:
+        """Show on Luigi's page where the job stands."""
+        if self.set_status_message:
+            self.set_status_message(message)
+            if percent is not None:
+                self.set_progress_percentage(percent)
+
+
+add_options(SlurmTask, OPTION_NAMES)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, set)) else value
+
+
+@functools.lru_cache(maxsize=256)
+def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, Any]:
+    """The values of resources and Slurm options from configuration and command line, which are part of the key."""
+    family = task.get_task_family()
+    return {
+        name: parameter.task_value(family, name)
+        for name, parameter in task.get_params()
+        if name in (*RESOURCE_NAMES, *OPTION_NAMES) and parameter.has_task_value(family, name)
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(allocation: Resources, family: str) -> None:
+    allocation.check(family)

@@ -1,0 +1,92 @@
+"""A thread where Luigi expects a process for each task: thousands may wait at once."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import luigi.worker
+from luigi.scheduler import DONE, FAILED, PENDING
+
+from espo_luigi.driver.run import Run
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, JobInputError
+
+logger = logging.getLogger(__name__)
+
+_STACK_BYTES = 512 * 1024
+
+
+class ThreadTaskProcess(luigi.worker.TaskProcess):
+    """Stands where Luigi expects a process, and is a thread: thousands may wait at once."""
+
+    exitcode = 0
+    pid = None
+
+    def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of = run
+        self._lost_input = False
+        self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.stack_size(_STACK_BYTES)
+        self._thread.start()
+        threading.stack_size(0)
+
+    def is_alive(self) -> bool:
+        """Return True while the task runs."""
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """Have the task stop its job."""
+        self.task.on_kill() if isinstance(self.task, SlurmTask) else None
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        results: deque[Any] = deque(maxlen=1)
+        queue, self.result_queue = self.result_queue, _Remember(results)
+        self.run()
+        _, status, reason, missing, _ = results[0]
+        try:
+            if (missing or self._lost_input) and self._run_of.may_try_again(self.task):
+                results.append(self._put_back())
+            elif status in (DONE, FAILED):
+                self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
+        finally:
+            # Luigi waits for this whatever else goes wrong.
+            queue.put(results[0])
+
+    def _put_back(self) -> tuple[Any, ...]:
+        """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
+        needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
+        return self.task.task_id, PENDING, "", [], needs
+
+    def _handle_run_exception(self, ex: BaseException) -> Any:
+        self._lost_input = isinstance(ex, JobInputError)
+        if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
+            ex = JobInputError(f"{self.task}: {ex}")
+        if not isinstance(ex, EspoError):
+            return super()._handle_run_exception(ex)
+        logger.error("%s", ex)
+        self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
+        return str(ex)
+
+
+class Results(queue.SimpleQueue[Any]):
+    """Where threads put how their tasks ended; luigi's queue sends it through a pipe, for processes."""
+
+    def close(self) -> None:
+        """Do what luigi expects of a queue at the end."""
+
+
+class _Remember:
+    """The one method of a queue that a task process calls."""
+
+    def __init__(self, results: deque[Any]) -> None:
+        self.put = results.append

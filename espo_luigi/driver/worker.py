@@ -1,0 +1,223 @@
+"""A Luigi worker for tasks that wait: a thread a task instead of a forked process, and no memory that grows."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import luigi.scheduler
+import luigi.worker
+from luigi.cmdline_parser import CmdlineParser
+from luigi.rpc import RemoteScheduler
+from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
+from luigi.task import Task
+
+from espo_luigi.driver.engines import close_engines, engine, hold_folders
+from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.sections import OPTION_NAMES
+from espo_luigi.driver.settings import settings
+from espo_luigi.driver.signals import Detach, Stopped, end_quietly, heard
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.threads import Results, ThreadTaskProcess
+from espo_luigi.errors import EspoError
+from espo_luigi.jobs.lock import SecondDriverError
+
+logger = logging.getLogger(__name__)
+
+
+def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
+    """Return the folders that a run of `tasks` must have for itself; all tasks of a class say the same."""
+    return {folder for kind in {type(task) for task in tasks} for folder in kind.exclusive_folders()}
+
+
+def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
+    # Wildcards only reach file names, where they are cleaned: what matters is the same for most tasks of a rule.
+    return {
+        (task.get_task_family(), *(str(getattr(task, name)) for name in OPTION_NAMES)): task for task in tasks
+    }.values()
+
+
+class EspoWorker(luigi.worker.Worker):
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
+
+    With luigid, all drivers of a work folder are one worker, one after the other: what a driver that was killed had
+    running is handed to the next at once. What luigid forgets when it is restarted, it is told again.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of_tasks = Run()
+        # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
+        self._get_work_response_history: deque[Any] = deque(maxlen=1)
+        self._task_result_queue = Results()
+        self._refused = False
+        self._is_remote = isinstance(self._scheduler, RemoteScheduler)
+        self._ended_well: set[str] = set()
+        self._disabled: set[str] = set()
+        self._announcing_again = False
+        self._is_running = False
+
+    def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
+        """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
+        try:
+            graph = self._checked(task)
+        except EspoError as error:
+            logger.error("Nothing was started: %s", error)
+            self._refused = True
+            self._scheduled_tasks[task.task_id] = task
+            self._add_task_history.append((task, UNKNOWN, False))
+            self.add_succeeded = False
+            return False
+        known = len(self._add_task_history)
+        if self._is_running:  # what a task needs that found it gone, or thought of it late
+            with self._announcing_what_is_known():
+                succeeded = super().add(task)
+            self._run_of_tasks.planned_again(graph, self._announced_pending(known))
+        else:
+            self._look_for_disabled()
+            succeeded = super().add(task, multiprocess, processes)
+            self._run_of_tasks.planned(task, graph, self._announced_pending(known))
+        return bool(succeeded)
+
+    def _checked(self, task: Task) -> Graph:
+        """Return the graph below `task`. A second driver, or what cannot run, is refused before luigi hears of it."""
+        graph = checked_graph(task)
+        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+        if jobs and not task.complete():  # who has nothing to run only reads, and is not refused
+            hold_folders(_exclusive_folders(jobs))
+            engine(settings().engine).check(one.order() for one in _different(jobs))
+        return graph
+
+    def _announced_pending(self, known: int) -> dict[str, bool]:
+        announced = self._add_task_history[known:]
+        return {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
+
+    @contextmanager
+    def _announcing_what_is_known(self) -> Iterator[None]:
+        self._announcing_again = True
+        try:
+            yield
+        finally:
+            self._announcing_again = False
+
+    def _look_for_disabled(self) -> None:
+        # luigid disables for a day what has failed; whoever starts a driver wants it tried now.
+        if self._is_remote:
+            self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
+
+    def _add_task(self, *arguments: Any, **keywords: Any) -> None:
+        task_id, status = keywords["task_id"], keywords["status"]
+        if self._announcing_again and status == PENDING:
+            if task_id in self._running_tasks:
+                keywords["status"] = RUNNING
+            elif self._run_of_tasks.has_failed(task_id):
+                keywords["status"] = FAILED
+            elif task_id in self._ended_well:
+                # Done, and then its output went: luigi's scheduler does not believe "pending" so soon after "done".
+                self._disabled.add(task_id)
+        (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
+        if task_id in self._disabled:
+            self._disabled.discard(task_id)
+            # Only who says "disabled" may say "pending" after a scheduler's own "disabled".
+            self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        super()._add_task(*arguments, **keywords)
+
+    def _get_work(self) -> Any:
+        response = super()._get_work()
+        if self._is_remote and self._was_forgotten(response):
+            self._announce_again()
+            response = super()._get_work()
+        while self._is_remote and response.task_id in self._ended_well:
+            # luigid was restarted with an older state.
+            self._scheduler.add_task(worker=self._id, task_id=response.task_id, status=DONE)
+            response = super()._get_work()
+        return response
+
+    def _was_forgotten(self, response: Any) -> bool:
+        if response.worker_state == luigi.scheduler.WORKER_STATE_DISABLED:
+            return False
+        if self._running_tasks:
+            return not self._running_tasks.keys() <= {task["task_id"] for task in response.running_tasks}
+        return response.task_id is None and not response.n_pending_tasks and self._run_of_tasks.can_go_on()
+
+    def _announce_again(self) -> None:
+        logger.warning("luigid does not know this run's tasks any more: telling it again")
+        self._look_for_disabled()
+        known = len(self._add_task_history)
+        self._batch_families_sent.clear()
+        self._scheduler.add_worker(self._id, self._worker_info)
+        try:
+            with self._announcing_what_is_known():
+                for root in self._run_of_tasks.roots:
+                    super().add(root)
+        finally:
+            del self._add_task_history[known:]
+
+    def run(self) -> bool:
+        """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
+        if self._refused:
+            return False
+        self._release_left_over()
+        self._is_running = True
+        with heard():
+            succeeded = super().run()
+        self._run_of_tasks.report()
+        if all(status == DONE for _, status, _ in self._add_task_history):
+            places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
+            logger.info("Nothing to do: what was asked for is there already: %s", places)
+        return bool(succeeded)
+
+    def _release_left_over(self) -> None:
+        if not self._run_of_tasks.covers_everything:
+            return
+        left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
+        try:
+            hold_folders(_exclusive_folders(left_over))
+        except SecondDriverError as error:
+            # Only where this run has nothing else to do: else it would have been refused.
+            logger.info("What nobody needs any more is left where it is: %s", error)
+        else:
+            self._run_of_tasks.release_left_over()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
+        """Stop what still runs (or leave it, after SIGHUP), and end the engines."""
+        detaching = isinstance(error, Detach)
+        if detaching:
+            self._running_tasks.clear()
+        super().__exit__(kind, error, traceback)
+        close_engines(detach=detaching)
+        if isinstance(error, KeyboardInterrupt):
+            _say_stopped(error)
+        return False
+
+    def _generate_worker_id(self, worker_info: Any) -> str:
+        return f"Worker(workdir={Path(settings().workdir).absolute()}, username={getpass.getuser()})"
+
+    def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
+        messages: Any = multiprocessing.Queue() if task.accepts_messages else None
+        return ThreadTaskProcess(
+            self._run_of_tasks,
+            task,
+            self._id,
+            self._task_result_queue,
+            luigi.worker.TaskStatusReporter(self._scheduler, task.task_id, self._id, messages),
+            use_multiprocessing=True,
+            worker_timeout=self._config.timeout,
+            check_unfulfilled_deps=self._config.check_unfulfilled_deps,
+            check_complete_on_run=self._config.check_complete_on_run,
+        )
+
+
+def _say_stopped(interrupt: KeyboardInterrupt) -> None:
+    """Say that the run was stopped; where Luigi's command runs it, end that without a traceback."""
+    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
+    logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
+    if CmdlineParser.get_instance() is not None:
+        end_quietly(interrupt)

@@ -1,0 +1,177 @@
+"""The engine of a cluster: each job submitted to a scheduler, and one thread that watches them all."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import JobError, JobInputError, SubmissionError
+from espo_luigi.jobs.commands import Commands, CommandSettings
+from espo_luigi.jobs.handles import JobRequest, Progress, Success
+from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore
+from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.scheduler import Scheduler
+from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.stopping import DETACH, cancel_records, request_stop
+from espo_luigi.jobs.submitter import JobSettings, Submitter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How jobs go to a scheduler.
+
+    `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
+    does what an order file says. `node_cpus` and `node_memory_bytes` are the most that a job asks for, where nodes are
+    small. `retries` are further attempts after too little memory or time (which grow up to the caps), or a stall.
+    """
+
+    workdir: Path
+    state_dir: Path
+    work: Sequence[str]
+    manager: JobSettings
+    commands: CommandSettings = field(default_factory=CommandSettings)
+    node_cpus: int | None = None
+    node_memory_bytes: int | None = None
+    retries: int = 2
+    memory_cap_bytes: int | None = None
+    time_cap_minutes: int | None = None
+    stall_timeout_seconds: float | None = 1800.0
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.workdir.absolute().name
+
+
+class BatchEngine:
+    """Has one `JobManager` bring every job to its end."""
+
+    def __init__(self, scheduler: Scheduler, settings: BatchSettings) -> None:
+        self._settings = settings
+        commands = Commands(scheduler, settings.commands)
+        self._manager = JobManager(settings.manager, commands, settings.state_dir)
+        self._manager.start()
+        self._submitter = Submitter(settings.manager, commands, self._manager.store)
+        self._guard = threading.Lock()
+        self._stopped = False
+
+    def check(self, orders: Iterable[JobOrder]) -> None:
+        """Raise `SubmissionError` for a value that cannot be passed to the scheduler safely."""
+        for order in orders:
+            self._submitter.check("check", request_of(fitted(order, self._settings), self._settings))
+
+    def run(self, order: JobOrder) -> float:
+        """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
+
+        Raises
+        ------
+        JobError
+            If the job does not succeed, with the cause, the number of attempts and the path of its log.
+        """
+        order = fitted(order, self._settings)
+        request = request_of(order, self._settings)
+        if not (self._is_out(request) and request.job_file.exists()):
+            order.write()
+        outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
+        if isinstance(outcome, Success):
+            return seconds_of(outcome.result)
+        assert outcome is not None  # without a time-out, there is one
+        kind = JobInputError if outcome.cause is Cause.INPUT else JobError
+        raise kind(outcome.message + last_lines(outcome.tail))
+
+    def _is_out(self, request: JobRequest) -> bool:
+        """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
+        store = self._manager.store
+        record = store.load(task_name(request.run, request.rule, request.wildcards, store.salt))
+        return record is not None and record.state in (SUBMITTING, SUBMITTED)
+
+    def stop(self, order_id: str) -> None:
+        """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+        with self._guard:
+            if not self._stopped:
+                self._stopped = True
+                logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
+
+    def detach(self) -> None:
+        """Leave the jobs to the next driver."""
+        with self._guard:
+            self._stopped = True
+            self._manager.detach()
+            logger.warning("Detached: the jobs go on; the next run on %s takes them over", self._settings.workdir)
+
+    def close(self) -> None:
+        """End the watching; nothing is cancelled."""
+        self._manager.close()
+
+
+def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
+    """Return the order, which asks for no more than the cluster's nodes have."""
+    asked = order.resources
+    cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
+    return replace(order, resources=asked.fitted(cpus, memory))
+
+
+def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
+    """Return what a (fitted) order asks of the scheduler."""
+    resources = order.resources
+    return JobRequest(
+        run=settings.run,
+        label=order.label,
+        rule=order.family,
+        wildcards=order.wildcards,
+        argv=(*settings.work, str(order.files.order)),
+        job_file=order.files.order,
+        result_file=order.files.result,
+        heartbeat_file=order.files.heartbeat,
+        cpus_per_task=resources.cpus_per_task,
+        memory_bytes=resources.memory_bytes,
+        time_minutes=resources.time_minutes,
+        options=order.options,
+        retries=settings.retries,
+        memory_cap_bytes=settings.memory_cap_bytes,
+        time_cap_minutes=settings.time_cap_minutes,
+        stall_timeout_seconds=settings.stall_timeout_seconds,
+        is_complete=order.is_complete,
+    )
+
+
+def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
+    """Return the script that the first submission would be, and the Dask cluster that its job will start."""
+    order = fitted(order, settings)
+    request, resources = request_of(order, settings), order.resources
+    submitter = Submitter(settings.manager, Commands(scheduler, settings.commands), RecordStore(settings.state_dir))
+    name = task_name(request.run, request.rule, request.wildcards)
+    layout = (
+        f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
+        f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB\n"
+    )
+    return scheduler.render(submitter.script_values(request, submitter.plan(name, request, None))) + layout
+
+
+def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
+    """Cancel or detach a run from another terminal; return what was done, in words."""
+    if request_stop(settings.state_dir, how):
+        return f"asked the driver of {settings.state_dir} to {how}"
+    if how == DETACH:
+        return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
+    store = RecordStore(settings.state_dir)
+    cancelled = cancel_records(store, Commands(scheduler, settings.commands), store.all())
+    if cancelled is None:
+        raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
+    return f"{cancelled} job(s) cancelled"
+
+
+def _report(order: JobOrder, progress: Progress) -> None:
+    beat: Mapping[str, Any] = progress.heartbeat
+    place = f"job {progress.job_id} on {progress.node}" if progress.node else f"job {progress.job_id or '-'}"
+    message = f"{progress.state}, {place}, attempt {progress.attempt}\n{beat.get('message', '')}"
+    order.report(message, int(beat["percent"]) if "percent" in beat else None)

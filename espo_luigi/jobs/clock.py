@@ -1,0 +1,22 @@
+"""Time as the job manager knows it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Clock:
+    """The machine's own; a test gives the manager another one."""
+
+    def now(self) -> float:
+        """Seconds that only grow, whatever the machine's date is set to."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Wait for `event`, for so many seconds at most."""
+        event.wait(seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+        time.sleep(seconds)

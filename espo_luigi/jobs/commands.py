@@ -1,0 +1,172 @@
+"""The one place that runs a scheduler's commands: without a shell, with a time limit, and never faster than allowed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from espo_luigi.jobs.clock import Clock
+from espo_luigi.jobs.scheduler import Memory, Query, Row, Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CommandSettings:
+    """Limits on the use of a scheduler's commands."""
+
+    timeout_seconds: float = 60.0
+    max_status_per_second: float = 1.0
+    max_submit_per_second: float = 10.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered; `returncode` is None when it did not end in time or could not be started.
+
+    `installed` False means that this machine has no such command, or not for us.
+    """
+
+    returncode: int | None
+    stdout: str = ""
+    stderr: str = ""
+    installed: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+    @property
+    def words(self) -> str:
+        """The command's own words about what went wrong, on one line."""
+        return " ".join((self.stderr or self.stdout).split()) or f"exit code {self.returncode}"
+
+
+class RateLimit:
+    """Spaces calls by at least ``1 / per_second`` seconds, for all threads together."""
+
+    def __init__(self, per_second: float, clock: Clock | None = None) -> None:
+        self._interval = 1.0 / per_second if per_second > 0 else 0.0
+        self._clock = clock or Clock()
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def wait_seconds(self) -> float:
+        """Seconds until the next call may be made."""
+        return max(0.0, self._next - self._clock.now())
+
+    def wait(self) -> None:
+        """Sleep until the next call may be made, and take it."""
+        with self._lock:
+            self._clock.sleep(self.wait_seconds)
+            self._next = self._clock.now() + self._interval
+
+
+class Commands:
+    """Runs what a scheduler's module says. None instead of rows means that the scheduler did not answer."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: CommandSettings | None = None,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.clock = clock or Clock()
+        self.settings = settings or CommandSettings()
+        self.counts: Counter[str] = Counter()
+        # Programs that this cluster has not, as their first answer said.
+        self.lacking: set[str] = set()
+        self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
+        self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
+        self._environ = scheduler.environment(os.environ if environ is None else environ)
+
+    def submit(self, argv: tuple[str, ...]) -> Answer:
+        """Submit one script; ``stdout`` holds the job's id when it was accepted."""
+        self.submit_rate.wait()
+        return self._run(argv)
+
+    def jobs(self) -> list[Row] | None:
+        """All jobs of this user that the scheduler knows, those that ended a short while ago included."""
+        rows, _ = self._ask([self.scheduler.listing(_user())])
+        return rows
+
+    def remembered(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Row] | None:
+        """What the scheduler remembers of jobs that `jobs` does not hold.
+
+        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known.
+        """
+        for memory in self.scheduler.memories(_user(), list(job_ids), list(names)):
+            if memory.program not in self.lacking:
+                rows, failed = self._ask(memory.queries)
+                if failed is None or not self._is_lacking(memory, failed):
+                    return rows
+        return None
+
+    def cancel(self, job_ids: Iterable[str]) -> bool:
+        """Cancel jobs of this user by id."""
+        return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
+
+    def dump_stack(self, job_id: str) -> None:
+        """Have the job's command write its stack to the log."""
+        self._run(self.scheduler.stack_dump(job_id))
+
+    def _ask(self, queries: Iterable[Query]) -> tuple[list[Row] | None, Answer | None]:
+        """Return the rows of all answers, or None and the first that was none."""
+        rows: list[Row] = []
+        for query in queries:
+            self._status_rate.wait()
+            answer = self._run(query.argv)
+            if not answer.ok:
+                logger.debug("no answer from %s: %s", query.argv[0], answer.words)
+                return None, answer
+            rows += query.parse(answer.stdout)
+        return rows, None
+
+    def _is_lacking(self, memory: Memory, answer: Answer) -> bool:
+        if not memory.without or (answer.installed and not self.scheduler.keeps_no_memory(answer.stderr)):
+            return False
+        logger.info(memory.without, answer.words)
+        self.lacking.add(memory.program)
+        return True
+
+    def _cancelled(self, argv: tuple[str, ...]) -> bool:
+        answer = self._run(argv)
+        if answer.ok or self.scheduler.has_ended(answer.stderr):
+            return True
+        logger.warning("%s failed: %s", argv[0], answer.words)
+        return False
+
+    def _run(self, argv: tuple[str, ...]) -> Answer:
+        self.counts[argv[0]] += 1
+        try:
+            done = subprocess.run(
+                argv,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self.settings.timeout_seconds,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                start_new_session=True,  # Ctrl-C at the driver must not interrupt a submission half-way
+            )
+        except subprocess.TimeoutExpired:
+            return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.timeout_seconds:g} s")
+        except OSError as error:
+            # Others, such as too many processes, pass.
+            installed = not isinstance(error, FileNotFoundError | PermissionError)
+            return Answer(None, stderr=f"{argv[0]} could not be started: {error}", installed=installed)
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def _user() -> str:
+    # A number, as schedulers' commands take it too: the name in $LOGNAME may be another user's.
+    return str(os.getuid())

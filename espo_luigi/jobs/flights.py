@@ -1,0 +1,272 @@
+"""One request on its way: what is known of its job, and what follows from it, without running any command."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.jobs.policy import Cause, cause_of
+from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
+
+logger = logging.getLogger(__name__)
+
+# Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
+_CANCEL_AGAIN = 60.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long, in seconds, each kind of uncertainty may last before something is done about it."""
+
+    # for files that a network file system shows late
+    latency_wait: float = 60.0
+    # for a job that the scheduler's answers no longer hold
+    absent_after: float = 300.0
+    # for a job whose submission gave no id, before its name is given up
+    settle: float = 15.0
+    # for refusals of which it is not clear that they will pass
+    unclear_refusal: float = 300.0
+    # for a pending job whose reason no waiting cures
+    hopeless: float = 600.0
+    # between asking a stalled job for its stack and cancelling it
+    stack_dump: float = 5.0
+
+
+class Step(enum.Enum):
+    """What the manager has to do about a flight next."""
+
+    WAIT = "wait"
+    SUCCEED = "succeed"
+    ENDED = "ended"
+    GIVE_UP_NAME = "give up name"
+    LOST = "lost"
+    HOPELESS = "hopeless"
+    DUMP_STACK = "dump stack"
+    CANCEL_STALLED = "cancel stalled"
+    CANCEL_LEFTOVER = "cancel leftover"
+
+
+@dataclass
+class Flight:
+    """A request between `submit` and its outcome. All times are the driver's monotonic clock."""
+
+    request: JobRequest
+    handle: Handle
+    record: Record
+    scheduler: Scheduler
+    adopted: bool = False
+    row: Row | None = None
+    ended_since: float | None = None
+    absent_since: float | None = None
+    hopeless_since: float | None = None
+    result: Mapping[str, Any] | None = None
+    result_since: float | None = None
+    void_result: Mapping[str, Any] | None = None
+    beat: bytes = b""
+    beat_since: float | None = None
+    dumped_since: float | None = None
+    cancel_since: float | None = None
+    silent: bool = False
+    refusal: Refusal | None = None
+    refused_since: float | None = None
+    refusal_words: str = ""
+    hopeless_words: str = ""
+
+    def start_over(self, record: Record) -> None:
+        """Forget the job of the last submission; what was said to refuse it stays."""
+        self.record = record
+        self.row = self.result = None
+        self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
+        self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.result is not None and self.result.get("outcome") == "success"
+
+    @property
+    def log(self) -> Path | None:
+        """The current job's log, or None while it has no id."""
+        return (
+            Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id)) if self.record.job_id else None
+        )
+
+    def saw(self, row: Row, now: float) -> None:
+        """Take in what the scheduler says of the job."""
+        if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
+            # The heartbeat is only expected of a job that runs: a requeued or resumed one gets its full time again.
+            self.beat_since, self.dumped_since = now, None
+        self.row, self.absent_since, self.silent = row, None, False
+        # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
+        self.ended_since = (self.ended_since or now) if row.phase.ended else None
+        if row.phase is Phase.PENDING and self.result is not None and not self.succeeded:
+            self.void_result, self.result, self.result_since = self.result, None, None
+        self.hopeless_since = (self.hopeless_since or now) if row.hopeless else None
+        self.hopeless_words = row.said if row.hopeless else self.hopeless_words
+
+    def missed(self, now: float) -> None:
+        """Take in that the scheduler answered, and does not know the job."""
+        self.absent_since = now if self.absent_since is None else self.absent_since
+        self.silent = False
+
+    def heard_nothing(self) -> None:
+        """Take in that the scheduler did not answer: absence has to begin anew."""
+        self.absent_since = None
+        self.silent = True
+
+    def read_beat(self, now: float) -> None:
+        """Look at the heartbeat; any change of the file counts, whatever the node's clock says."""
+        try:
+            beat = self.request.heartbeat_file.read_bytes()
+        except FileNotFoundError:
+            beat = b""
+        except OSError:
+            # The file system does not answer us: that says nothing about the job.
+            self.beat_since = now
+            return
+        if beat != self.beat or self.beat_since is None:
+            self.beat, self.beat_since, self.dumped_since = beat, now, None
+
+    def read_result(self, store: RecordStore, now: float) -> None:
+        """Take in the result file, if it is one of this task's jobs'."""
+        result = read_json(self.request.result_file)
+        if result is None or result == self.void_result:
+            return
+        job_id = str(result.get("job_id", ""))
+        owner = self.record.job_id or store.claim_owner(self.record.name)
+        # A job that was given up as lost may still come back with the work done.
+        earlier = {str(past["job_id"]) for past in self.record.history if past["job_id"]}
+        if job_id == owner or (job_id in earlier and result.get("outcome") == "success"):
+            self.result = result
+            self.result_since = now if self.result_since is None else self.result_since
+
+    def lost_result(self) -> None:
+        """Take in that there is no result file: a requeued job removes what its last run wrote, unless it succeeded."""
+        if not self.succeeded:
+            self.result = self.result_since = None
+
+    def next_step(self, now: float, patience: Patience) -> Step:
+        """What is to be done now; a pure function of what is known."""
+        if self.succeeded:
+            return Step.SUCCEED
+        if self.ended_since is not None:
+            # The scheduler may know of the end before the result file is visible here.
+            waited = now - self.ended_since >= patience.latency_wait
+            return Step.ENDED if self.result is not None or waited else Step.WAIT
+        if self._has_failed and _over(self.result_since, now, patience.latency_wait):
+            return self._step_after_result(now)
+        if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
+            return Step.WAIT
+        if self.absent_since is not None:
+            return self._step_while_absent(now, patience)
+        if _over(self.hopeless_since, now, patience.hopeless):
+            return Step.HOPELESS
+        return self._step_while_running(now, patience)
+
+    @property
+    def _has_failed(self) -> bool:
+        # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
+        return self.result is not None and self.result.get("outcome") in ("error", "input", "memory")
+
+    def _step_after_result(self, now: float) -> Step:
+        if self.silent:
+            return Step.ENDED if self.result is not None and self.result.get("outcome") != "memory" else Step.WAIT
+        # It wrote its result and does not go: it would block the retry, or waste its allocation.
+        if self.absent_since is not None:
+            return Step.ENDED
+        return Step.CANCEL_LEFTOVER if _over(self.cancel_since, now, _CANCEL_AGAIN, default=True) else Step.WAIT
+
+    def _step_while_absent(self, now: float, patience: Patience) -> Step:
+        if self.record.job_id is None:
+            return Step.GIVE_UP_NAME if _over(self.absent_since, now, patience.settle) else Step.WAIT
+        alive = self.beat_since is not None and now - self.beat_since < patience.absent_after
+        gone = _over(self.absent_since, now, patience.absent_after) and not alive
+        if not gone:
+            return Step.WAIT
+        return Step.LOST if self.result is None else Step.ENDED
+
+    def _step_while_running(self, now: float, patience: Patience) -> Step:
+        timeout = self.request.stall_timeout_seconds
+        if timeout is None or self.row is None or self.row.phase is not Phase.RUNNING:
+            return Step.WAIT
+        if self.dumped_since is not None:
+            return Step.CANCEL_STALLED if _over(self.dumped_since, now, patience.stack_dump) else Step.WAIT
+        return Step.DUMP_STACK if _over(self.beat_since, now, timeout) else Step.WAIT
+
+    def ending(self, step: Step) -> str:
+        """Why the job is about to be cancelled by us, as the record keeps it."""
+        if step is Step.HOPELESS and self.row is not None:
+            # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+            return str((Cause.NODE if self.row.launch_failed else Cause.HOPELESS).value)
+        return Cause.STALLED.value if step is Step.CANCEL_STALLED else "result written"
+
+    def cause(self) -> Cause:
+        """Why the job, which has ended, did not succeed."""
+        phase = self.row.phase if self.row is not None and self.row.phase.ended else None
+        return cause_of(phase, self.result, self.record.ending, self.scheduler.says_out_of_memory(self.log_tail()))
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The log's last lines, or nothing when there is no log."""
+        if self.log is None:
+            return ""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - 16_384))
+                return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def tail(self) -> str:
+        """The traceback's last lines, or the log's where there is none."""
+        traceback = str((self.result or {}).get("traceback") or "")
+        return "\n".join(traceback.splitlines()[-15:]) or self.log_tail()
+
+    def failure(self, cause: Cause, words: str = "") -> Failure:
+        """The end of a flight that is not tried again; `words` are the scheduler's or Python's own, if any."""
+        record = self.record
+        if cause in (Cause.EXCEPTION, Cause.INPUT):
+            words = str((self.result or {}).get("exception") or "")
+        elif not words and self.row is not None:
+            words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"
+        message = (
+            f"{self.request.label}: job {record.job_id or '(none)'}, attempt {record.attempt}: "
+            f"{cause.words(self.scheduler)}: "
+            f"{words + '; ' if words else ''}{cause.explanation(self.scheduler)}; log: {self.log or 'none'}"
+        )
+        return Failure(cause, record.attempt, message, self.log, self.tail())
+
+    def progress(self) -> Progress:
+        """Where the job stands, for people."""
+        if self.row is None:
+            return Progress(self.record.state, self.record.job_id, self.record.attempt)
+        said = read_json(self.request.heartbeat_file) if self.beat and self.row.phase is Phase.RUNNING else None
+        heartbeat = {key: value for key, value in (said or {}).items() if key != "time"}
+        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
+
+
+def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:
+    return default if since is None else now - since >= limit
+
+
+def with_results(flights: Iterable[Flight]) -> Iterable[Flight]:
+    """Those flights whose result file is there: one listing a folder, however many jobs.
+
+    A listing also makes a network file system look again, where asking for one file may get a remembered "no".
+    """
+    by_folder: dict[Path, deque[Flight]] = {}
+    for flight in flights:
+        by_folder.setdefault(flight.request.result_file.parent, deque()).append(flight)
+    for folder, members in by_folder.items():
+        try:
+            names = {entry.name for entry in folder.iterdir()}
+        except OSError as error:
+            logger.debug("cannot list %s: %s", folder, error)
+            continue
+        yield from (flight for flight in members if flight.request.result_file.name in names)

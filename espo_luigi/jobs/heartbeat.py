@@ -1,0 +1,151 @@
+"""A job's signs of life while it works: how far Dask is, and how much memory it took; none while it hangs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from espo_luigi.jobs import schedulers
+
+_EVERY_SECONDS = 2.0
+# What the beating itself and Dask's idle event loops take, a second; anything above is work.
+_IDLE_CPU = 0.1
+_IDLE_BYTES = 200_000
+
+
+class Monitor:
+    """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
+
+    `scheduler` is Dask's, once there is one in this process.
+    """
+
+    def __init__(self) -> None:
+        self.scheduler: Any = None
+        self._workers: set[str] = set()
+        self._n_workers = 0
+        self._most = 1
+        self._last = (0, 0.0, 0.0, time.monotonic())
+        self._used: dict[psutil.Process, tuple[float, float]] = {}
+        self._cpu = 0.0
+        self._bytes = 0.0
+        self._moved: dict[psutil.Process, tuple[int, int]] = {}
+        self.peak_memory_bytes = 0
+        self.spilled_bytes = 0
+
+    @property
+    def worker_restarts(self) -> int:
+        """How many Dask workers took the place of one that died."""
+        return max(0, len(self._workers) - self._n_workers)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that this process and its children have taken."""
+        return self._cpu
+
+    @property
+    def read_bytes(self) -> int:
+        """What they have read from files and pipes, from the page cache too (rchar of /proc/PID/io)."""
+        return sum(read for read, _ in self._moved.values())
+
+    @property
+    def written_bytes(self) -> int:
+        """What they have sent to the disk (write_bytes of /proc/PID/io)."""
+        return sum(written for _, written in self._moved.values())
+
+    def look(self) -> bool:
+        """Look now; return whether anything has moved since the last time it had: Dask's tasks, CPU time, files."""
+        memory = self._look_at_processes()
+        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
+        self._look_at_workers()
+        left, before_cpu, before_bytes, before = self._last
+        idle = max(time.monotonic() - before, 1.0)
+        works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
+        if works or left != self.tasks_left:
+            self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
+            return True
+        return False
+
+    def _look_at_processes(self) -> int:
+        """Add what each process has used since the last look; return the memory that all hold, in bytes."""
+        own = psutil.Process()
+        used, memory = {}, 0
+        for process in (own, *own.children(recursive=True)):
+            before = self._used.get(process, (0.0, 0.0))
+            cpu, moved_bytes = before
+            with suppress(psutil.Error):
+                memory += process.memory_info().rss
+                cpu = sum(process.cpu_times()[:2])
+                counted = process.io_counters()
+                moved_bytes = counted.read_chars + counted.write_chars
+                self._moved[process] = counted.read_chars, counted.write_bytes
+            # Process by process: a sum over all would drop when a child ends, and hide the work of the others.
+            self._cpu += max(0.0, cpu - before[0])
+            self._bytes += max(0.0, moved_bytes - before[1])
+            used[process] = (cpu, moved_bytes)
+        self._used = used
+        return memory
+
+    def _look_at_workers(self) -> None:
+        if self.scheduler is None:
+            return
+        workers = list(self.scheduler.workers.values())
+        self._n_workers = max(self._n_workers, len(workers))
+        self._workers |= {worker.server_id for worker in workers}
+        spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
+        self.spilled_bytes = max(self.spilled_bytes, spilled)
+
+    @property
+    def tasks_left(self) -> int:
+        """How many of Dask's tasks wait or are being computed."""
+        if self.scheduler is None:
+            return 0
+        states = [prefix.states for prefix in list(self.scheduler.task_prefixes.values())]
+        return sum(state["waiting"] + state["processing"] + state["queued"] for state in states)
+
+    def sign_of_life(self) -> dict[str, Any]:
+        """Return what the heartbeat file says now."""
+        left = self.tasks_left
+        self._most = max(self._most, left)
+        return {
+            "time": time.time(),
+            "job_id": schedulers.job_id(),
+            "pid": os.getpid(),
+            "node": socket.gethostname(),
+            "percent": round(100 * (1 - left / self._most)) if left else 0,
+            "message": f"Dask: {left} tasks to go" if left else "working",
+        }
+
+
+@contextmanager
+def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Give a sign of life to `write` every two seconds, as long as something moves: a job that hangs falls silent."""
+    done = threading.Event()
+
+    def beat() -> None:
+        write(monitor.sign_of_life())
+        while not done.wait(_EVERY_SECONDS):
+            if monitor.look():
+                write(monitor.sign_of_life())
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        monitor.look()
+
+
+def _own_peak() -> int:
+    # Not getrusage: its maximum starts at the parent's.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])

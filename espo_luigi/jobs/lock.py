@@ -1,0 +1,224 @@
+"""One driver a folder: the lock that refuses a second one, unless the first is dead; and all locks of one driver."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from espo_luigi.errors import EspoError
+from espo_luigi.jobs.records import read_json, write_atomically
+
+logger = logging.getLogger(__name__)
+
+REFRESH_EVERY_SECONDS = 30.0
+
+
+class SecondDriverError(EspoError):
+    """Another driver works in the same folder."""
+
+
+class DriverLock:
+    """The file ``driver.lock``: host, process id and start of the driver that holds it, refreshed while it lives."""
+
+    def __init__(self, folder: Path, stale_after_seconds: float = 900.0, *, name: str = "driver.lock") -> None:
+        self.path = folder / name
+        hidden = f".{name.removeprefix('.')}"
+        self._guard = folder / f"{hidden}.guard"
+        self._probe = folder / f"{hidden}.{os.getpid()}.now"
+        self._stale_after = stale_after_seconds
+        self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": _process_start(os.getpid())}
+
+    def acquire(self) -> None:
+        """Take the lock. Raises SecondDriverError when a driver that may be alive holds it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self._guard):
+            holder = read_json(self.path)
+            if holder is not None and not self._is_mine(holder) and self._may_live(holder):
+                raise SecondDriverError(
+                    f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}, "
+                    f"{self._age():.0f} s ago; stop that one, or use `espo detach` {_started_in(holder)}, or remove "
+                    f"{self.path} if you know that it is dead"
+                )
+            self._write()
+
+    def refresh(self) -> bool:
+        """Say that the driver lives; False when the lock is another's now.
+
+        Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
+        """
+        try:
+            holder = _parse(self.path.read_text(encoding="utf-8", errors="replace"))
+        except FileNotFoundError:
+            holder = None
+        if holder is not None and not self._is_mine(holder):
+            return False
+        self._write()
+        return True
+
+    def release(self) -> None:
+        """Give the lock up, if it is still ours; nothing of it stays in the folder."""
+        if not self.path.parent.is_dir():
+            return
+        with _alone(self._guard):
+            holder = read_json(self.path)
+            if holder is not None and self._is_mine(holder):
+                self.path.unlink(missing_ok=True)
+            self._guard.unlink(missing_ok=True)
+
+    def holder(self) -> dict[str, Any] | None:
+        """Host and pid of the driver that holds the lock and may be alive, or None."""
+        holder = read_json(self.path)
+        return holder if holder is not None and self._may_live(holder) else None
+
+    def _write(self) -> None:
+        # Where it was started is for people; it is not what tells this driver from another.
+        write_atomically(self.path, json.dumps({**self._mine, "started_in": _working_folder()}))
+
+    def _is_mine(self, holder: dict[str, Any]) -> bool:
+        return all(holder.get(key) == value for key, value in self._mine.items())
+
+    def _may_live(self, holder: dict[str, Any]) -> bool:
+        if holder.get("host") == self._mine["host"]:
+            # The start time tells a process from a later one with the same number.
+            return _process_start(int(holder.get("pid", 0))) == holder.get("started")
+        return self._age() < self._stale_after
+
+    def _age(self) -> float:
+        # Both times are the file server's, so that clocks of two login nodes that differ do not matter.
+        try:
+            self._probe.touch()
+            return self._probe.stat().st_mtime - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+        finally:
+            self._probe.unlink(missing_ok=True)
+
+
+class HeldLocks:
+    """The locks of one driver, which a thread refreshes for as long as any is held.
+
+    `on_lost` is called, in that thread, with the error that says which lock is another driver's now: this one was
+    suspended for longer than the other one waits.
+    """
+
+    def __init__(
+        self, on_lost: Callable[[SecondDriverError], None], refresh_every_seconds: float = REFRESH_EVERY_SECONDS
+    ) -> None:
+        self._on_lost = on_lost
+        self._every = refresh_every_seconds
+        self._changing = threading.Lock()
+        self._held: dict[Path, DriverLock] = {}
+        self._released = threading.Event()
+
+    def hold(self, locks: Iterable[DriverLock]) -> None:
+        """Take all of `locks` that are not held yet, or, raising SecondDriverError, none of them."""
+        with self._changing, contextlib.ExitStack() as undo:
+            # Always in the same order: of two drivers that want the same folders at once, one gets them all.
+            new = {lock.path: lock for lock in sorted(locks, key=lambda lock: lock.path) if lock.path not in self._held}
+            for lock in new.values():
+                lock.acquire()
+                undo.callback(lock.release)
+            undo.pop_all()
+            if new and not self._held:
+                self._released = threading.Event()
+                threading.Thread(target=self._refresh, args=(self._released,), daemon=True).start()
+            self._held |= new
+
+    def release(self) -> None:
+        """Give all locks up; in a folder that cannot be written any more, one stays, whose holder will be dead."""
+        with self._changing:
+            self._released.set()
+            held, self._held = self._held, {}
+            for lock in held.values():
+                with contextlib.suppress(OSError):
+                    lock.release()
+
+    def _refresh(self, released: threading.Event) -> None:
+        while not released.wait(self._every):
+            with self._changing:
+                lost = [lock for lock in self._held.values() if not released.is_set() and not _refreshed(lock)]
+                for lock in lost:
+                    del self._held[lock.path]
+            for lock in lost:
+                self._on_lost(
+                    SecondDriverError(f"{lock.path} is another driver's now: this one was silent for too long")
+                )
+
+
+def _refreshed(lock: DriverLock) -> bool:
+    try:
+        return lock.refresh()
+    except OSError as error:
+        logger.warning("trouble with %s, going on: %s", lock.path, error)
+        return True
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _started_in(holder: dict[str, Any]) -> str:
+    return f"in {holder['started_in']}" if holder.get("started_in") else "there"
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process of this machine started, in ticks since boot, or None when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep two drivers that start in the same instant apart."""
+    deadline = time.monotonic() + 10
+    while True:
+        with path.open("w") as file:
+            locked = _lock_until(file, deadline)
+            # Who had it before may have removed it: then a third one may hold a new file of that name.
+            if locked and not _is_still(path, file) and time.monotonic() < deadline:
+                continue
+            yield
+            return
+
+
+def _lock_until(file: IO[str], deadline: float) -> bool:
+    """Lock the file; False where it cannot be (Lustre without its flock option): a window of microseconds is left."""
+    while time.monotonic() < deadline:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except (BlockingIOError, PermissionError):
+            time.sleep(0.05)
+        except OSError:
+            return False
+    return False
+
+
+def _is_still(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,116 @@
+"""What travels from the driver to a job and back: an order, which is a value and a small JSON file, and a result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from espo_luigi.jobs.records import write_atomically
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.script import JobOptions
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(value, indent=1, default=str), durable=True)
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files of one job: its order, its result, its sign of life, and its log where the local engine runs it."""
+
+    order: Path
+    result: Path
+    heartbeat: Path
+    log: Path
+
+    @classmethod
+    def of(cls, workdir: Path, family: str, wildcards: Mapping[str, str]) -> JobFiles:
+        """Return where they lie below the run's work folder: named by the wildcards, readable, and their hash."""
+        text = json.dumps([family, wildcards], sort_keys=True)
+        readable = re.sub(r"[^A-Za-z0-9_.+=,-]", "_", ",".join(f"{k}={v}" for k, v in wildcards.items()))[:120]
+        stem = "-".join(part for part in (readable, hashlib.sha256(text.encode()).hexdigest()[:10]) if part)
+        jobs = workdir / "jobs" / family
+        return cls(
+            jobs / f"{stem}.json",
+            jobs / f"{stem}.result.json",
+            jobs / f"{stem}.heartbeat.json",
+            workdir / "logs" / family / f"{family}-{stem}.out",
+        )
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """One job, as whoever runs it needs to know it; what the job itself needs of it is the order file.
+
+    `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
+    `settings` say what is to be done, in the words of whoever does it; `wildcards` are the parameters that identify
+    it. `preload` are modules to import once for all jobs. `is_complete` is asked after the job reported success.
+    `on_progress` hears where the job stands, and how many per cent are done where that is known.
+    """
+
+    id: str
+    label: str
+    module: str
+    family: str
+    parameters: Mapping[str, str]
+    wildcards: Mapping[str, str]
+    resources: Resources
+    files: JobFiles
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    options: JobOptions = field(default_factory=JobOptions)
+    preload: tuple[str, ...] = ()
+    is_complete: Callable[[], bool] | None = None
+    on_progress: Callable[[str, int | None], None] | None = None
+
+    def write(self, **more: Any) -> None:
+        """Write the order file, with what an engine has to add."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
+        self.files.log.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.files.order, values | {"resources": asdict(self.resources), "files": asdict(self.files)} | more)
+
+    @classmethod
+    def parsed(cls, values: Mapping[str, Any]) -> JobOrder:
+        """Return the order that a file holds."""
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
+        return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
+
+    def report(self, message: str, percent: int | None) -> None:
+        """Tell whoever listens where the job stands."""
+        if self.on_progress is not None:
+            self.on_progress(message, percent)
+
+
+# Callbacks, what is in the scheduler's own script, and what was imported before the job began.
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
+
+
+class Engine(Protocol):
+    """Refuses orders that it cannot run, runs one and says how many seconds it took, stops one, ends."""
+
+    def check(self, orders: Iterable[JobOrder]) -> None: ...
+
+    def run(self, order: JobOrder) -> float: ...
+
+    def stop(self, order_id: str) -> None: ...
+
+    def detach(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def seconds_of(result: Mapping[str, Any]) -> float:
+    """Return how long a job worked, from its result."""
+    return float(result.get("ended", 0.0)) - float(result.get("started", 0.0))
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of a traceback or a log, each on a line of its own, to stand behind a message."""
+    return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

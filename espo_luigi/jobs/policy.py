@@ -1,0 +1,158 @@
+"""What is done about a job that did not succeed: a pure function of the cause, the record and the limits."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.scheduler import Phase, Scheduler
+
+GROWTH = 1.5
+
+
+class Cause(enum.Enum):
+    """Why a job did not succeed."""
+
+    EXCEPTION = "exception"
+    INPUT = "input gone or replaced"
+    MEMORY = "out of memory"
+    TIMEOUT = "time limit"
+    NODE = "node failed"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    STALLED = "stalled"
+    CRASHED = "ended without a result"
+    LOST = "lost"
+    REFUSED = "refused by {scheduler}"
+    HOPELESS = "cannot start"
+    NO_OUTPUT = "output missing"
+    UNCONFIRMED = "never arrived in {scheduler}"
+    DRIVER_CANCELLED = "cancelled by the driver"
+    DETACHED = "left to the next driver"
+    INTERNAL = "error in the driver"
+
+    def words(self, scheduler: Scheduler) -> str:
+        """The cause in one or two words, as records and messages have it."""
+        return self.value.format(scheduler=scheduler.NAME)
+
+    def explanation(self, scheduler: Scheduler) -> str:
+        """What it means, and what to do."""
+        return EXPLANATION[self].format(scheduler=scheduler.NAME, submit=scheduler.SUBMIT)
+
+
+# Another try would end in the same way: wrong code, or somebody's decision. After INPUT, whoever knows what makes the
+# input has to see to it first, and asks again.
+_FINAL = frozenset(
+    {
+        Cause.EXCEPTION,
+        Cause.INPUT,
+        Cause.CANCELLED,
+        Cause.DEADLINE,
+        Cause.REFUSED,
+        Cause.HOPELESS,
+        Cause.NO_OUTPUT,
+    }
+)
+# A job's own word for its end, where that is an exception of Python.
+_BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT}
+# Not the job's fault: no attempt is charged.
+_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far retries may go. `max_uncharged` ends a series of failing nodes."""
+
+    retries: int
+    memory_cap_bytes: int | None
+    time_cap_minutes: int | None
+    max_uncharged: int = 20
+
+
+def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") -> Record | None:
+    """The record of another submission after `cause`, or None when there is to be none."""
+    if cause in _FINAL:
+        return None
+    if cause in _UNCHARGED:
+        if record.uncharged >= limits.max_uncharged:
+            return None
+        changes: dict[str, Any] = {"uncharged": record.uncharged + 1}
+        if cause is Cause.NODE and node:
+            changes["exclude"] = tuple(sorted({*record.exclude, node}))
+        return record.next_submission(cause.value, **changes)
+    if record.attempt > limits.retries:
+        return None
+    more = _more_resources(record, cause, limits)
+    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **more)
+
+
+def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:
+    """What grows; None when it is at its cap already, as the same again would fail again."""
+    if cause is Cause.MEMORY:
+        memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
+        return None if memory <= record.memory_bytes else {"memory_bytes": memory}
+    if cause is Cause.TIMEOUT:
+        minutes = _grown(record.time_minutes, limits.time_cap_minutes)
+        return None if minutes <= record.time_minutes else {"time_minutes": minutes}
+    return {}
+
+
+def _grown(value: int, cap: int | None) -> int:
+    grown = math.ceil(value * GROWTH)
+    return grown if cap is None else min(grown, cap)
+
+
+_BY_PHASE = {
+    Phase.MEMORY: Cause.MEMORY,
+    Phase.TIMEOUT: Cause.TIMEOUT,
+    Phase.NODE: Cause.NODE,
+    Phase.PREEMPTED: Cause.PREEMPTED,
+    Phase.DEADLINE: Cause.DEADLINE,
+}
+
+
+def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str, log_says_memory: bool) -> Cause:
+    """Why a job that ended did not succeed.
+
+    The scheduler's word goes before the job's own where it is definite: a job that is being stopped may well write down
+    the exception that the stopping caused. `phase` None is a job of which the scheduler says nothing.
+    """
+    outcome = result.get("outcome") if result else None
+    for ours in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
+        if ending == ours.value:
+            return ours
+    if phase in _BY_PHASE:
+        return _BY_PHASE[phase]
+    if outcome == "memory" or log_says_memory:
+        return Cause.MEMORY
+    # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
+    if phase is Phase.CANCELLED and not ending:
+        return Cause.CANCELLED
+    return _BY_OUTCOME.get(str(outcome), Cause.CRASHED)
+
+
+EXPLANATION: Mapping[Cause, str] = {
+    Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
+    Cause.INPUT: "an input was not the one that it began with, and nothing was published",
+    Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
+    Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
+    Cause.NODE: "nodes failed under it",
+    Cause.PREEMPTED: "it was preempted again and again",
+    Cause.CANCELLED: "somebody cancelled it: not retried",
+    Cause.DEADLINE: "its deadline passed: not retried",
+    Cause.STALLED: "its heartbeat stopped while it ran; its stack is in the log if it could be had",
+    Cause.CRASHED: "it ended without writing a result: look for a signal or a failed set-up in the log",
+    Cause.LOST: "{scheduler} does not know it any more, and it left no result",
+    Cause.REFUSED: "{submit} refused it",
+    Cause.HOPELESS: "it waits for something that it may never have",
+    Cause.NO_OUTPUT: "it reported success, but its output is not there",
+    Cause.UNCONFIRMED: "{submit} failed, and the job never appeared in {scheduler}",
+    Cause.DRIVER_CANCELLED: "the run was cancelled",
+    Cause.DETACHED: "the driver left; the next one takes the job over",
+    Cause.INTERNAL: "the driver could not handle it",
+}

@@ -1,0 +1,169 @@
+"""What is on disk about every submission, so that whatever happens to the driver, the next one goes on from there.
+
+Two facts make doubling impossible. A job's name is given to the scheduler once, ever: its record is on disk before the
+call, and another try gets the next number. And a name is given up only after its *claim* is closed, a file that is
+created either by the job when it starts or by the driver: a job that is started later under a name that was given up
+finds the claim closed and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import JobError
+from espo_luigi.jobs.script import submission_name
+
+PLANNED = "planned"
+SUBMITTING = "submitting"
+SUBMITTED = "submitted"
+FINISHED = "finished"
+_CLOSED = "the driver"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One task's submissions: the current one, and in `history` what became of those before.
+
+    `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
+    that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
+    """
+
+    task: str
+    rule: str
+    wildcards: Mapping[str, str]
+    memory_bytes: int
+    time_minutes: int
+    log_pattern: str
+    submission: int = 1
+    attempt: int = 1
+    uncharged: int = 0
+    state: str = PLANNED
+    job_id: str | None = None
+    exclude: tuple[str, ...] = ()
+    ending: str = ""
+    outcome: str = ""
+    history: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """The current submission's job name."""
+        return submission_name(self.task, self.submission)
+
+    def next_submission(self, why: str, **changes: Any) -> Record:
+        """The record of the submission after this one."""
+        past = {"name": self.name, "job_id": self.job_id, "ended": why}
+        fresh = {"submission": self.submission + 1, "state": PLANNED, "job_id": None, "ending": "", "outcome": ""}
+        return replace(self, **{**fresh, **changes}, history=(*self.history, past))
+
+
+class RecordStore:
+    """Reads and writes the records, claims and scripts of one state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create_folders(self) -> None:
+        """Make the folders; safe to repeat."""
+        for name in ("records", "claims", "scripts"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        if not self._salt_path.exists():
+            write_atomically(self._salt_path, secrets.token_hex(8))
+
+    @property
+    def salt(self) -> str:
+        """What tells the jobs of this folder from those of the same run in another one."""
+        return self._salt_path.read_text(encoding="utf-8")
+
+    def load(self, task: str) -> Record | None:
+        """The task's record, or None. Raises JobError when it cannot be read as one."""
+        path = self._record_path(task)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return Record(**{**values, "exclude": tuple(values["exclude"]), "history": tuple(values["history"])})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            # Going on as if there were none could run a job twice.
+            raise JobError(
+                f"{path} is not a record of a submission ({error}); look in squeue for jobs named {task}.*, "
+                "cancel them, then remove the file"
+            ) from error
+
+    def save(self, record: Record, durable: bool = False) -> None:
+        """Write the record atomically; `durable` also survives a crash of the machine."""
+        write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)
+
+    def all(self) -> Iterator[Record]:
+        """All records, in no order."""
+        for path in (self.folder / "records").glob("*.json"):
+            record = self.load(path.stem)
+            if record is not None:
+                yield record
+
+    def script_path(self, name: str) -> Path:
+        """Where the script of a job of that name is."""
+        return self.folder / "scripts" / f"{name}.sh"
+
+    def claim_path(self, name: str) -> Path:
+        """Where a job of that name claims its work."""
+        return self.folder / "claims" / name
+
+    def claim_owner(self, name: str) -> str | None:
+        """Id of the job that started under that name, or None when none did, or none can any more."""
+        try:
+            owner = self.claim_path(name).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        return owner if owner.isdigit() else None
+
+    def close_unclaimed(self, name: str) -> bool:
+        """Make sure that no job of that name ever starts its work; False when one has."""
+        path = self.claim_path(name)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(_CLOSED)
+        except FileExistsError:
+            return path.read_text(encoding="utf-8").strip() == _CLOSED
+        return True
+
+    def close(self, name: str) -> None:
+        """Make sure that a job of that name, which has ended, does nothing if somebody requeues it."""
+        write_atomically(self.claim_path(name), _CLOSED)
+
+    def forget_files(self, name: str) -> None:
+        """Remove what a job that succeeded no longer needs: there are thousands of them, and quotas on files."""
+        self.script_path(name).unlink(missing_ok=True)
+        self.claim_path(name).unlink(missing_ok=True)
+
+    @property
+    def _salt_path(self) -> Path:
+        return self.folder / "salt"
+
+    def _record_path(self, task: str) -> Path:
+        return self.folder / "records" / f"{task}.json"
+
+
+def write_atomically(path: Path, text: str, durable: bool = False) -> None:
+    """Write a file beside its name and rename it: a reader sees the old text or the new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None when there is none that can be read (yet)."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

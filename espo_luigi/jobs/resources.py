@@ -1,0 +1,173 @@
+"""What one task may use, in the units of Slurm and of Dask, and the checks that both agree.
+
+Slurm's ``60GB`` is 60 GiB; Dask's is 60 x 10^9 bytes. Everything here is in bytes, and written out as Slurm reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from espo_luigi.errors import SizingError
+
+_UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
+GIB = 2**30
+
+
+def parse_memory(text: str | int) -> int:
+    """Return bytes from Slurm's notation (``4000`` is MiB; ``60GB``, ``60G`` and ``60GiB`` are 60 x 2^30 bytes)."""
+    match = _MEMORY.fullmatch(str(text))
+    if match is None or float(match[1]) == 0:
+        raise SizingError(
+            f"memory = {text!r} is not an amount of memory; expected for example 60GB, 3500M or 4000 (MiB)"
+        )
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def parse_time(text: str | int) -> int:
+    """Return minutes, rounded up, from Slurm's notations: ``90``, ``90:00``, ``1:30:00``, ``2-12``, ``2-12:30:00``."""
+    value = str(text).strip()
+    with_days = _DAYS.fullmatch(value)
+    if with_days:
+        days, hours, minutes, seconds = (int(part or 0) for part in with_days.groups())
+    else:
+        parts = value.split(":")
+        if not all(part.isdecimal() for part in parts) or len(parts) > 3:
+            raise SizingError(f"time = {text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
+        numbers = [int(part) for part in parts]
+        days = 0
+        hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]
+    total = days * 1440 + hours * 60 + minutes + (1 if seconds else 0)
+    if total == 0:
+        raise SizingError(f"time = {text!r} is no time at all; expected at least 1 (minute)")
+    return total
+
+
+def render_memory(n_bytes: int) -> str:
+    """Return `n_bytes` as Slurm reads it, in whole MiB."""
+    return f"{n_bytes // 2**20}M"
+
+
+def headroom(memory_bytes: int) -> int:
+    """Return the bytes kept for the scheduler, the client and the nannies: a tenth, 2 GiB at most."""
+    return min(2 * GIB, memory_bytes // 10)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a rule asks for: Dask workers, CPUs, memory (Slurm's notation) and time (Slurm's notation)."""
+
+    n_workers: int = 1
+    cpus_per_task: int = 1
+    memory: str = "4GB"
+    time: str = "1:00:00"
+
+    def as_text(self) -> dict[str, str]:
+        """Return the values by their names."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+    @property
+    def threads_per_worker(self) -> int:
+        """Threads of each Dask worker."""
+        return self.cpus_per_task // self.n_workers
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the whole job, in bytes."""
+        return parse_memory(self.memory)
+
+    @property
+    def time_minutes(self) -> int:
+        """Time limit, in whole minutes."""
+        return parse_time(self.time)
+
+    @property
+    def worker_memory_bytes(self) -> int:
+        """Memory limit of each Dask worker, in bytes: what is left after the headroom, shared equally."""
+        return (self.memory_bytes - headroom(self.memory_bytes)) // self.n_workers
+
+    def check(self, rule: str) -> None:
+        """Raise `SizingError` if the numbers contradict each other; `rule` is named in the message."""
+        try:
+            _ = self.memory_bytes, self.time_minutes
+        except SizingError as error:
+            raise SizingError(f"{rule}: {error}") from None
+        for name in ("n_workers", "cpus_per_task"):
+            if getattr(self, name) < 1:
+                raise SizingError(f"{rule}: {name} = {getattr(self, name)}; expected at least 1")
+        if self.cpus_per_task % self.n_workers:
+            raise SizingError(self._uneven(rule))
+        if self.worker_memory_bytes < 2**28:
+            raise SizingError(
+                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / 2**20:.0f} MiB for each of "
+                f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
+            )
+
+    def _uneven(self, rule: str) -> str:
+        down = self.cpus_per_task - self.cpus_per_task % self.n_workers
+        choices = sorted({max(down, self.n_workers), down + self.n_workers})
+        return (
+            f"{rule}: cpus_per_task = {self.cpus_per_task} cannot be shared equally by n_workers = {self.n_workers}; "
+            f"the nearest cpus_per_task that can: {' or '.join(map(str, choices))}"
+        )
+
+    def fitted(self, cpus: int, memory_bytes: int) -> Resources:
+        """Return the same request, no larger than `cpus` and `memory_bytes`."""
+        if self.cpus_per_task <= cpus and self.memory_bytes <= memory_bytes:
+            return self
+        n_cpus = min(self.cpus_per_task, cpus)
+        n_workers = min(self.n_workers, n_cpus)
+        memory = self.memory if self.memory_bytes <= memory_bytes else render_memory(memory_bytes)
+        return replace(self, n_workers=n_workers, cpus_per_task=n_cpus - n_cpus % n_workers, memory=memory)
+
+
+def machine_cpus() -> int:
+    """Return the CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this process may use: the machine's, or its cgroup's if that is less."""
+    try:
+        own = Path("/proc/self/cgroup").read_text()
+    except OSError:
+        own = ""
+    limit = cgroup_memory_limit(own, Path("/sys/fs/cgroup"))
+    total = int(psutil.virtual_memory().total)
+    return total if limit is None else min(total, limit)
+
+
+def cgroup_memory_limit(own: str, root: Path) -> int | None:
+    """Return the lowest memory limit, in bytes, of the cgroups in `own` and of all above them; None without any.
+
+    Slurm limits the step or the job, which are above the leaf that a process is in.
+
+    Parameters
+    ----------
+    own
+        What ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1).
+    root
+        Where cgroups are mounted: ``/sys/fs/cgroup``.
+    """
+    limits = []
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += _limits_upward(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits_upward(root / "memory", path, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+def _limits_upward(mount: Path, path: str, name: str) -> list[int]:
+    relative = Path(path.lstrip("/"))
+    # In a container the path may be the host's: the mount itself then holds the container's limit.
+    files = [mount / folder / name for folder in (relative, *relative.parents)]
+    limits = [file.read_text().strip() for file in files if file.is_file()]
+    return [int(limit) for limit in limits if limit.isdecimal()]

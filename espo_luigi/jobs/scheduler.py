@@ -1,0 +1,160 @@
+"""What a scheduler is to the rest of this package: text that goes to its commands, and text that comes back.
+
+A module (`slurm`) fulfils `Scheduler` with pure functions; `commands` runs what they say.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from espo_luigi.jobs.script import JobOptions, ScriptValues
+
+
+class Phase(enum.Enum):
+    """What a job's state means to whoever waits for it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    LEAVING = "leaving"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    MEMORY = "memory"
+    TIMEOUT = "timeout"
+    NODE = "node"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (Phase.PENDING, Phase.RUNNING, Phase.SUSPENDED, Phase.LEAVING)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
+
+    `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
+    that waiting does not bring.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    phase: Phase
+    node: str = ""
+    reason: str = ""
+    exit_code: str = ""
+    launch_failed: bool = False
+    hopeless: bool = False
+
+    @property
+    def said(self) -> str:
+        """The state for people: ``PENDING (Priority)``."""
+        return f"{self.state} ({self.reason})" if self.reason else self.state
+
+
+class Refusal(enum.Enum):
+    """What a submission that was not answered with a job id means for another try."""
+
+    PASSING = "passing"
+    PERMANENT = "permanent"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A command that asks about jobs, and how its answer is read."""
+
+    argv: tuple[str, ...]
+    parse: Callable[[str], list[Row]]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Commands that tell of jobs that ended a while ago; `without` is said where `program` is not to be had."""
+
+    program: str
+    queries: tuple[Query, ...]
+    without: str = ""
+
+
+class Scheduler(Protocol):
+    """Text in, text out: what is to be run, what its answer means, and what a job finds in its environment."""
+
+    NAME: str
+    SUBMIT: str
+    VARIABLES: str
+
+    @property
+    def OPTIONS(self) -> type[JobOptions]:
+        """What a job may ask of it."""
+
+    def log_pattern(self, log_dir: str, rule: str, wildcards: Mapping[str, str], /) -> str:
+        """Where a job logs, as the scheduler takes it."""
+
+    def log_path(self, pattern: str, job_id: str, /) -> str:
+        """The log's real path."""
+
+    def render(self, values: ScriptValues, /) -> str:
+        """The script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
+
+    def submission(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
+        """The command that submits it."""
+
+    def submitted_id(self, text: str, /) -> str | None:
+        """The job's id, from the answer of `submission`."""
+
+    def refusal(self, words: str, /) -> Refusal:
+        """Whether the same job may be accepted later."""
+
+    def listing(self, user: str, /) -> Query:
+        """All jobs of the user, those that ended a short while ago included."""
+
+    def memories(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Memory]:
+        """What tells of jobs that `listing` no longer has, by id and by name, the best first."""
+
+    def keeps_no_memory(self, stderr: str, /) -> bool:
+        """Whether a memory says that there is none here."""
+
+    def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
+        """The commands that cancel jobs."""
+
+    def has_ended(self, stderr: str, /) -> bool:
+        """Whether a cancellation failed because the job had ended meanwhile."""
+
+    def stack_dump(self, job_id: str, /) -> tuple[str, ...]:
+        """The command that sends SIGUSR1 to a job."""
+
+    def says_out_of_memory(self, log_tail: str, /) -> bool:
+        """Whether the job's log ends with the scheduler's own words for a job killed for memory."""
+
+    def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
+        """The environment of its commands."""
+
+    def job_id(self, environ: Mapping[str, str], /) -> str | None:
+        """The id of the job in which this process runs."""
+
+    def given(self, environ: Mapping[str, str], /) -> dict[str, int]:
+        """The CPUs and the bytes of memory that the job was given, as far as its environment says so."""
+
+    def node_folder(self, environ: Mapping[str, str], /) -> str | None:
+        """The folder on the node that the job was given, if any."""
+
+
+def chunked(words: Iterable[str], longest: int = 30_000) -> list[list[str]]:
+    """Words in groups whose comma-joined length stays below `longest` characters, as one argument has a limit."""
+    groups: list[list[str]] = []
+    room = 0
+    for word in words:
+        if not groups or room < len(word) + 1:
+            groups.append([])
+            room = longest
+        groups[-1].append(word)
+        room -= len(word) + 1
+    return groups

@@ -1,0 +1,27 @@
+"""Which schedulers there are: the one list, and which of them runs this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from espo_luigi.jobs import slurm
+from espo_luigi.jobs.scheduler import Scheduler
+
+SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm}
+
+
+def around() -> Scheduler | None:
+    """The scheduler of whose jobs this process is one, or None."""
+    return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(os.environ)), None)
+
+
+def job_id() -> str | None:
+    """The id of the job that this process is, or None."""
+    scheduler = around()
+    return scheduler.job_id(os.environ) if scheduler else None
+
+
+def node_folder() -> str | None:
+    """The folder on the node that a scheduler gave to this process, or None."""
+    return next(filter(None, (scheduler.node_folder(os.environ) for scheduler in SCHEDULERS.values())), None)

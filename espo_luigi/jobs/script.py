@@ -1,0 +1,161 @@
+"""The bash script of one submission, as any scheduler runs it, and the names that tell submissions apart.
+
+Every value is quoted, or refused with a `SubmissionError` before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from espo_luigi.errors import SubmissionError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What a site or a user wants of any scheduler for a job, besides CPUs, memory and time.
+
+    `exclude` are nodes on which it must not run. `extra` holds any further option of the scheduler by its long name
+    without dashes (``{"reservation": "maintenance"}``; an empty value makes a flag, ``{"exclusive": ""}``). `setup` is
+    bash, run as it stands before the job's command. `environment` is exported with its values taken literally.
+    `scratch` is a folder on the node, as a literal path or beginning with one variable (``$SLURM_TMPDIR/work``); the
+    job finds it in ``ESPO_NODE_SCRATCH``.
+    """
+
+    exclude: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+    setup: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    scratch: str | None = None
+
+
+def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
+    """Return the names of the options that a scheduler has of its own."""
+    return tuple(one.name for one in fields(kind) if one.name not in JobOptions.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class ScriptValues:
+    """All that one submission's script is made of.
+
+    `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
+    which job id does this submission's work; `workdir` is where the command starts. Memory is in MiB, time in minutes.
+    """
+
+    name: str
+    attempt: int
+    argv: tuple[str, ...]
+    cpus_per_task: int
+    memory_mib: int
+    time_minutes: int
+    log_pattern: str
+    claim_file: str
+    workdir: str
+    options: JobOptions = field(default_factory=JobOptions)
+
+
+def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
+    """Name of a task's record, safe in file names and in schedulers' answers: ``{run}.{rule}.{hash}``.
+
+    The hash is of the full run, rule and wildcards, the same on any machine; `salt` tells apart the same run in two
+    work folders.
+    """
+    text = json.dumps([salt, run, rule, sorted(wildcards.items())], ensure_ascii=True)
+    return ".".join([safe(run, 40), safe(rule, 60), hashlib.sha256(text.encode()).hexdigest()[:12]])
+
+
+def submission_name(task: str, submission: int) -> str:
+    """Name of one submission's job. No two submissions ever use the same one."""
+    return f"{task}.{submission}"
+
+
+def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str) -> str:
+    """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value."""
+    setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
+    parts = [
+        "\n".join(["#!/bin/bash", *header]),
+        _render_claim(checked("claim file", values.claim_file), job_id_variable),
+        "\n".join(_exports(values)),
+        *([setup] if setup else []),
+        # exec: the signals that the scheduler sends to the script reach the command itself.
+        f"cd -- {shlex.quote(values.workdir)} || exit 1\nexec {_command(values.argv)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _render_claim(claim_file: str, job_id: str) -> str:
+    # Of all jobs that may ever start under this name, one works: whoever creates the claim first, the job by its
+    # id or the driver by a word. A requeued job finds its own id and goes on. Only its own job leaves a claim empty (it
+    # died between creating and writing), and a driver's is empty no longer than an instant.
+    return f"""\
+claim={shlex.quote(claim_file)}
+( set -o noclobber; printf '%s\\n' "${job_id}" > "$claim" ) 2>/dev/null
+[ -s "$claim" ] || sleep 2
+if ! owner=$(cat -- "$claim"); then
+    echo "Cannot write $claim: nothing is done, as another job might do the same work." >&2
+    exit 1
+fi
+if [ -n "$owner" ] && [ "$owner" != "${job_id}" ]; then
+    echo "This work belongs to '$owner': job ${job_id} does nothing." >&2
+    exit 0
+fi"""
+
+
+def _exports(values: ScriptValues) -> list[str]:
+    options = values.options
+    lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
+    if options.scratch:
+        lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
+    for name, value in options.environment.items():
+        if not _NAME.fullmatch(name):
+            raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")
+        lines.append(f"export {name}={shlex.quote(checked(name, value))}")
+    return lines
+
+
+def _scratch(value: str) -> str:
+    variable = _VARIABLE.fullmatch(value)
+    if variable is None:
+        return shlex.quote(value)
+    name, rest = variable.groups()
+    # Not every cluster defines $SLURM_TMPDIR.
+    return f'"${{{name}:-${{TMPDIR:-/tmp}}}}"' + (shlex.quote(rest) if rest else "")
+
+
+def _command(argv: tuple[str, ...]) -> str:
+    if not argv:
+        raise SubmissionError("argv is empty: there is no command to run on the node")
+    return " ".join(shlex.quote(checked("argv", word)) for word in argv)
+
+
+def checked(what: str, value: str, allowed: str = "") -> str:
+    """Return `value`; raises SubmissionError, naming `what` it is, if it is not plain text."""
+    found = _CONTROL.search("".join(c for c in value if c not in allowed))
+    if found:
+        raise SubmissionError(f"{what}: {value!r} holds the control character {found.group()!r}; remove it")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise SubmissionError(f"{what}: {value!r} is not valid text ({error.reason})") from error
+    return value
+
+
+def positive(what: str, value: int) -> int:
+    """Return `value`; raises SubmissionError if it is below one."""
+    if value < 1:
+        raise SubmissionError(f"{what} is {value}, expected 1 or more")
+    return value
+
+
+def safe(text: str, longest: int) -> str:
+    """Return `text` without what file names cannot hold, cut to `longest` characters."""
+    clean = re.sub(r"[^A-Za-z0-9_.=,+@-]", "_", text).lstrip("-")
+    return clean if len(clean) <= longest else f"{clean[: longest - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

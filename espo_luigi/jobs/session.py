@@ -1,0 +1,162 @@
+"""The Dask cluster inside one job: as large as the allocation, and nothing shared with neighbours."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.resources import Resources
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger(__name__)
+
+# One computing thread per Dask thread: the BLAS, OpenMP and numba pools of a worker must not multiply its share.
+_THREAD_POOLS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLOSC_NTHREADS",
+)
+
+# Freed memory is kept and used again: blocks of 100 MB would else be given back to the kernel, which clears each page
+# anew, for up to a third of a job's time. With one arena, threads share it; the peak does not grow. By the variable's
+# name: the option's number in glibc's mallopt, and its value.
+_MALLOC = {
+    "MALLOC_ARENA_MAX": (-8, 1),
+    "MALLOC_MMAP_MAX_": (-4, 0),
+    "MALLOC_TRIM_THRESHOLD_": (-1, 2**31 - 1),
+    "MALLOC_TOP_PAD_": (-2, 2**24),
+}
+
+_SETTINGS: dict[str, Any] = {
+    "array.slicing.split_large_chunks": False,
+    "distributed.worker.daemon": True,
+    "distributed.scheduler.allowed-failures": 2,
+    # A worker that holds the GIL in a long block is at work, not dead.
+    "distributed.scheduler.worker-ttl": "30 minutes",
+    "distributed.admin.tick.limit": "10 minutes",
+    "distributed.comm.timeouts.connect": "120s",
+    "logging.distributed": "warning",
+}
+
+# Without a nanny, nobody restarts a worker: at Dask's 80% it would pause for ever, and its job hang. Past the limit it
+# goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more. It
+# spills by what Dask holds (`target`), not by the process's memory, which does not shrink (`keep_freed_memory`).
+_SETTINGS_IN_PROCESS: dict[str, Any] = {
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
+
+def limit_thread_pools(environment: dict[str, str]) -> None:
+    """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
+    for name in _THREAD_POOLS:
+        environment.setdefault(name, "1")
+
+
+def keep_freed_memory() -> None:
+    """Have this process use freed memory again (glibc; elsewhere nothing changes)."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for name, (option, value) in _MALLOC.items():
+            # Where the user has set one, glibc has it already.
+            if name not in os.environ:
+                libc.mallopt(option, value)
+
+
+def _limit_zarr(threads: int) -> None:
+    """Let Zarr code chunks in so many threads: by itself it takes more than the job has CPUs."""
+    os.environ["ZARR_THREADING__MAX_WORKERS"] = str(threads)
+    if "zarr" in sys.modules:
+        sys.modules["zarr"].config.set({"threading.max_workers": threads})
+
+
+def scratch_folder() -> str:
+    """Return the fast folder that this job may fill: ``scratch`` of luigi.cfg, the scheduler's, or the usual one."""
+    return os.environ.get("ESPO_NODE_SCRATCH") or schedulers.node_folder() or tempfile.gettempdir()
+
+
+@contextmanager
+def dask_session(
+    resources: Resources,
+    settings: Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
+    *,
+    dashboard: bool = False,
+) -> Iterator[Client]:
+    """Start a `LocalCluster` sized to `resources`, and close it at the end.
+
+    One worker lives in this process, starts in no time, and may exceed its memory limit as far as the job's; several
+    are processes, each with a nanny that restarts it near its own limit: a task that costs three of them their lives
+    fails as `KilledWorker`.
+    Traffic stays on the node's loopback, by TCP (never UCX, which aborts where InfiniBand is set up badly), and the
+    dashboard, where asked for, takes any free port: jobs on one node cannot meet.
+
+    Parameters
+    ----------
+    resources
+        Workers, CPUs and memory of this job.
+    settings
+        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
+    client
+        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
+    dashboard
+        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
+    """
+    # A driver imports this module too, and computes nothing.
+    import dask
+    from distributed import Client, LocalCluster
+
+    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    if resources.n_workers == 1:
+        # A worker with a nanny is paused by its memory, until that shrinks.
+        keep_freed_memory()
+    _limit_zarr(resources.threads_per_worker)
+    keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
+    layout = _SETTINGS if keywords["processes"] else _SETTINGS | _SETTINGS_IN_PROCESS
+    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
+        keywords.setdefault("local_directory", str(Path(scratch)))
+        with (
+            dask.config.set({**layout, **(settings or {})}),
+            LocalCluster(**keywords) as cluster,
+            Client(cluster) as session,
+        ):
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
+            yield session
+
+
+def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashboard: bool) -> dict[str, Any]:
+    several = resources.n_workers > 1
+    keywords: dict[str, Any] = {
+        "n_workers": resources.n_workers,
+        "threads_per_worker": resources.threads_per_worker,
+        "processes": several,
+        "memory_limit": resources.worker_memory_bytes,
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": dashboard},
+        "worker_dashboard_address": "127.0.0.1:0",
+    }
+    if several or "interface" in client or "host" in client:
+        # A worker of this process has no address by itself: it starts on an interface only with a protocol.
+        keywords["protocol"] = "tcp"
+    if several and "interface" not in client:
+        # Dask takes a host or an interface, never both.
+        keywords["host"] = "127.0.0.1"
+    return {**keywords, **client}
+
+
+def _layout(resources: Resources) -> tuple[int, int, float]:
+    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / 2**30

@@ -1,0 +1,132 @@
+"""Handing flights to the scheduler so that whatever happens on the way, each is handed over once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.flights import Flight, Patience
+from espo_luigi.jobs.handles import JobRequest
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.scheduler import Refusal
+from espo_luigi.jobs.script import ScriptValues
+
+logger = logging.getLogger(__name__)
+
+_MIB = 2**20
+_LONGEST_BACKOFF = 300.0
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """How the manager works. `workdir` is where jobs start, logs go to ``{log_dir}/{rule}/``; times in seconds."""
+
+    workdir: Path
+    log_dir: Path
+    max_jobs: int = 500
+    poll_seconds: float = 10.0
+    result_seconds: float = 1.0
+    first_backoff: float = 5.0
+    max_uncharged: int = 20
+    patience: Patience = field(default_factory=Patience)
+
+
+class Submitter:
+    """Writes a flight's record, then submits it; after a refusal that may pass it asks for a pause."""
+
+    def __init__(self, settings: JobSettings, commands: Commands, store: RecordStore) -> None:
+        self._settings = settings
+        self._commands = commands
+        self._scheduler = commands.scheduler
+        self._store = store
+        self._backoff = 0.0
+        self._hold_until = 0.0
+        self._made_folders: set[Path] = set()
+
+    def check(self, task: str, request: JobRequest) -> None:
+        """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
+        self._scheduler.render(self.script_values(request, self.plan(task, request, None)))
+
+    def plan(self, task: str, request: JobRequest, old: Record | None) -> Record:
+        """The first record of a new run of the task, after the `old` one if there was one."""
+        return Record(
+            task=task,
+            rule=request.rule,
+            wildcards=dict(request.wildcards),
+            memory_bytes=request.memory_bytes,
+            time_minutes=request.time_minutes,
+            log_pattern=self._scheduler.log_pattern(str(self._settings.log_dir), request.rule, request.wildcards),
+            exclude=request.options.exclude,
+            # Numbers go on: no name is ever given twice.
+            submission=1 if old is None else old.submission + 1,
+        )
+
+    def held(self, now: float) -> bool:
+        """Whether to wait before the next submission."""
+        return now < self._hold_until
+
+    def submit(self, flight: Flight) -> str | None:
+        """Submit; return the scheduler's words when it will never take this job.
+
+        After any other answer the flight is under way: with its job's id, or, where that failed or was not answered,
+        without; then what became of it is found out by its name.
+        """
+        values = self.script_values(flight.request, flight.record)
+        script, path = self._scheduler.render(values), self._store.script_path(flight.record.name)
+        flight.record = replace(flight.record, state=SUBMITTING)
+        self._store.save(flight.record, durable=True)
+        self._prepare_files(flight, script)
+        answer = self._commands.submit(self._scheduler.submission(values, path))
+        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
+        if job_id is not None:
+            self.confirm(flight, job_id)
+            self._backoff = 0.0
+        elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
+            return answer.words
+        else:
+            self._hold(flight, answer.words)
+        return None
+
+    def confirm(self, flight: Flight, job_id: str) -> None:
+        """Write down the id of the flight's job."""
+        flight.record = replace(flight.record, state=SUBMITTED, job_id=job_id)
+        self._store.save(flight.record)
+        flight.refusal = flight.refused_since = None
+        flight.handle.report(flight.progress())
+
+    def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
+        """What the script of the record's submission is made of."""
+        return ScriptValues(
+            name=record.name,
+            attempt=record.attempt,
+            argv=request.argv,
+            cpus_per_task=request.cpus_per_task,
+            memory_mib=-(-record.memory_bytes // _MIB),
+            time_minutes=record.time_minutes,
+            log_pattern=record.log_pattern,
+            claim_file=str(self._store.claim_path(record.name)),
+            workdir=str(self._settings.workdir),
+            options=replace(request.options, exclude=record.exclude),
+        )
+
+    def _hold(self, flight: Flight, words: str) -> None:
+        self._backoff = min(max(2 * self._backoff, self._settings.first_backoff), _LONGEST_BACKOFF)
+        now = self._commands.clock.now()
+        self._hold_until = now + self._backoff
+        flight.refusal, flight.refusal_words = self._scheduler.refusal(words), words
+        flight.refused_since = flight.refused_since or now
+        logger.warning("%s: %s; next submission in %.0f s", flight.record.name, words, self._backoff)
+
+    def _prepare_files(self, flight: Flight, script: str) -> None:
+        request = flight.request
+        log = Path(self._scheduler.log_path(flight.record.log_pattern, "0"))
+        folders = (log.parent, request.result_file.parent)
+        for folder in (*folders, request.heartbeat_file.parent):
+            if folder not in self._made_folders:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._made_folders.add(folder)
+        request.result_file.unlink(missing_ok=True)
+        request.heartbeat_file.unlink(missing_ok=True)
+        self._store.script_path(flight.record.name).write_text(script, encoding="utf-8")

@@ -1,0 +1,36 @@
+"""What ESPO-G adds to the ``[espo]`` section of luigi.cfg."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import luigi
+
+from espo_luigi.driver import settings as driver
+
+
+class espo(driver.espo):
+    """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-config my.yml``)."""
+
+    config = luigi.Parameter(
+        default="", description="YAML files of the science and the site, in order, separated by spaces"
+    )
+    keep_temporary = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="keep intermediate outputs"
+    )
+    final_format = luigi.ChoiceParameter(
+        choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
+    )
+
+    @property
+    def config_files(self) -> tuple[Path, ...]:
+        """The configuration's files, in order."""
+        words = shlex.shlex(self.config, posix=True, punctuation_chars="")
+        words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
+        return tuple(Path(word) for word in words)
+
+
+def settings() -> espo:
+    """Return the current settings."""
+    return espo()

@@ -1,0 +1,287 @@
+"""Jobs in child processes of this machine, with Luigi's own scheduler and no climate data."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.execution_summary import LuigiRunResult
+
+from espo_luigi.driver import engines
+from espo_luigi.driver.engines import close_engines, engine
+from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.driver.sections import JOB_COMMAND
+from espo_luigi.jobs.local import LocalEngine, LocalSettings, Slots
+from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.resources import Resources
+
+
+@pytest.fixture(autouse=True)
+def fresh_engine() -> None:
+    close_engines()
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def run(*tasks: luigi.Task) -> LuigiRunResult:
+    return luigi.build(
+        list(tasks),
+        local_scheduler=True,
+        workers=20,
+        worker_scheduler_factory=WorkerSchedulerFactory(),
+        detailed_summary=True,
+        log_level="ERROR",
+    )
+
+
+@pytest.fixture()
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+    caplog.set_level(logging.INFO, "espo_luigi")
+    return caplog
+
+
+def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Path) -> None:
+    result = run(toy_tasks.Sum(n=100, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS
+    assert (tmp_path / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
+
+
+def test_a_run_with_nothing_to_do_says_so_and_where_the_results_are(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    one, two = (toy_tasks.Count(n=n, folder=str(tmp_path)) for n in (10, 11))
+    run(one)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    assert "Nothing to do" not in log.text
+    run(one, two)
+    paths = f"{tmp_path / 'count-10.txt'} {tmp_path / 'count-11.txt'}"
+    assert f"Nothing to do: what was asked for is there already: {paths}" in log.text
+
+
+def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_others(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Fail(n=3, folder=str(tmp_path)), toy_tasks.Count(n=4, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert (tmp_path / "count-4.txt").exists()
+    message = next(record.getMessage() for record in log.records if record.levelno == logging.ERROR)
+    assert "Fail n=3" in message
+    assert "ValueError: no such luck" in message
+    assert "toy_tasks.py" in message
+    path = Path(message.rsplit("log: ", 1)[1])
+    assert "no such luck" in path.read_text()
+
+
+def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    assert run(toy_tasks.Die(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.FAILED
+    assert "ended without a result" in log.text
+
+
+def test_a_task_whose_input_went_while_it_worked_has_it_made_again_and_is_tried_again(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=10, folder=str(tmp_path), times=2))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-10.txt").read_text() == "45"
+    assert (tmp_path / "starts").read_text().split() == ["start"] * 3
+    assert "InputChangedError: the input is gone" in log.text
+    assert "[2/2] Bereft n=10" in log.text
+
+
+def test_an_input_that_changes_each_time_is_a_failure_in_the_end(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Bereft(n=11, folder=str(tmp_path), times=99, removes=False))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert len((tmp_path / "starts").read_text().split()) == 4
+    assert json.loads(next(own_workdir.glob("jobs/Bereft/*.result.json")).read_text())["outcome"] == "input"
+    assert "1 of 2 tasks done, 1 failed" in log.text
+
+
+def test_a_task_whose_input_is_gone_before_it_starts_has_it_made_again(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Robbed(n=12, folder=str(tmp_path), times=0))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "bereft-12.txt").read_text() == "66"
+    assert "Unfulfilled dependency at run time" in log.text
+    assert "Traceback" not in log.text
+
+
+@pytest.fixture()
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """Another driver, in the folder that `Count` must have for itself."""
+    folder = tmp_path / "shared"
+    monkeypatch.setattr(toy_tasks.Count, "exclusive_folders", classmethod(lambda cls: (folder,)))
+    program = (
+        f"import time; from pathlib import Path; from espo_luigi.driver.engines import hold_folders\n"
+        f"hold_folders([Path({str(folder)!r})]); print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    yield other
+    other.kill()
+    other.wait()
+
+
+def test_a_run_in_a_folder_where_another_driver_works_is_refused_before_it_writes_anything(
+    taken: subprocess.Popen[str], tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    task = toy_tasks.Count(n=13, folder=str(tmp_path))
+    assert run(task).status == luigi.LuigiStatusCode.SCHEDULING_FAILED
+    assert f"a driver already works in {tmp_path / 'shared'}: process {taken.pid} on" in log.text
+    assert not own_workdir.exists()
+    taken.kill()
+    taken.wait()
+    assert run(task).status == luigi.LuigiStatusCode.SUCCESS
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_a_run_that_has_nothing_to_do_is_not_refused_and_deletes_nothing(
+    taken: subprocess.Popen[str], tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_tasks.Sum, "covers_everything", True)
+    monkeypatch.setattr(toy_tasks.Count, "release", lambda self: pytest.fail("deleted beside another driver"))
+    (tmp_path / "sum-1.txt").touch()
+    assert run(toy_tasks.Sum(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
+    assert "left where it is: a driver already works in" in log.text
+
+
+def test_a_driver_whose_folder_another_took_starts_nothing_more() -> None:
+    engine("local")
+    engines._give_up(SecondDriverError("the lock is another driver's now"))
+    with pytest.raises(SecondDriverError, match="another driver's now"):
+        engine("local")
+    close_engines()
+    engine("local")
+    close_engines()
+
+
+def test_sizing_that_does_not_divide_stops_the_run_before_anything_starts(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    bad = toy_tasks.Count(n=5, folder=str(tmp_path), n_workers=3, cpus_per_task=10)
+    result = run(toy_tasks.Needs(first=bad.n, folder=str(tmp_path), wrong=True))
+    assert result.status != luigi.LuigiStatusCode.SUCCESS
+    assert "cpus_per_task = 10 cannot be shared equally by n_workers = 3" in log.text
+    assert "9 or 12" in log.text
+    assert not (tmp_path / "work").exists()
+
+
+def test_each_job_writes_its_time_node_and_peak_memory(tmp_path: Path, own_workdir: Path) -> None:
+    run(toy_tasks.Count(n=7, folder=str(tmp_path)))
+    result = json.loads(next(own_workdir.glob("jobs/Count/*.result.json")).read_text())
+    assert result["outcome"] == "success"
+    assert result["ended"] >= result["started"]
+    assert result["peak_memory_bytes"] > 20 * 2**20
+    assert result["parameters"]["n"] == "7"
+
+
+def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    task = toy_tasks.Count(n=8, folder=str(tmp_path), n_workers=3, cpus_per_task=12_000, memory="9000TB")
+    assert run(task).status == luigi.LuigiStatusCode.SUCCESS
+    assert "fitted to this machine" in log.text
+
+
+def test_slots_never_hand_out_more_than_there_is() -> None:
+    slots = Slots(3, 10 * 2**30)
+    busy, most, lock = [0], [0], threading.Lock()
+
+    def take() -> None:
+        with slots.taken(Resources(1, 1, "3GB")):
+            with lock:
+                busy[0] += 1
+                most[0] = max(most[0], busy[0])
+            time.sleep(0.02)
+            with lock:
+                busy[0] -= 1
+
+    threads = [threading.Thread(target=take) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 3
+
+
+def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
+    program = (
+        f"import toy_tasks, luigi; luigi.build([toy_tasks.Sleep(n=60, folder={str(tmp_path)!r})], local_scheduler=True)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    pid_file = tmp_path / "pid"
+    deadline = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job = int(pid_file.read_text())
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    while _runs(job) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(job)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_command_that_is_stopped_says_so_without_a_traceback(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    (tmp_path / "luigi.cfg").write_text("[core]\nlog_level = WARNING\n[espo]\nworkdir = work\n")
+    luigi_command = Path(sys.executable).parent / "luigi"
+    command = [luigi_command, "--module", "toy_tasks", "Sleep", "--n", "60", "--folder", ".", "--local-scheduler"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A terminal sends Ctrl-C to all processes of the command.
+    os.killpg(driver.pid, signum) if signum == signal.SIGINT else driver.send_signal(signum)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == code, errors
+    assert f"Stopped ({signum.name})" in errors
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors
+    assert "out of memory" not in errors
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
+    local = LocalEngine(LocalSettings((*JOB_COMMAND, "--serve")))
+    task = toy_tasks.Sleep(n=60, folder=str(tmp_path))
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            local.run(task.order())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    local.stop(task.task_id)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "stopped with the run" in str(failures[0])

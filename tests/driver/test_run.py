@@ -1,0 +1,151 @@
+"""Outputs that only other tasks need are released when the last of those is done, never before."""
+
+import logging
+
+import luigi
+import pytest
+
+from espo_luigi import SlurmTask
+from espo_luigi.driver.run import Run, checked_graph
+from espo_luigi.errors import StoreError
+
+released: list[str] = []
+
+
+class Made(SlurmTask):
+    name = luigi.Parameter()
+
+    def release(self) -> None:
+        released.append(str(self.name))
+
+
+class User(SlurmTask):
+    """A root beside which there is nothing that could need what it uses."""
+
+    name = luigi.Parameter()
+    covers_everything = True
+
+    def requires(self) -> list[luigi.Task]:
+        return [Made(name="shared"), Made(name=f"of {self.name}")]
+
+
+class Stubborn(SlurmTask):
+    def release(self) -> None:
+        raise StoreError("Device or resource busy")
+
+
+class OneOfMany(User):
+    covers_everything = False
+
+
+class StubbornUser(SlurmTask):
+    covers_everything = True
+
+    def requires(self) -> list[luigi.Task]:
+        return [Stubborn()]
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+
+
+def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
+    run.planned(root, checked_graph(root), {task.task_id: True for task in pending})
+
+
+def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
+    released.clear()
+    run, one, two = Run(), User(name="one"), User(name="two")
+    planned(run, one, one)
+    planned(run, two, two)
+    run.release_left_over()
+    assert released == []
+    run.ended(one, True, 1.0, "")
+    assert released == ["of one"]
+    run.ended(two, True, 1.0, "")
+    assert released == ["of one", "shared", "of two"]
+
+
+def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
+    released.clear()
+    run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
+    planned(run, finished)
+    planned(run, part, part)
+    run.release_left_over()
+    run.ended(part, True, 1.0, "")
+    assert released == []
+
+
+def test_beside_a_root_that_covers_everything_a_part_is_no_reason_to_keep() -> None:
+    released.clear()
+    run, everything, part = Run(), User(name="all"), OneOfMany(name="part")
+    planned(run, everything, everything)
+    planned(run, part, part)
+    run.ended(part, True, 1.0, "")
+    assert released == ["of part"]
+
+
+def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_again_counts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "espo_luigi")
+    run, user = Run(), User(name="one")
+    planned(run, user, user, *user.requires())
+    for made in user.requires():
+        run.ended(made, True, 1.0, "")
+    assert [run.may_try_again(user) for _ in range(4)] == [True, True, True, False]
+    run.planned_again(checked_graph(user), {user.requires()[0].task_id: True})
+    run.ended(user.requires()[0], True, 1.0, "")
+    run.ended(user, True, 1.0, "")
+    told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]
+    assert told == ["[1/3", "[2/3", "[2/3", "[3/3"]
+
+
+def test_a_failure_keeps_what_the_next_run_will_need() -> None:
+    released.clear()
+    run, one = Run(), User(name="one")
+    planned(run, one, one)
+    run.release_left_over()
+    run.ended(one, False, 1.0, "out of luck")
+    assert released == []
+
+
+def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
+    released.clear()
+    run, complete, pending = Run(), User(name="complete"), User(name="pending")
+    planned(run, complete)
+    planned(run, pending, pending)
+    run.release_left_over()
+    assert released == ["of complete"]
+
+
+def test_what_was_asked_for_is_kept() -> None:
+    released.clear()
+    run, asked = Run(), Made(name="asked")
+    planned(run, asked, asked)
+    run.ended(asked, True, 1.0, "")
+    run.release_left_over()
+    assert released == []
+
+
+def test_an_output_that_cannot_be_deleted_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    run, user = Run(), StubbornUser()
+    planned(run, user, user)
+    run.ended(user, True, 1.0, "")
+    assert "Device or resource busy" in caplog.text
+    run.release_left_over()
+
+
+def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run, one, two = Run(), User(name="one"), User(name="two")
+    planned(run, one, one)
+    planned(run, two, two)
+    run.ended(one, False, 1.0, "Traceback (most recent call last):\n  File x\nOSError: no such host")
+    run.ended(two, False, 1.0, "User (name=two): job 7, attempt 2: memory; log: /there")
+    run.ended(two, True, 1.0, "")
+    run.report()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]

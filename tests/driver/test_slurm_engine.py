@@ -1,0 +1,260 @@
+"""Luigi tasks as jobs of a real Slurm: the command that users give, its signals, its death and its second coming."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from test_luigid import Luigid
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+
+from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.report.jobs import job_results
+
+_MISSING = missing_packages(False)
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=16)) as started:
+        yield started
+
+
+class Driver:
+    """The `luigi` command in a folder of its own."""
+
+    def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+        self.environ = cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        (folder / "luigi.cfg").write_text(
+            "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
+            "[espo]\nengine = slurm\nworkdir = work\n"
+            "[slurm]\npoll_seconds = 0.5\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
+            "[worker]\nwait_interval = 0.2\n[scheduler]\nretry_count = 1\n"
+            "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
+        )
+
+    def start(self, task: str, *arguments: str, luigid: Luigid | None = None) -> subprocess.Popen[str]:
+        luigi = Path(sys.executable).parent / "luigi"
+        command = [str(luigi), "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
+        scheduler = ["--scheduler-url", f"http://127.0.0.1:{luigid.port}"] if luigid else ["--local-scheduler"]
+        return subprocess.Popen(
+            [*command, *scheduler], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True
+        )
+
+    def record(self) -> Record:
+        (record,) = RecordStore(self.folder / "work" / "slurm").all()
+        return record
+
+    def jobs(self) -> list[str]:
+        return self.cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%j").split()
+
+    def starts(self) -> Counter[str]:
+        path = self.folder / "starts"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def wait_for_starts(self, n: int) -> None:
+        eventually(lambda: self.starts().total() >= n)
+
+    def wait_for_lock(self, pid: int) -> None:
+        lock = self.folder / "work" / "slurm" / "driver.lock"
+        eventually(lambda: (read_json(lock) or {}).get("pid") == pid)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain"
+        time.sleep(0.1)
+
+
+@pytest.fixture()
+def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
+    return Driver(tmp_path, cluster)
+
+
+def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:
+    process = driver.start("Sum", "--n", "100")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
+    assert len(list(driver.folder.glob("slurm_logs/Count/Count-*.out"))) == 2
+
+
+def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(driver: Driver) -> None:
+    process = driver.start("Fail", "--n", "1")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 30
+    assert "attempt 1: exception: ValueError: no such luck" in errors
+    assert "0 of 1 tasks done, 1 failed" in errors
+    log = Path(errors.split("log: ")[1].split()[0])
+    assert "no such luck" in log.read_text()
+
+
+def test_a_job_whose_input_went_is_tried_again_once_its_input_is_there_again(driver: Driver) -> None:
+    process = driver.start("Bereft", "--n", "10")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "attempt 1: input gone or replaced: InputChangedError: the input is gone" in errors
+    assert (driver.folder / "bereft-10.txt").read_text() == "45"
+    records = {record.rule: record for record in RecordStore(driver.folder / "work" / "slurm").all()}
+    assert {rule: record.submission for rule, record in records.items()} == {"Count": 2, "Bereft": 2}
+
+
+def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:
+    moments = random.Random(7)
+    for _ in range(10):
+        process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
+        # Before it has its lock, a driver does nothing that its death could harm.
+        driver.wait_for_lock(process.pid)
+        time.sleep(moments.uniform(0.0, 2.0))
+        process.kill()
+        process.communicate()
+    (driver.folder / "go").touch()
+    process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({str(n): 1 for n in range(13)})
+    assert len(list(driver.folder.glob("slow-*.txt"))) == 12
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver, signum: signal.Signals) -> None:
+    options = ("--parsable", "--job-name=foreign", "--output=/dev/null")
+    foreign = driver.cluster.run("sbatch", *options, "--wrap", "sleep 300").strip()
+    try:
+        process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
+        driver.wait_for_starts(3)
+        process.send_signal(signum)
+        _, errors = process.communicate(timeout=60)
+        assert "3 job(s) cancelled" in errors
+        assert "Traceback" not in errors
+        assert process.returncode == {signal.SIGINT: -signal.SIGINT, signal.SIGTERM: 143}[signum]
+        deadline = time.monotonic() + 20
+        while driver.jobs() != ["foreign"]:
+            assert time.monotonic() < deadline, driver.jobs()
+            time.sleep(0.2)
+    finally:
+        driver.cluster.run("scancel", foreign)
+
+
+def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(driver: Driver) -> None:
+    process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
+    driver.wait_for_starts(3)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=60)
+    assert "Detached: the jobs go on" in errors
+    assert "cancelled" not in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 129
+    process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+
+def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(driver: Driver) -> None:
+    first = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    driver.wait_for_starts(1)
+    second = driver.start("SlowOnes", "--n", "1", "--seconds", "10")
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode != 0
+    assert f"process {first.pid} on" in errors
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1})
+
+
+@pytest.mark.parametrize(
+    "value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned", "two\nlines"]
+)
+def test_hostile_text_in_a_parameter_stays_text(driver: Driver, value: str) -> None:
+    process = driver.start("Echo", "--text", value)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "echo.txt").read_text() == value
+    assert not (driver.folder / "owned").exists()
+
+
+def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
+    driver: Driver, cluster: ThrowawayCluster
+) -> None:
+    process = driver.start("Slow", "--n", "1", "--seconds", "5")
+    driver.wait_for_starts(1)
+    (job_id,) = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+    cluster.run("scontrol", "requeue", job_id)
+    # Slurm lets a requeued job wait for two minutes, unless told otherwise once its first run is over.
+    eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
+    time.sleep(2)
+    eventually(lambda: _started_again(driver, cluster, job_id))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    record = driver.record()
+    assert (record.job_id, record.submission, record.attempt) == (job_id, 1, 1)
+    assert driver.starts() == Counter({"1": 2})
+    assert (driver.folder / "slow-1.txt").exists()
+
+
+def _started_again(driver: Driver, cluster: ThrowawayCluster, job_id: str) -> bool:
+    cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+    return driver.starts().total() > 1
+
+
+def test_a_task_that_needs_more_memory_than_asked_gets_half_as_much_again_until_it_succeeds(driver: Driver) -> None:
+    process = driver.start("Hungry", "--n", "1", "--memory", "400MB")
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    record = driver.record()
+    assert [past["ended"] for past in record.history] == ["out of memory"] * 2
+    assert (record.attempt, record.memory_bytes) == (3, 900 * 2**20)
+    assert (driver.folder / "count-1.txt").read_text() == str(600 * 2**20)
+
+
+def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_at_its_second_attempt(
+    driver: Driver,
+) -> None:
+    # Longer than a job takes to start on a busy machine: until then there is no heartbeat either.
+    process = driver.start("Hang", "--n", "1", "--slurm-stall-timeout", "10")
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "count-1.txt").read_text() == "2"
+    (past,) = driver.record().history
+    assert past["ended"] == "stalled"
+    (log,) = (driver.folder / "slurm_logs" / "Hang").glob(f"*-{past['job_id']}.out")
+    assert "in _hang" in log.read_text(), "the stack of the hanging function"
+
+
+def test_independent_tasks_start_and_finish_although_another_has_failed(driver: Driver) -> None:
+    process = driver.start("Mixed", "--n", "2")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 30, errors
+    results = list(job_results(driver.folder / "work"))
+    (failed,) = [one for one in results if one["outcome"] != "success"]
+    assert (failed["family"], results[-1]["family"]) == ("Lucky", "Link")
+    assert failed["ended"] < results[-1]["started"]
+    assert len(list(driver.folder.glob("link-*.txt"))) == 3
+    assert not (driver.folder / "count-2.txt").exists()
+
+
+def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) -> None:
+    (driver.folder / "luigid").mkdir()
+    luigid = Luigid(driver.folder / "luigid")
+    luigid.start()
+    try:
+        process = driver.start("Sum", "--n", "10", luigid=luigid)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        luigid.stop(signal.SIGKILL)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "sum-10.txt").read_text() == str(sum(range(10)) + sum(range(11)))
+    assert len(list(driver.folder.glob("slurm_logs/*/*.out"))) == 3

@@ -1,0 +1,248 @@
+"""Small tasks without climate data, for the engines' tests."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import luigi
+
+from espo_luigi import Resources, SlurmTask, install
+from espo_luigi.errors import InputChangedError
+
+install()
+
+
+class Count(SlurmTask):
+    """Write the sum of the first `n` integers, computed by Dask."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="1GB", time="10")
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"count-{self.n}.txt"))
+
+    def work(self) -> None:
+        import dask.array
+
+        total = int(dask.array.arange(self.n, chunks=10).sum().compute())
+        with self.output().open("w") as file:
+            file.write(str(total))
+
+
+class Fail(Count):
+    """Fail in its job."""
+
+    def work(self) -> None:
+        raise ValueError("no such luck")
+
+
+class Sum(Count):
+    """Add what two `Count` tasks wrote."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [Count(n=self.n, folder=self.folder), Count(n=self.n + 1, folder=self.folder)]
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"sum-{self.n}.txt"))
+
+    def work(self) -> None:
+        total = sum(int(target.open().read()) for target in self.input())
+        with self.output().open("w") as file:
+            file.write(str(total))
+
+
+class Bereft(Count):
+    """Need a `Count`, which is gone while this works the first few times, and say so as the guard of stores does."""
+
+    uses_dask = False
+    times = luigi.IntParameter(default=1)
+    removes = luigi.BoolParameter(default=True, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+
+    def requires(self) -> list[luigi.Task]:
+        return [Count(n=self.n, folder=self.folder)]
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"bereft-{self.n}.txt"))
+
+    def work(self) -> None:
+        starts = Path(str(self.folder)) / "starts"
+        with starts.open("a") as file:
+            file.write("start\n")
+        if len(starts.read_text().splitlines()) <= int(self.times):
+            if self.removes:
+                self.input()[0].remove()
+            raise InputChangedError("the input is gone")
+        with self.output().open("w") as file, self.input()[0].open() as counted:
+            file.write(counted.read())
+
+
+class Thief(Bereft):
+    """Take away what others need, after it was made and before they start."""
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"thief-{self.n}.txt"))
+
+    def work(self) -> None:
+        self.input()[0].remove()
+        with self.output().open("w") as file:
+            file.write("taken")
+
+
+class Robbed(Bereft):
+    """Need a `Count` that a `Thief` takes before this can start."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [*super().requires(), Thief(n=self.n, folder=self.folder)]
+
+
+class Die(Count):
+    """End without a word, as if the kernel had killed it."""
+
+    def work(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Sleep(Count):
+    """Say who it is, and sleep for `n` seconds."""
+
+    def work(self) -> None:
+        (Path(str(self.folder)) / "pid").write_text(str(os.getpid()))
+        time.sleep(int(self.n))
+
+
+class Needs(SlurmTask):
+    """Need one `Count`, sized well or badly."""
+
+    first = luigi.IntParameter()
+    folder = luigi.Parameter()
+    wrong = luigi.BoolParameter()
+
+    def requires(self) -> list[luigi.Task]:
+        n_workers, cpus = (3, 10) if self.wrong else (1, 1)
+        return [Count(n=self.first, folder=self.folder, n_workers=n_workers, cpus_per_task=cpus)]
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / "needs.txt"))
+
+
+class Slow(Count):
+    """Note that it starts, take some seconds, and note what `folder` says."""
+
+    seconds = luigi.FloatParameter(default=2.0, significant=False)
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"slow-{self.n}.txt"))
+
+    def work(self) -> None:
+        with (Path(str(self.folder)) / "starts").open("a") as file:
+            file.write(f"{self.n}\n")
+        time.sleep(float(self.seconds))
+        with self.output().open("w") as file:
+            file.write("done")
+
+
+class SlowOnes(luigi.WrapperTask):
+    """`n` tasks that are slow, and one that needs them all."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+    seconds = luigi.FloatParameter(default=2.0)
+
+    def requires(self) -> list[luigi.Task]:
+        return [Slow(n=i, folder=self.folder, seconds=self.seconds) for i in range(int(self.n))]
+
+
+class Echo(Count):
+    """Write a text as it came."""
+
+    n = luigi.IntParameter(default=1)
+    text = luigi.Parameter()
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / "echo.txt"))
+
+    def work(self) -> None:
+        with self.output().open("w") as file:
+            file.write(str(self.text))
+
+
+class Link(Slow):
+    """One of a chain of tasks, each of which needs the one before; computes nothing."""
+
+    uses_dask = False
+
+    def requires(self) -> list[luigi.Task]:
+        return [Link(n=int(self.n) - 1, folder=self.folder, seconds=self.seconds)] if self.n else []
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"link-{self.n}.txt"))
+
+
+class Lucky(Count):
+    """Fail for as long as there is no file called ``luck``."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        if not (Path(str(self.folder)) / "luck").exists():
+            raise ValueError("no luck")
+        with self.output().open("w") as file:
+            file.write("lucky")
+
+
+class Hungry(Count):
+    """Hold 600 MiB for some seconds, which Slurm sees when it next looks at the job."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        held = b"x" * (600 * 2**20)
+        time.sleep(8)
+        with self.output().open("w") as file:
+            file.write(str(len(held)))
+
+
+class Hang(Count):
+    """Hang at the first attempt, and only then."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        if os.environ["ESPO_ATTEMPT"] == "1":
+            _hang()
+        with self.output().open("w") as file:
+            file.write(os.environ["ESPO_ATTEMPT"])
+
+
+def _hang() -> None:
+    time.sleep(600)
+
+
+class Mixed(Count):
+    """Need a task that fails, and a chain of tasks that has nothing to do with it."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [Lucky(n=0, folder=self.folder), Link(n=self.n, folder=self.folder, seconds=1.0)]
+
+
+class Gated(Slow):
+    """Wait for a file called ``go``, and then be `Slow`."""
+
+    uses_dask = False
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"gated-{self.n}.txt"))
+
+    def work(self) -> None:
+        while not (Path(str(self.folder)) / "go").exists():
+            time.sleep(0.2)
+        super().work()
+
+
+class SlowOnesAndGated(SlowOnes):
+    """Tasks that end while drivers come and go, and one that keeps the run from being complete."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [*super().requires(), Gated(n=self.n, folder=self.folder, seconds=0.0)]

@@ -1,0 +1,86 @@
+"""Fixtures of the cluster's tests: requests made of small jobs, and managers with a short patience."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espo_luigi.jobs import slurm
+from espo_luigi.jobs.clock import Clock
+from espo_luigi.jobs.commands import Commands, CommandSettings
+from espo_luigi.jobs.flights import Patience
+from espo_luigi.jobs.handles import JobRequest
+from espo_luigi.jobs.manager import JobManager, JobSettings
+
+NODE_JOB = Path(__file__).with_name("node_job.py")
+PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A work folder, and the requests and managers of tests in it."""
+
+    folder: Path
+
+    def request(self, name: str, do: str | list[str] = "succeed", seconds: float = 0.0, **more: Any) -> JobRequest:
+        """A request of rule ``rule`` for wildcard ``name``, whose job does as told."""
+        files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
+        job_file = self.folder / f"{name}.json"
+        job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
+        job_file.write_text(json.dumps(job, default=str))
+        return JobRequest(
+            **{
+                "run": "run",
+                "label": f"rule (name={name})",
+                "rule": "rule",
+                "wildcards": {"name": name},
+                # -S: without site-packages, a job starts in a tenth of the time
+                "argv": (sys.executable, "-I", "-S", str(NODE_JOB), str(job_file)),
+                "job_file": job_file,
+                "result_file": files["result"],
+                "heartbeat_file": files["heartbeat"],
+                "cpus_per_task": 1,
+                "memory_bytes": 100 * 2**20,
+                "time_minutes": 10,
+                **more,
+            }
+        )
+
+    def output(self, name: str) -> Path:
+        """The file that the job of that name makes."""
+        return self.folder / f"{name}.output"
+
+    def manager(
+        self,
+        environ: Mapping[str, str],
+        commands: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> JobManager:
+        """A manager that is not started, with short waits."""
+        limits = {"max_status_per_second": 10.0, "max_submit_per_second": 100.0, "timeout_seconds": 20.0}
+        running = Commands(slurm, CommandSettings(**{**limits, **(commands or {})}), environ, clock)
+        times = {"poll_seconds": 0.5, "result_seconds": 0.1, "first_backoff": 0.5, "patience": PATIENCE}
+        where = {"workdir": self.folder, "log_dir": self.folder / "slurm_logs"}
+        return JobManager(JobSettings(**{**where, **times, **settings}), running, self.folder / "state")
+
+    def starts(self) -> list[str]:
+        """Names of the jobs that started their work, one entry a start."""
+        path = self.folder / "starts.txt"
+        return [line.split()[1] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return Work(tmp_path)
+
+
+@pytest.fixture
+def made() -> Callable[[Path], Work]:
+    return Work

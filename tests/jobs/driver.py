@@ -1,0 +1,50 @@
+"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS.
+
+Submits JOBS jobs of SECONDS each and waits. Exit code 0: all succeeded; 3: refused as a second driver; 130: cancelled.
+Writes one line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from conftest import Work
+
+from espo_luigi.jobs.handles import Success
+from espo_luigi.jobs.lock import SecondDriverError
+
+
+def main() -> int:
+    folder, jobs, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    work = Work(folder)
+    manager = work.manager(os.environ)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, lambda *_: manager.detach())
+    try:
+        manager.start()
+    except SecondDriverError as error:
+        return _end(3, refused=str(error))
+    try:
+        names = [f"job{i:02d}" for i in range(jobs)]
+        # As Luigi does: what is complete is not asked for again.
+        missing = [name for name in names if not work.output(name).exists()]
+        requests = [work.request(name, seconds=seconds, is_complete=work.output(name).exists) for name in missing]
+        outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
+    except KeyboardInterrupt:
+        return _end(130, cancelled=manager.cancel_all())
+    manager.detach()
+    done = all(isinstance(outcome, Success) for outcome in outcomes)
+    return _end(0 if done else 1, complete=sum(work.output(name).exists() for name in names))
+
+
+def _end(code: int, **said: object) -> int:
+    sys.stdout.write(json.dumps(said) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

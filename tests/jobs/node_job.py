@@ -1,0 +1,81 @@
+"""What the tests run on a node: a job of a few lines that keeps to the same files as `espo_luigi.jobs.node`.
+
+Usage: node_job.py JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …,
+"output": …}.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    job = json.loads(Path(sys.argv[1]).read_text())
+    job_id, result = os.environ["SLURM_JOB_ID"], Path(job["result"])
+    if _done_before(result, job_id):
+        return 0
+    with Path(job["starts"]).open("a") as file:
+        file.write(f"{job_id} {os.environ['ESPO_JOB_NAME']} {os.environ['SLURM_JOB_PARTITION']}\n")
+    what = _what(job)
+    if what == "nothing":
+        return 0
+    if what == "memory":
+        _hold = bytearray(200 * 2**20)
+    if what == "die":
+        os.abort()
+    _beat(job, stop_beating=what == "hang")
+    if what != "fail":
+        Path(job["output"]).touch()
+    _write(result, {"job_id": job_id, "attempt": int(os.environ["ESPO_ATTEMPT"]), **_outcome(what)})
+    if what == "linger":
+        time.sleep(300)
+    return 1 if what == "fail" else 0
+
+
+def _what(job: dict) -> str:
+    """The action, or the one for this attempt where there is a list of them."""
+    actions = job["do"] if isinstance(job["do"], list) else [job["do"]]
+    return actions[min(int(os.environ["ESPO_ATTEMPT"]), len(actions)) - 1]
+
+
+def _done_before(result: Path, job_id: str) -> bool:
+    if not result.exists():
+        return False
+    return json.loads(result.read_text())["outcome"] == "success" and json.loads(result.read_text())["job_id"] == job_id
+
+
+def _beat(job: dict, stop_beating: bool) -> None:
+    until = time.monotonic() + (300 if stop_beating else job["seconds"])
+    beats = 0
+    while time.monotonic() < until:
+        if not stop_beating or beats < 2:
+            _write(Path(job["heartbeat"]), {"time": time.time(), "progress": beats})
+        beats += 1
+        time.sleep(min(0.5, max(0.0, until - time.monotonic())))
+
+
+def _outcome(what: str) -> dict[str, str]:
+    if what == "fail":
+        return {
+            "outcome": "error",
+            "exception": "ValueError: no such model",
+            "traceback": "Traceback …\nValueError: no",
+        }
+    return {"outcome": "success"}
+
+
+def _write(path: Path, value: dict) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(value))
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""A job that works gives signs of life; one that hangs falls silent, whatever threads of it still run."""
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from espo_luigi.jobs import heartbeat
+from espo_luigi.jobs.heartbeat import Monitor, beating
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.session import dask_session
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_EVERY_SECONDS", 0.5)
+
+
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        sum(range(1000))
+
+
+def test_work_is_seen_and_hanging_is_silence() -> None:
+    beats: list[dict[str, Any]] = []
+    with beating(Monitor(), beats.append):
+        until = time.monotonic() + 20
+        while len(beats) < 3 and time.monotonic() < until:
+            spin(0.1)
+        working = len(beats)
+        hung = threading.Event()
+        hung.wait(1.5)
+        at_rest = len(beats)
+        hung.wait(2.5)
+    assert working >= 3
+    assert len(beats) == at_rest
+
+
+_CHILD = """
+import sys, time
+while time.process_time() < 1.5:
+    sum(range(1000))
+print("used", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_work_is_seen_after_a_child_that_worked_more_has_ended() -> None:
+    monitor = Monitor()
+    with subprocess.Popen([sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"used\n"
+        assert monitor.look()
+        child.kill()
+    monitor.look()
+    spin(0.5)
+    assert monitor.look()
+    assert not monitor.look()
+
+
+def test_the_peak_is_this_process_own_with_what_it_held_for_a_moment() -> None:
+    # In a process of its own: what other tests held before would hide it.
+    program = """
+from espo_luigi.jobs.heartbeat import Monitor
+monitor = Monitor()
+monitor.look()
+before = monitor.peak_memory_bytes
+held = bytearray(b"x") * (200 * 2**20)
+del held
+monitor.look()
+print((monitor.peak_memory_bytes - before) // 2**20)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 150 <= int(done.stdout) <= 260
+
+
+def test_dasks_tasks_and_workers_are_counted() -> None:
+    import dask.array
+
+    monitor = Monitor()
+    with dask_session(Resources(1, 2, "1GB")) as client:
+        monitor.scheduler = client.cluster.scheduler
+        assert monitor.tasks_left == 0
+        waiting = client.submit(time.sleep, 1.0)
+        while monitor.tasks_left == 0 and not waiting.done():
+            time.sleep(0.01)
+        assert monitor.sign_of_life()["message"] == "Dask: 1 tasks to go"
+        assert int(dask.array.ones(10, chunks=5).sum().compute()) == 10
+        monitor.look()
+    assert monitor.worker_restarts == 0
+    assert monitor.spilled_bytes == 0

@@ -1,0 +1,464 @@
+"""The job manager against stand-ins of Slurm's commands: only what a real cluster cannot be made to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_slurm
+import pytest
+from conftest import Work
+from fake_clock import FakeClock, RunningClock
+
+from espo_luigi.jobs import slurm
+from espo_luigi.jobs.commands import Commands, CommandSettings, RateLimit
+from espo_luigi.jobs.flights import Patience
+from espo_luigi.jobs.handles import Failure, Handle, Outcome, Success
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.stopping import request_stop
+
+PATIENCE = Patience(latency_wait=0.6, absent_after=1.5, settle=0.4, unclear_refusal=1.0, hopeless=0.5, stack_dump=0.2)
+
+SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "first_backoff": 0.2, "patience": PATIENCE}
+
+
+class FakeCluster:
+    """A manager on fake commands, and what makes them misbehave."""
+
+    def __init__(self, work: Work, folder: Path) -> None:
+        self.work, self.folder = work, folder
+        self.managers: list[JobManager] = []
+        self.clock: FakeClock | RunningClock = FakeClock()
+        fake_slurm.install(folder)
+
+    def manager(self, **settings: Any) -> JobManager:
+        environ = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        manager = self.work.manager(environ, {"timeout_seconds": 2.0}, self.clock, **{**SHORT, **settings})
+        manager.start()
+        self.managers.append(manager)
+        return manager
+
+    def eventually(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        assert self.clock.go_on(seconds, condition), "waited in vain"
+
+    def outcome(self, handle: Handle, seconds: float) -> Outcome | None:
+        """What became of it within so many seconds of the manager's time."""
+        self.clock.go_on(seconds, lambda: handle.outcome is not None)
+        return handle.outcome
+
+    def misbehave(self, command: str, how: str) -> None:
+        (self.folder / f"{command}.do").write_text(how)
+
+    def behave(self, command: str) -> None:
+        (self.folder / f"{command}.do").unlink(missing_ok=True)
+
+    def calls(self, command: str) -> list[str]:
+        path = self.folder / "calls"
+        return [line for line in path.read_text().splitlines() if line.split()[0] == command] if path.exists() else []
+
+    def set_state(self, state: str, reason: str = "None") -> None:
+        path = self.folder / "jobs"
+        rows = [line.split("|") for line in path.read_text().splitlines()]
+        path.write_text("".join("|".join([row[0], state, "n1", reason, row[4]]) + "\n" for row in rows))
+
+    def forget_jobs(self) -> None:
+        (self.folder / "squeue.says").write_text("")
+
+    def finish(self, name: str, job_id: str, **result: Any) -> None:
+        (self.work.folder / "results").mkdir(exist_ok=True)
+        text = json.dumps({"job_id": job_id, "outcome": "success", **result})
+        (self.work.folder / "results" / name).write_text(text)
+
+
+@pytest.fixture
+def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
+    fake = FakeCluster(work, tmp_path / "fake")
+    yield fake
+    for manager in fake.managers:
+        manager.detach()
+
+
+def has_id(handle: Handle) -> Callable[[], bool]:
+    return lambda: handle.progress.job_id is not None
+
+
+@pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])
+def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
+    fake: FakeCluster, work: Work, how: str
+) -> None:
+    fake.misbehave("sbatch", how)
+    handle = fake.manager().submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "refuse-then-take")
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    assert len({call.partition("--job-name=")[2].split()[0] for call in fake.calls("sbatch")}) == 2
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver", "a late first job does nothing"
+
+
+def test_a_submission_without_an_answer_is_not_repeated_while_slurm_is_silent(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.misbehave("squeue", "fail squeue: error: Unable to contact slurm controller")
+    handle = fake.manager().submit(work.request("a"))
+    fake.clock.go_on(PATIENCE.settle + 1.5)
+    assert len(fake.calls("sbatch")) == 1
+    fake.behave("squeue")
+    fake.eventually(has_id(handle))
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_that_appears_after_its_name_was_given_up_is_never_confused_with_the_next(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    (fake.folder / "squeue.says").unlink()
+    fake.eventually(lambda: handle.progress.job_id == "2")
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
+
+
+def test_a_job_that_started_although_sbatch_failed_is_known_by_its_claim(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_unclear_refusal_is_tried_again_for_a_while_and_then_told_in_slurms_words(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: this site wishes you a good day")
+    outcome = fake.outcome(fake.manager().submit(work.request("a")), 20)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
+    assert "wishes you a good day" in outcome.message
+    assert len(fake.calls("sbatch")) > 1
+
+
+def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
+    outcome = fake.manager().submit(work.request("a", retries=5)).wait(5)
+    assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.request(name)) for name in "ab"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.misbehave("squeue", "fail slurm_load_jobs error: Unable to contact slurm controller")
+    fake.clock.go_on(PATIENCE.absent_after + 1)
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handles[0], 5), Success)
+    assert handles[1].outcome is None
+    assert caplog.text.count("Slurm has not answered") == 1
+    assert len(fake.calls("sbatch")) == 2
+
+
+def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.forget_jobs()
+    began = fake.clock.now()
+    outcome = fake.outcome(handle, 20)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.LOST
+    assert fake.clock.now() - began >= PATIENCE.absent_after
+
+
+def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_again(
+    fake: FakeCluster, work: Work
+) -> None:
+    first = fake.manager()
+    fake.eventually(has_id(first.submit(work.request("a"))))
+    first.detach()
+    fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
+    fake.forget_jobs()
+    second = fake.manager()
+    handle = second.submit(work.request("a", retries=1))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    fake.eventually(lambda: handle.progress.attempt == 2)
+    record = second.store.load(handle.task)
+    assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
+
+
+@pytest.mark.parametrize("seen_running", [True, False])
+def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work, seen_running: bool) -> None:
+    request = work.request("a")
+    if not seen_running:
+        fake.forget_jobs()
+    handle = fake.manager().submit(request)
+    fake.eventually(has_id(handle))
+    if seen_running:
+        fake.set_state("RUNNING")
+        fake.eventually(lambda: handle.progress.state == "RUNNING")
+        fake.forget_jobs()
+    until = fake.clock.now() + 2 * PATIENCE.absent_after
+    while fake.clock.now() < until:
+        request.heartbeat_file.write_text(json.dumps({"time": time.time()}))
+        fake.clock.go_on(0.2)
+    assert handle.outcome is None
+
+
+def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.forget_jobs()
+    fake.clock.go_on(0.3)
+    name = f"{handle.task}.1"
+    # sacct still tells of the first run of a job that was requeued since, then of a job that runs no more.
+    (fake.folder / "sacct.says").write_text(f"1|RUNNING|0:0|n1|2026-01-01T10:00:00|{name}\n")
+    fake.clock.go_on(0.5)
+    assert handle.outcome is None
+    (fake.folder / "sacct.says").write_text(f"1|TIMEOUT|0:0|n1|2026-01-01T10:00:00|{name}\n")
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 3)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.TIMEOUT
+
+
+def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.misbehave("sacct", "fail sacct: error: slurm_persist_conn_open_without_init: failed to open connection")
+    fake.forget_jobs()
+    assert fake.outcome(handle, PATIENCE.absent_after + 2) is None
+
+
+def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sacct", "fail Slurm accounting storage is disabled")
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.forget_jobs()
+    assert fake.outcome(handle, 20) is not None
+    assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
+
+
+@pytest.mark.parametrize("how", ["missing", "forbidden"])
+def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how: str) -> None:
+    sacct = fake.folder / "bin" / "sacct"
+    sacct.unlink() if how == "missing" else sacct.chmod(0o644)
+    # Only this folder: a real sacct would be found in another.
+    commands = Commands(slurm, CommandSettings(max_status_per_second=0), {"PATH": str(fake.folder / "bin")})
+    assert commands.remembered(["1"], []) == []
+    assert commands.lacking == {"sacct"} and fake.calls("scontrol")
+
+
+def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environment_says(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    commands = Commands(slurm, CommandSettings(), {"PATH": f"{fake.folder / 'bin'}:{os.environ['PATH']}"})
+    commands.jobs()
+    commands.remembered(["1"], [])
+    commands.cancel(["1"])
+    for command in ("squeue", "sacct", "scancel"):
+        assert f"--user={os.getuid()}" in fake.calls(command)[0].split()
+
+
+def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.set_state("COMPLETED")
+    fake.clock.go_on(PATIENCE.latency_wait / 2)
+    assert handle.outcome is None
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    finished: list[float] = []
+    late = manager.submit(
+        work.request("a", is_complete=lambda: fake.clock.now() > finished[0] + PATIENCE.latency_wait / 2)
+    )
+    never = manager.submit(work.request("b", is_complete=lambda: False))
+    fake.eventually(lambda: has_id(late)() and has_id(never)())
+    finished.append(fake.clock.now())
+    fake.finish("a", "1")
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(late, 5), Success) and fake.clock.now() > finished[0] + PATIENCE.latency_wait / 2
+    outcome = fake.outcome(never, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_OUTPUT
+
+
+def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    fake.finish("a", "99")
+    assert fake.outcome(handle, 0.5) is None
+
+
+def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.set_state("RUNNING")
+    fake.finish("a", "1", outcome="error", exception="SystemExit: stopped by signal 15")
+    fake.clock.go_on(0.5)
+    fake.set_state("PENDING", "BeginTime")
+    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
+    fake.set_state("RUNNING")
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=3))
+    fake.eventually(has_id(handle))
+    fake.misbehave("squeue", "hang")
+    fake.finish("a", "1", outcome="error", exception="ValueError: no")
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+
+
+def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.set_state("DREAMING_AGAIN")
+    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
+    assert handle.progress.state == "DREAMING_AGAIN"
+
+
+def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", retries=0))
+    fake.eventually(has_id(handle))
+    fake.set_state("PENDING", "launch failed requeued held")
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
+    assert handle.progress.attempt == 1
+
+
+def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = fake.manager()
+    for name in "ab":
+        fake.eventually(has_id(first.submit(work.request(name))))
+    first.detach()
+    second = fake.manager()
+    handle = second.submit(work.request("b"))
+    fake.eventually(lambda: handle.progress.state.startswith("PENDING"))
+    assert second.cancel_all() == 2
+    assert {line.split("|")[1] for line in (fake.folder / "jobs").read_text().splitlines()} == {"CANCELLED"}
+    assert "cancelled 2 job(s)" in caplog.text
+    outcome = fake.outcome(handle, 1)
+    assert isinstance(outcome, Failure) and outcome.message.startswith("rule (name=b): ")
+
+
+def test_a_record_that_cannot_be_read_keeps_no_known_job_from_being_cancelled(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    fake.eventually(has_id(manager.submit(work.request("a"))))
+    (manager.store.folder / "records" / "damaged.json").write_text("{")
+    assert manager.cancel_all() == 1
+
+
+def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    before = threading.active_count()
+    handles = {id(manager.submit(work.request(f"a{i}"))) for i in range(100)}
+    assert id(manager.submit(work.request("a0"))) in handles
+    assert threading.active_count() == before
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    fake.eventually(lambda: manager.status()["waiting"] == 99)
+
+
+def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fake: FakeCluster, work: Work) -> None:
+    fake.clock = RunningClock()
+    manager = fake.manager()
+    manager.commands.submit_rate = RateLimit(2.0)
+    used, began = time.process_time(), fake.clock.now()
+    handles = [manager.submit(work.request(f"a{i}")) for i in range(4)]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    elapsed = fake.clock.now() - began
+    assert elapsed >= 1.5
+    assert time.process_time() - used < 0.5 * elapsed
+
+
+def test_an_error_in_the_listener_disturbs_nobody(fake: FakeCluster, work: Work) -> None:
+    def listener(_: object) -> None:
+        raise RuntimeError("listener")
+
+    handle = fake.manager().submit(work.request("a"), listener)
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        raise OSError("stale file handle")
+
+    manager = fake.manager()
+    bad, good = manager.submit(work.request("a", is_complete=complete)), manager.submit(work.request("b"))
+    fake.eventually(lambda: has_id(bad)() and has_id(good)())
+    fake.finish("a", "1")
+    fake.finish("b", "2")
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "stale file handle" in outcome.message
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: Work) -> None:
+    fake.clock = RunningClock()
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    assert request_stop(manager.store.folder, "detach")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DETACHED
+
+
+@pytest.mark.parametrize("file", ["control", "driver.lock"])
+def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.manager._REFRESH_LOCK_EVERY", 0.1)
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    path = manager.store.folder / file
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    fake.eventually(lambda: "trouble with the files" in caplog.text)
+    path.rmdir()
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert manager.stopping is None
+    fake.eventually(lambda: DriverLock(manager.store.folder).holder() is not None)
+
+
+def test_a_rate_is_kept_by_all_threads_together() -> None:
+    limit, times = RateLimit(20.0), []
+
+    def call() -> None:
+        limit.wait()
+        times.append(time.monotonic())
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gaps = [after - before for before, after in zip(sorted(times), sorted(times)[1:], strict=False)]
+    assert min(gaps) >= 0.045

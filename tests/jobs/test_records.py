@@ -1,0 +1,313 @@
+"""What is on disk about submissions, and the lock of the one driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record
+from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.stopping import request_stop, take_control
+
+GIB = 2**30
+RECORD = Record(
+    "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
+)
+LIMITS = Limits(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    store = RecordStore(tmp_path / "state")
+    store.create_folders()
+    return store
+
+
+def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:
+    record = RECORD.next_submission("node failed", exclude=("n1",), job_id="7")
+    store.save(record, durable=True)
+    assert store.load(record.task) == record
+    assert list(store.all()) == [record]
+
+
+def test_a_task_without_submissions_has_no_record(store: RecordStore) -> None:
+    assert store.load("nothing") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"task": "x"}'])
+def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, text: str) -> None:
+    store.save(RECORD)
+    (store.folder / "records" / f"{RECORD.task}.json").write_text(text)
+    with pytest.raises(JobError, match=r"squeue.*run\.Train\.0123"):
+        store.load(RECORD.task)
+
+
+def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
+    code = (
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from espo_luigi.jobs.records import Record, RecordStore\n"
+        "store = RecordStore(Path(sys.argv[1])); record = store.load(sys.argv[2])\n"
+        "while True: store.save(replace(record, attempt=record.attempt + 1, rule='x' * 200_000))"
+    )
+    store.save(RECORD)
+    writer = subprocess.Popen([sys.executable, "-c", code, str(store.folder), RECORD.task])
+    try:
+        until = time.monotonic() + 10
+        seen = set()
+        while len(seen) < 2 and time.monotonic() < until:
+            record = store.load(RECORD.task)
+            assert record is not None
+            seen.add(record.rule)
+        for _ in range(50):
+            assert store.load(RECORD.task) is not None
+    finally:
+        writer.kill()
+        writer.wait()
+    assert len(seen) == 2, "the writer has written"
+
+
+def test_every_submission_has_a_name_of_its_own() -> None:
+    second = RECORD.next_submission("node failed")
+    assert [RECORD.name, second.name] == ["run.Train.0123.1", "run.Train.0123.2"]
+    assert second.history == ({"name": RECORD.name, "job_id": None, "ended": "node failed"},)
+
+
+def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: RecordStore) -> None:
+    other = RecordStore(tmp_path / "other")
+    other.create_folders()
+    first = store.salt
+    store.create_folders()
+    assert store.salt == first != other.salt
+
+
+def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
+    assert store.close_unclaimed("a")
+    assert store.close_unclaimed("a")
+    assert store.claim_owner("a") is None
+
+
+def test_a_name_under_which_a_job_started_cannot_be_closed(store: RecordStore) -> None:
+    store.claim_path("a").write_text("42\n")
+    assert not store.close_unclaimed("a")
+    assert store.claim_owner("a") == "42"
+    store.close("a")
+    assert store.claim_owner("a") is None
+
+
+def test_more_memory_is_given_up_to_its_cap_and_then_no_more() -> None:
+    second = next_record(RECORD, Cause.MEMORY, LIMITS)
+    assert second is not None and (second.memory_bytes, second.attempt) == (6 * GIB, 2)
+    third = next_record(second, Cause.MEMORY, LIMITS)
+    assert third is not None and third.memory_bytes == 8 * GIB
+    assert next_record(third, Cause.MEMORY, LIMITS) is None
+
+
+def test_more_time_is_given_up_to_its_cap_and_then_no_more() -> None:
+    second = next_record(RECORD, Cause.TIMEOUT, LIMITS)
+    assert second is not None and second.time_minutes == 90
+    third = next_record(second, Cause.TIMEOUT, LIMITS)
+    assert third is not None and third.time_minutes == 100
+    assert next_record(third, Cause.TIMEOUT, LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.EXCEPTION, Cause.INPUT, Cause.CANCELLED, Cause.DEADLINE, Cause.REFUSED, Cause.HOPELESS]
+)
+def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> None:
+    assert next_record(RECORD, cause, LIMITS) is None
+
+
+@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
+def test_retries_are_counted(cause: Cause) -> None:
+    second = next_record(RECORD, cause, Limits(1, None, None))
+    assert second is not None and second.attempt == 2
+    assert next_record(second, cause, Limits(1, None, None)) is None
+
+
+def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> None:
+    record: Record | None = RECORD
+    for number in range(1, 4):
+        assert record is not None
+        record = next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), f"n{number}")
+    assert record is not None and (record.attempt, record.exclude) == (1, ("n1", "n2", "n3"))
+    assert next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), "n4") is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "ending", "cause"),
+    [
+        (Phase.FAILED, "error", "", Cause.EXCEPTION),
+        (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
+        (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
+        (Phase.CANCELLED, "error", "", Cause.CANCELLED),
+        (Phase.CANCELLED, "error", "result written", Cause.EXCEPTION),
+        (Phase.CANCELLED, "memory", "result written", Cause.MEMORY),
+        (Phase.CANCELLED, None, "stalled", Cause.STALLED),
+        (Phase.CANCELLED, None, "cannot start", Cause.HOPELESS),
+        (Phase.CANCELLED, None, "node failed", Cause.NODE),
+        (Phase.COMPLETED, None, "", Cause.CRASHED),
+        (Phase.FAILED, "input", "", Cause.INPUT),
+        (None, "input", "", Cause.INPUT),
+        (Phase.FAILED, "memory", "", Cause.MEMORY),
+        (Phase.FAILED, "stopped", "", Cause.CRASHED),
+        (None, "error", "", Cause.EXCEPTION),
+    ],
+)
+def test_slurms_word_goes_before_the_jobs_own(
+    phase: Phase | None, outcome: str | None, ending: str, cause: Cause
+) -> None:
+    assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
+
+
+def _hold_lock(folder: Path, name: str = "driver.lock") -> subprocess.Popen[str]:
+    code = (
+        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
+        "DriverLock(Path(sys.argv[1]), name=sys.argv[2]).acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder), name], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_driver_is_refused_while_the_first_lives_and_let_in_once_it_is_dead(tmp_path: Path) -> None:
+    first = _hold_lock(tmp_path)
+    try:
+        with pytest.raises(SecondDriverError, match=f"process {first.pid} on {socket.gethostname()}"):
+            DriverLock(tmp_path).acquire()
+        assert DriverLock(tmp_path).holder() is not None
+    finally:
+        first.kill()
+        first.wait()
+    assert DriverLock(tmp_path).holder() is None
+    DriverLock(tmp_path).acquire()
+
+
+def test_a_process_that_got_the_dead_drivers_number_does_not_count(tmp_path: Path) -> None:
+    lock = {"host": socket.gethostname(), "pid": os.getppid(), "started": "1"}
+    (tmp_path / "driver.lock").write_text(json.dumps(lock))
+    DriverLock(tmp_path).acquire()
+    assert json.loads((tmp_path / "driver.lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_driver_on_another_host_counts_as_alive_until_its_lock_is_old(tmp_path: Path) -> None:
+    path = tmp_path / "driver.lock"
+    path.write_text(json.dumps({"host": "login2", "pid": 1, "started": "1"}))
+    with pytest.raises(SecondDriverError, match="login2"):
+        DriverLock(tmp_path).acquire()
+    os.utime(path, (time.time() - 1000, time.time() - 1000))
+    DriverLock(tmp_path).acquire()
+
+
+def test_a_driver_gets_all_the_folders_that_it_wants_or_none_and_leaves_nothing_in_them(tmp_path: Path) -> None:
+    def locks(*names: str) -> list[DriverLock]:
+        return [DriverLock(tmp_path / name, name=".espo-driver.lock") for name in names]
+
+    first = _hold_lock(tmp_path / "b", ".espo-driver.lock")
+    held = HeldLocks(on_lost=pytest.fail)
+    try:
+        with pytest.raises(SecondDriverError, match=rf"{tmp_path}/b: process {first.pid}"):
+            held.hold(locks("b", "a"))
+        assert locks("a")[0].holder() is None
+    finally:
+        first.kill()
+        first.wait()
+    held.hold(locks("b", "a"))
+    held.hold(locks("b", "c"))
+    assert [lock.holder() is not None for lock in locks("a", "b", "c")] == [True] * 3
+    held.release()
+    assert [list((tmp_path / name).iterdir()) for name in "abc"] == [[], [], []]
+    held.hold(locks("a"))
+    assert locks("a")[0].holder() is not None
+    held.release()
+
+
+def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(tmp_path: Path) -> None:
+    lost: list[SecondDriverError] = []
+    held, path = HeldLocks(lost.append, refresh_every_seconds=0.05), tmp_path / "driver.lock"
+    held.hold([DriverLock(tmp_path)])
+    os.utime(path, (time.time() - 1000, time.time() - 1000))
+    _eventually(lambda: time.time() - path.stat().st_mtime < 500)
+    path.write_text(json.dumps({"host": "login2", "pid": 1, "started": "1"}))
+    _eventually(lambda: bool(lost))
+    time.sleep(0.2)
+    assert [str(path) in str(error) for error in lost] == [True]
+    held.release()
+    assert "login2" in path.read_text()
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:
+    lock = DriverLock(tmp_path)
+    lock.acquire()
+    assert lock.refresh()
+    other = json.dumps({"host": "login2", "pid": 1, "started": "1"})
+    (tmp_path / "driver.lock").write_text(other)
+    assert not lock.refresh()
+    lock.release()
+    assert (tmp_path / "driver.lock").read_text() == other, "another driver's lock is left alone"
+
+
+@pytest.mark.parametrize("text", [None, "", "{"])
+def test_a_lock_that_names_nobody_is_taken_back_by_the_driver_that_had_it(tmp_path: Path, text: str | None) -> None:
+    lock = DriverLock(tmp_path)
+    lock.acquire()
+    before = (tmp_path / "driver.lock").read_text()
+    (tmp_path / "driver.lock").unlink()
+    if text is not None:
+        (tmp_path / "driver.lock").write_text(text)
+    assert lock.refresh()
+    assert (tmp_path / "driver.lock").read_text() == before
+
+
+def test_a_lock_that_cannot_be_read_is_not_taken_for_anothers(tmp_path: Path) -> None:
+    lock = DriverLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "driver.lock").unlink()
+    (tmp_path / "driver.lock").mkdir()
+    with pytest.raises(IsADirectoryError):
+        lock.refresh()
+
+
+def test_a_driver_that_does_not_take_a_request_to_stop_is_named_and_not_said_to_be_asked(tmp_path: Path) -> None:
+    (tmp_path / "driver.lock").write_text(json.dumps({"host": "login2", "pid": 77, "started": "1"}))
+    with pytest.raises(SubmissionError, match=r"process 77 on login2.*has not taken.*driver\.lock"):
+        request_stop(tmp_path, "cancel", timeout=0.3)
+    assert take_control(tmp_path) == "cancel", "if it lives after all, it finds the request"
+
+
+def test_a_driver_that_ends_before_it_takes_a_request_leaves_none_to_the_next(tmp_path: Path) -> None:
+    first = _hold_lock(tmp_path)
+    killer = threading.Timer(0.3, first.kill)
+    killer.start()
+    assert not request_stop(tmp_path, "cancel", timeout=1.0)
+    first.wait()
+    assert take_control(tmp_path) is None
+
+
+def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
+        "lock = DriverLock(Path(sys.argv[1])); time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "lock.acquire(); time.sleep(1)"
+    )
+    at = str(time.time() + 1.5)
+    command = [sys.executable, "-c", code, str(tmp_path), at]
+    drivers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(5)]
+    assert sorted(driver.wait() == 0 for driver in drivers) == [False] * 4 + [True]

@@ -1,0 +1,63 @@
+"""The Dask cluster of one job: what too little memory does in each layout, and what the user's keywords change."""
+
+import time
+
+import dask
+import pytest
+from distributed import KilledWorker
+
+from espo_luigi.jobs.node import _outcome
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.session import dask_session
+
+MIB = 2**20
+
+
+def hold(n_bytes: int) -> int:
+    """Fill `n_bytes` of memory, slowly enough for a nanny to see it."""
+    held = []
+    for _ in range(n_bytes // (32 * MIB)):
+        held.append(bytearray(b"x") * (32 * MIB))
+        time.sleep(0.02)
+    time.sleep(5)
+    return len(held)
+
+
+def test_the_only_worker_is_not_paused_by_memory_that_it_cannot_spill() -> None:
+    with dask_session(Resources(1, 1, "400MB")) as client:
+        worker = next(iter(client.cluster.workers.values()))
+        held = bytearray(b"x") * (400 * MIB)
+        # The worker looks at its memory every 100 ms.
+        time.sleep(1)
+        assert worker.monitor.get_process_memory() > worker.memory_manager.memory_limit
+        assert client.submit(len, held[:1000]).result(timeout=10) == 1000
+        assert worker.status.name == "running"
+
+
+def test_the_only_worker_still_spills_as_the_user_says() -> None:
+    with dask_session(Resources(1, 1, "1GB"), {"distributed.worker.memory.target": 0.4}) as client:
+        manager = next(iter(client.cluster.workers.values())).memory_manager
+        assert manager.memory_target_fraction == 0.4
+        assert manager.memory_spill_fraction == dask.config.get("distributed.worker.memory.spill")
+        assert not manager.memory_pause_fraction
+
+
+def test_a_task_that_kills_its_workers_by_memory_is_to_be_retried_with_more() -> None:
+    with (
+        # As many deaths as there are workers at the start: waiting for restarted ones takes most of the time.
+        dask_session(Resources(2, 2, "800MB"), {"distributed.scheduler.allowed-failures": 1}) as client,
+        pytest.raises(KilledWorker) as caught,
+    ):
+        client.submit(hold, 800 * MIB).result(timeout=60)
+    assert _outcome(caught.value) == "memory"
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "keywords"), [(2, {"interface": "lo"}), (1, {"interface": "lo"}), (1, {"host": "127.0.0.1"})]
+)
+def test_workers_talk_where_the_user_says(n_workers: int, keywords: dict[str, str]) -> None:
+    with dask_session(Resources(n_workers, 2, "2GB"), client=keywords) as client:
+        addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+        assert client.submit(abs, -1).result(timeout=30) == 1
+    assert len(addresses) == 1 + n_workers
+    assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)

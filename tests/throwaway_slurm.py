@@ -1,0 +1,321 @@
+"""A throw-away Slurm cluster on this machine, for tests and for trying things out.
+
+It starts munge, slurmctld, several virtual nodes and, when asked, MariaDB with slurmdbd, all in one temporary folder,
+with their own ports, key and sockets: nothing of the machine's own configuration is read or changed, and several of
+them can run side by side.
+
+From the shell: ``python tests/throwaway_slurm.py start --accounting`` prints the ``export SLURM_CONF=…`` line that
+makes ``sbatch`` and the rest use it; ``python tests/throwaway_slurm.py stop FOLDER`` ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from throwaway_slurm_conf import ClusterSpec, render_slurm_conf, render_slurmdbd_conf
+
+from espo_luigi.errors import EspoError
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
+_PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "munged", "mungekey")
+_ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
+# Debian keeps daemons in sbin folders, which an ordinary user's PATH does not have.
+_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
+
+
+class ClusterError(EspoError):
+    """The throw-away cluster could not be started, or one of its parts does not answer."""
+
+
+def missing_packages(accounting: bool = False) -> str | None:
+    """Say what to install before `ThrowawayCluster` can run, or None when everything is there."""
+    programs = _PROGRAMS + (_ACCOUNTING_PROGRAMS if accounting else ())
+    missing = [name for name in programs if _find(name) is None]
+    if not missing:
+        return None
+    packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
+    return f"a real Slurm is needed; not found: {', '.join(missing)}; on Debian: apt-get install {' '.join(packages)}"
+
+
+@dataclass
+class ThrowawayCluster:
+    """A running throw-away cluster; a context manager.
+
+    Partitions: ``main`` (default) and ``urgent``, whose jobs preempt those of ``main`` by requeueing them.
+    """
+
+    spec: ClusterSpec
+    folder: Path
+    ports: dict[str, int] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, spec: ClusterSpec | None = None, folder: Path | None = None) -> ThrowawayCluster:
+        """Start a cluster; return when all its nodes are idle. Raises ClusterError, which says where the logs are."""
+        spec = spec or ClusterSpec()
+        if message := missing_packages(spec.accounting):
+            raise ClusterError(message)
+        cluster = cls(spec, folder or Path(tempfile.mkdtemp(prefix="espo-slurm-")))
+        try:
+            cluster._start()
+        except BaseException:
+            cluster.stop(remove=False)
+            raise
+        return cluster
+
+    @classmethod
+    def attach(cls, folder: Path) -> ThrowawayCluster:
+        """Take over a cluster that another process started in `folder`."""
+        saved = json.loads((folder / "cluster.json").read_text())
+        spec = ClusterSpec(accounting=saved["accounting"], nodes=saved["nodes"])
+        return cls(spec, folder, ports=saved["ports"], pids=saved["pids"])
+
+    def __enter__(self) -> ThrowawayCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment in which Slurm's commands speak to this cluster."""
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _SEARCH_PATH}
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run one of Slurm's commands on this cluster and return what it wrote to stdout."""
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+        if check and done.returncode:
+            raise ClusterError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def start_daemon(self, name: str) -> None:
+        """Start one daemon: ``munged``, ``mariadbd``, ``slurmdbd``, ``slurmctld`` or a node's name."""
+        log = (self.folder / "log" / f"{name}.out").open("ab")
+        with log:
+            process = subprocess.Popen(
+                self._daemon_command(name),
+                env=self.environ,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in a test must not reach the cluster
+            )
+        self.pids[name] = process.pid
+        self._save()
+
+    def stop_daemon(self, name: str, hard: bool = False, timeout: float = 20.0) -> None:
+        """End one daemon (SIGTERM, or SIGKILL when `hard`) and wait until it has gone."""
+        pid = self.pids.pop(name, None)
+        if pid is None:
+            return
+        _signal(pid, signal.SIGKILL if hard else signal.SIGTERM)
+        if not _wait(lambda: _gone(pid), timeout):
+            _signal(pid, signal.SIGKILL)
+            _wait(lambda: _gone(pid), 5)
+
+    def wait_for_controller(self, timeout: float = 30.0) -> None:
+        """Return when slurmctld answers."""
+        self._wait_for("slurmctld to answer", lambda: "UP" in self.run("scontrol", "ping", check=False), timeout)
+
+    def stop(self, remove: bool = True) -> None:
+        """Cancel all jobs, end all daemons and, unless told otherwise, remove the folder."""
+        if "slurmctld" in self.pids and self.run("squeue", "--noheader", check=False):
+            self.run("scancel", "--user", getpass.getuser(), check=False)
+            _wait(lambda: not self.run("squeue", "--noheader", check=False), 10)
+        for name in (*self.spec.node_names, "slurmctld", "slurmdbd", "mariadbd", "munged"):
+            self.stop_daemon(name)
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        # A job of any user must be able to go through the folder, and munge refuses a key that others can write.
+        self.folder.chmod(0o755)
+        for name in ("log", "state", "spool", "run"):
+            (self.folder / name).mkdir(exist_ok=True)
+        names = ("slurmctld", *self.spec.node_names, "slurmdbd", "mariadbd")
+        self.ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        (self.folder / "slurm.conf").write_text(render_slurm_conf(self.spec, self.folder, self.ports))
+        self._start_munge()
+        if self.spec.accounting:
+            self._start_accounting()
+        self.start_daemon("slurmctld")
+        self.wait_for_controller()
+        for name in self.spec.node_names:
+            self.start_daemon(name)
+        self._wait_for("all nodes to be idle", self._all_idle, 30)
+
+    def _start_munge(self) -> None:
+        key = self.folder / "munge.key"
+        subprocess.run([_program("mungekey"), "--create", f"--keyfile={key}"], check=True, timeout=30)
+        self.start_daemon("munged")
+        self._wait_for("munge's socket", (self.folder / "run" / "munge.sock").exists, 10)
+
+    def _start_accounting(self) -> None:
+        data = self.folder / "mariadb"
+        install = ["--auth-root-authentication-method=normal", "--skip-test-db", f"--datadir={data}", *_as_root()]
+        subprocess.run(
+            [_program("mariadb-install-db"), *install], env=self.environ, check=True, timeout=120, capture_output=True
+        )
+        self.start_daemon("mariadbd")
+        self._wait_for("MariaDB to answer", lambda: self._sql("SELECT 1") is not None, 30)
+        self._sql(
+            "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'throwaway'; GRANT ALL ON slurm_acct.* TO slurm@'127.0.0.1'"
+        )
+        conf = self.folder / "slurmdbd.conf"
+        conf.write_text(render_slurmdbd_conf(self.spec, self.folder, self.ports))
+        conf.chmod(0o600)
+        self.start_daemon("slurmdbd")
+        self._wait_for("slurmdbd to answer", self._dbd_answers, 30)
+        for words in (("cluster", "throwaway"), ("account", "science"), ("user", getpass.getuser(), "account=science")):
+            self.run("sacctmgr", "-i", "add", *words)
+
+    def _dbd_answers(self) -> bool:
+        command = ["sacctmgr", "-n", "list", "cluster"]
+        return subprocess.run(command, env=self.environ, capture_output=True, timeout=30, check=False).returncode == 0
+
+    def _sql(self, statement: str) -> str | None:
+        socket_file = self.folder / "run" / "mariadb.sock"
+        command = [_program("mariadb"), f"--socket={socket_file}", "--user=root", f"--execute={statement}"]
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=30, check=False)
+        return None if done.returncode else done.stdout
+
+    def _all_idle(self) -> bool:
+        states = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T", check=False).split()
+        return len(states) == self.spec.nodes and set(states) == {"idle"}
+
+    def _daemon_command(self, name: str) -> list[str]:
+        run, conf = self.folder / "run", self.folder / "slurm.conf"
+        if name == "munged":
+            files = [f"--{part}-file={run / 'munge'}.{part}" for part in ("pid", "seed")]
+            files += [f"--key-file={self.folder / 'munge.key'}", f"--log-file={self.folder / 'log' / 'munge.log'}"]
+            return [_program("munged"), "--foreground", "--force", f"--socket={run / 'munge.sock'}", *files]
+        if name == "mariadbd":
+            # Small: a throw-away database must not take the memory of the work that is being tested.
+            sizes = [
+                "--innodb-buffer-pool-size=32M",
+                "--performance-schema=OFF",
+                "--skip-log-bin",
+                "--innodb-flush-log-at-trx-commit=2",
+            ]
+            where = [
+                f"--datadir={self.folder / 'mariadb'}",
+                f"--socket={run / 'mariadb.sock'}",
+                f"--port={self.ports[name]}",
+            ]
+            return [
+                _program("mariadbd"),
+                "--no-defaults",
+                *where,
+                "--bind-address=127.0.0.1",
+                f"--pid-file={run}/mariadb.pid",
+                *sizes,
+                *_as_root(),
+            ]
+        if name in ("slurmdbd", "slurmctld"):
+            return [_program(name), "-D"] if name == "slurmdbd" else [_program(name), "-D", "-f", str(conf)]
+        return [_program("slurmd"), "-D", "-N", name, "-f", str(conf)]
+
+    def _wait_for(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
+        if not _wait(ready, timeout):
+            raise ClusterError(
+                f"waited {timeout:.0f} s in vain for {what}; the daemons' logs are in {self.folder / 'log'}"
+            )
+
+    def _save(self) -> None:
+        saved = {"accounting": self.spec.accounting, "nodes": self.spec.nodes, "ports": self.ports, "pids": self.pids}
+        (self.folder / "cluster.json").write_text(json.dumps(saved))
+
+
+def _find(program: str) -> str | None:
+    return shutil.which(program, path=_SEARCH_PATH)
+
+
+def _program(name: str) -> str:
+    found = _find(name)
+    if found is None:
+        raise ClusterError(missing_packages(accounting=True) or f"{name} was not found")
+    return found
+
+
+def _as_root() -> list[str]:
+    # MariaDB refuses to run as root unless told so in as many words.
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _wait(ready: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if ready():
+            return True
+        time.sleep(0.2)
+    return ready()
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _gone(pid: int) -> bool:
+    try:
+        # A child of ours stays a zombie until it is waited for; what another process started is not ours to wait for.
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return not Path(f"/proc/{pid}").exists()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: ``start [--nodes N] [--cpus N] [--accounting]`` or ``stop FOLDER``."""
+    parser = argparse.ArgumentParser(prog="python tests/throwaway_slurm.py", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("start", help="start a cluster and say how to use it")
+    start.add_argument("--nodes", type=int, default=4)
+    start.add_argument("--cpus", type=int, default=64)
+    start.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd, so that sacct answers")
+    stop = commands.add_parser("stop", help="end a cluster and remove its folder")
+    stop.add_argument("folder", type=Path)
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "stop":
+        ThrowawayCluster.attach(chosen.folder).stop()
+        return 0
+    cluster = ThrowawayCluster.start(ClusterSpec(chosen.nodes, chosen.cpus, accounting=chosen.accounting))
+    sys.stdout.write(_how_to_use(cluster.folder))
+    return 0
+
+
+def _how_to_use(folder: Path) -> str:
+    name = shlex.quote(str(folder))
+    return f"export SLURM_CONF={name}/slurm.conf\n# to end it: python tests/throwaway_slurm.py stop {name}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

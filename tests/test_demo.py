@@ -173,8 +173,8 @@ def test_the_demo_s_method_is_production_s(run_config: RunConfig, monkeypatch: p
     assert run_config.off_diag.steps["sim"].properties == production.off_diag.steps["sim"].properties
     for name, variable in production.biasadjust.variables.items():
         ours = run_config.biasadjust.variables[name]
-        assert ours.training == variable.training
-        assert ours.adjusting.xclim_adjust_args == variable.adjusting.xclim_adjust_args
+        assert ours.training_args == variable.training_args
+        assert ours.adjusting_args.xclim_adjust_args == variable.adjusting_args.xclim_adjust_args
 
 
 def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from espo_luigi.config.fields import Frozen, Ignored, Period, Refused, Section
+from espo_luigi.config.fields import Ignored, Named, Period, Refused, Section
 from espo_luigi.config.regions import Region
 
 
@@ -44,7 +44,7 @@ class PropertiesAndMeasures(Section):
 class DiagStep(Section):
     """One dataset that is diagnosed: the reference, the simulation or the scenario."""
 
-    domain: Annotated[dict[str, str], Frozen] = Field(default={}, description="the region that hosts each domain")
+    domain: Named[str] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")
     unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
     input: Ignored = None
@@ -82,7 +82,7 @@ class Steps(Section):
 class OffDiag(Section):
     """Section `off-diag`: diagnostics of small domains."""
 
-    domains: Annotated[dict[str, Region], Frozen] = Field(description="the domains that are diagnosed")
+    domains: Named[Region] = Field(description="the domains that are diagnosed")
     each: Steps = Field(alias="steps", description="what is diagnosed: ref, sim and scen")
     correlogram_regions: Ignored = None
 

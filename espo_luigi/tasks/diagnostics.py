@@ -107,7 +107,7 @@ class OffDiagRefProp(DomainTask):
             )
         return True
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties."""
         return self.properties(reference, "ref", grid)
 
@@ -132,7 +132,7 @@ class OffDiagSimPropMeas(DomainTask):
     out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
 
-    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
         properties = self.properties(regchunked, "sim", grid).compute()
         return {
@@ -152,7 +152,7 @@ class OffDiagScenPropMeas(DomainTask):
     out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
 
-    def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
         properties = self.properties(final, "scen", None).compute()
         return {
@@ -170,7 +170,7 @@ class DiagMeasuresImprovement(DomainTask):
     in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
     out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
 
-    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         return diagnostics.improvement(sim_meas.compute(), scen_meas.compute())
 

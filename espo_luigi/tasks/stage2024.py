@@ -54,7 +54,7 @@ class DiagnosticsReference(StageTask):
     in_grid = upstream(RefDefault, "out_grid")
     out_prop = kept("diagnostics/{region}/{ref_source}+{region}+diag_ref_prop.zarr")
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, without the diurnal range, on the whole grid."""
         settings = self.section.reference
         whole = stack.unstack_fill_nan(reference, grid) if self.context.config.custom.stack_drop_nans else reference
@@ -73,7 +73,7 @@ class ConcatDiagRefProp(StageTask):
     in_regions = upstream(DiagnosticsReference, "out_prop", region=every_region)
     out_prop = kept("diagnostics/{domain}/{ref_source}+{domain}+diag_ref_prop.zarr")
 
-    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
         return self.joined(regions, self.section.reference.to_level_prop)
 
@@ -92,7 +92,7 @@ class Diagnostics(StageTask):
     out_diag_scen_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_prop.zarr")
     out_diag_scen_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_meas.zarr")
 
-    def compute(  # type: ignore[override]
+    def compute(
         self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
@@ -119,7 +119,7 @@ class ConcatenationDiag(StageTask):
     in_regions = upstream(Diagnostics, lambda task: f"out_{task.level}", region=every_region)
     out_whole = kept("diagnostics/{domain}/{sim_id}/{level}+{sim_id}+{domain}.zarr")
 
-    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
         return self.joined(regions, regions[0].attrs.get("cat:processing_level", self.level))
 
@@ -134,7 +134,7 @@ class DiagImprovedEtHeatmap(StageTask):
     out_improved = kept("diagnostics/{region}/{sim_id}+{region}+diag_improved.zarr")
     out_heatmap = kept("diagnostics/{region}/{sim_id}+{region}+diag_heatmap.zarr")
 
-    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         sim_meas, scen_meas = sim_meas.compute(), scen_meas.compute()
         return {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dumped import given
 
 from espo_luigi.config import RunConfig, load
 from espo_luigi.errors import ConfigurationError
@@ -173,14 +174,14 @@ def test_old_names_of_chunks_are_read_and_the_products_time_chunk_is_dropped(sta
 
 def test_old_names_of_the_adjustment_become_the_current_ones(stage_2024: RunConfig) -> None:
     pr = stage_2024.biasadjust.variables["pr"]
-    assert pr.training_args == {
+    assert given(pr.training_args) == {
         "period": ["1991", "2020"],
         "method": "DetrendedQuantileMapping",
         "group": {"group": "time.dayofyear", "window": 31},
         "adapt_freq": {"thresh": "1 mm d-1"},
         "xclim_train_args": {"kind": "*", "nquantiles": 50},
     }
-    assert pr.adjusting_args == {
+    assert given(pr.adjusting_args) == {
         "periods": ["1950", "2100"],
         "xclim_adjust_args": {"interp": "nearest"},
         "bias_adjust_institution": "Ouranos",
@@ -239,7 +240,7 @@ def test_old_and_current_names_mean_the_same(load_with: Any, write: Any, small: 
 
 def test_an_old_name_in_a_later_file_overrides_the_current_name_in_an_earlier_one(load_with: Any) -> None:
     change = "biasadjust: {variables: {tasmax: {training_args: {xsdba_train_args: {nquantiles: 20}}}}}"
-    training = load_with(change).biasadjust.variables["tasmax"].training_args
+    training = given(load_with(change).biasadjust.variables["tasmax"].training_args)
     assert training["xclim_train_args"] == {"kind": "+", "nquantiles": 20}
 
 

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.fields import Arguments, NothingIsEmpty, Switch, single_or_mapping
 from espo_luigi.config.quantities import Threshold
-from espo_luigi.config.signatures import Described, Parameters, method, section
+from espo_luigi.config.signatures import Described, Parameters, definitions, method, section
 from espo_luigi.science.choices import METHODS
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
@@ -107,23 +107,24 @@ class _OneWay(Arguments):
 
 
 def _ways() -> Iterator[tuple[str, Any]]:
+    classes = definitions("xsdba.detrending")
     for name, description in _WAYS.items():
-        optional = {key: False for key in method("xsdba.detrending", name, "__init__") if key != "self"}
+        optional = {key: False for key in method(classes, name, "__init__") if key != "self"}
         way = section(name, optional, _ROLLING if name == "RollingMeanDetrend" else _DETRENDING)
         yield name, (Annotated[way, NothingIsEmpty], Field(default_factory=way, description=description))
 
 
-def _of_the_method(name: str, wanted: str) -> Parameters:
-    """The arguments of a method's train or adjust that a configuration may give."""
-    found = method("xsdba.adjustment", name, wanted)
-    data = {"cls", "self", "ref", "hist", "sim", "group"}
-    return {key: needed for key, needed in found.items() if key not in data} | {"skip_input_checks": False}
+def _accepted() -> Iterator[tuple[str, tuple[Parameters, Parameters]]]:
+    """Yield each method with the arguments of its train and of its adjust that a configuration may give."""
+    classes, data = definitions("xsdba.adjustment"), {"cls", "self", "ref", "hist", "sim", "group"}
+    for name in METHODS:
+        found = (method(classes, name, wanted) | {"skip_input_checks": False} for wanted in ("_train", "_adjust"))
+        train, adjust = ({key: needed for key, needed in one.items() if key not in data} for one in found)
+        yield name, (train, adjust)
 
 
-# By method, the arguments of its train and of its adjust in xsdba.
-ACCEPTED = {name: (_of_the_method(name, "_train"), _of_the_method(name, "_adjust")) for name in METHODS}
-
-_TAKEN_BY_SOME = tuple({key: False for one in taken for key in one} for taken in zip(*ACCEPTED.values(), strict=True))
+ACCEPTED = dict(_accepted())
+_TRAIN, _ADJUST = ({key: False for one in taken for key in one} for taken in zip(*ACCEPTED.values(), strict=True))
 
 if TYPE_CHECKING:  # mypy does not read xsdba's signatures
     TrainArguments = Arguments
@@ -140,8 +141,8 @@ else:
         "rank_window": (bool, "whether values are ranked within the window"),
         "skip_input_checks": (bool, "whether xsdba checks no units"),
     }
-    TrainArguments = section("TrainArguments", _TAKEN_BY_SOME[0], _TRAINING)
-    AdjustArguments = section("AdjustArguments", _TAKEN_BY_SOME[1], _ADJUSTING)
+    TrainArguments = section("TrainArguments", _TRAIN, _TRAINING)
+    AdjustArguments = section("AdjustArguments", _ADJUST, _ADJUSTING)
 
 
 def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterator[InitErrorDetails]:

@@ -104,8 +104,3 @@ class Diagnostics(Section):
     def steps(self) -> dict[str, DiagStep]:
         """The steps sim and scen."""
         return {"sim": self.sim, "scen": self.scen}
-
-    @property
-    def reference_properties(self) -> dict[str, Any]:
-        """The definitions of the reference's properties, as parsed from YAML."""
-        return self.reference.properties

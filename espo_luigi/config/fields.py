@@ -38,7 +38,7 @@ class Arguments(Section):
     """Keyword arguments of a function: those that are not given, or have no value, are left to its own defaults."""
 
     @model_serializer(mode="wrap")
-    def _given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         given = {
             field.alias or name for name, field in self.__pydantic_fields__.items() if name in self.model_fields_set
         }

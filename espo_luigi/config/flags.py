@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, create_model
 from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty
 from espo_luigi.config.messages import nearest
 from espo_luigi.config.quantities import Frequency, Threshold
-from espo_luigi.config.signatures import Described, decorated, parameters, section
+from espo_luigi.config.signatures import Described, decorated, definitions, parameters, section
 from espo_luigi.science.choices import MissingMethod
 
 _FLAGS = {
@@ -38,7 +38,7 @@ _ARGUMENTS: Described = {
 
 
 def _flags() -> Iterator[tuple[str, Any]]:
-    found = decorated("xclim.core.dataflags", "register_methods")
+    found = decorated(definitions("xclim.core.dataflags"), "register_methods")
     for name in [*_FLAGS, *(found.keys() - _FLAGS.keys())]:
         # What is before the star is data.
         keys = {one.arg for one in found[name].args.kwonlyargs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +12,14 @@ from pydantic import Field, create_model
 
 from espo_luigi.config.fields import Arguments
 
+Definitions = Mapping[str, ast.ClassDef | ast.FunctionDef]
 # A parameter's name, and whether it has to be given.
-Parameters = Mapping[str, bool]
+Parameters = dict[str, bool]
 # What a signature lacks: a key's type and what it is.
 Described = Mapping[str, tuple[Any, str]]
 
 
-@functools.cache
-def definitions(module: str) -> Mapping[str, ast.ClassDef | ast.FunctionDef]:
+def definitions(module: str) -> Definitions:
     """Return the classes and functions of a module of an installed package, by name."""
     package, *inner = module.split(".")
     spec = find_spec(package)
@@ -37,22 +36,19 @@ def parameters(function: ast.FunctionDef) -> Parameters:
     return named | {one.arg: default is None for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
 
 
-def method(module: str, name: str, wanted: str) -> Parameters:
+def method(among: Definitions, name: str, wanted: str) -> Parameters:
     """Return the parameters of a class's method, its own or that of the first of its bases that has one."""
-    found = definitions(module)[name]
+    found = among[name]
     assert isinstance(found, ast.ClassDef)
     own = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == wanted]
     base = next(one.id for one in found.bases if isinstance(one, ast.Name))
-    return parameters(own[0]) if own else method(module, base, wanted)
+    return parameters(own[0]) if own else method(among, base, wanted)
 
 
-def decorated(module: str, decorator: str) -> Mapping[str, ast.FunctionDef]:
-    """Return the functions of a module that a call of `decorator` decorates, by name."""
-    return {
-        name: one
-        for name, one in definitions(module).items()
-        if isinstance(one, ast.FunctionDef) and any(_is_call(mark, decorator) for mark in one.decorator_list)
-    }
+def decorated(among: Definitions, decorator: str) -> dict[str, ast.FunctionDef]:
+    """Return the functions that a call of `decorator` decorates, by name."""
+    functions = [one for one in among.values() if isinstance(one, ast.FunctionDef)]
+    return {one.name: one for one in functions if any(_is_call(mark, decorator) for mark in one.decorator_list)}
 
 
 def _is_call(mark: ast.expr, decorator: str) -> bool:

@@ -161,5 +161,5 @@ diagnostics:
 """
     )
     config = load([FOLDER / "config.yml", FOLDER / "paths.yml", more])
-    assert set(config.diagnostics.reference_properties["indicators"]) == {"mean-tasmax", "mean-tasmin", "mean-pr"}
+    assert set(config.diagnostics.reference.properties["indicators"]) == {"mean-tasmax", "mean-tasmin", "mean-pr"}
     assert config.diagnostics.steps["sim"].unstack is True

@@ -202,7 +202,7 @@ def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_proper
     assert diagnostics.steps["scen"].unstack is False
     assert diagnostics.steps["sim"].to_level_prop == "diag-sim-prop"
     assert diagnostics.steps["scen"].to_level_meas == "diag-scen-meas"
-    assert list(diagnostics.reference_properties["indicators"]) == ["mean-pr"]
+    assert list(diagnostics.reference.properties["indicators"]) == ["mean-pr"]
     assert diagnostics.reference.to_level_prop == "diag-ref-prop"
     assert diagnostics.reference.unstack is True
 

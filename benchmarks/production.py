@@ -243,7 +243,7 @@ def properties(config: Any, final: Path) -> float:
     }
     spent = 0.0
     for step, path in stores.items():
-        settings = config.off_diag.steps[step]
+        settings = config.off_diag.steps[step].properties_and_measures
         ds = open_store(path, cut=False).sel(time=slice(*settings.period))
         local = diagnostics.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
         local = local.load()

@@ -170,7 +170,10 @@ def test_the_demo_s_method_is_production_s(run_config: RunConfig, monkeypatch: p
         monkeypatch.setenv(name, "/tmp")
     production = config.load([CONFIG / "espo-g6" / "config.yml", CONFIG / "espo-g6" / "paths.yml"])
     assert run_config.health_checks == production.health_checks
-    assert run_config.off_diag.steps["sim"].properties == production.off_diag.steps["sim"].properties
+    assert (
+        run_config.off_diag.steps["sim"].properties_and_measures.properties
+        == production.off_diag.steps["sim"].properties_and_measures.properties
+    )
     for name, variable in production.biasadjust.variables.items():
         ours = run_config.biasadjust.variables[name]
         assert ours.training_args == variable.training_args

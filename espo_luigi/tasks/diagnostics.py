@@ -58,7 +58,7 @@ class DomainTask(EspoTask):
     def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
-        period = dataset.sel(time=slice(*settings.period))
+        period = dataset.sel(time=slice(*settings.properties_and_measures.period))
         found = properties_of(self._local(period, grid if settings.unstack else None), settings)
         return rechunk(found, self.context.config.custom.final_chunks)
 
@@ -73,14 +73,17 @@ class DomainTask(EspoTask):
 
 
 def properties_of(dataset: xr.Dataset, step: DiagStep) -> xr.Dataset:
-    """Return the properties of a step's dataset, over its period."""
-    return diagnostics.properties(dataset, definitions=step.properties, period=step.period, to_level=step.to_level_prop)
+    """Return the properties of a step's dataset, over the step's period."""
+    asked = step.properties_and_measures
+    return diagnostics.properties(
+        dataset, definitions=asked.properties, period=asked.period, to_level=asked.to_level_prop
+    )
 
 
 def with_measures(properties: xr.Dataset, reference: xr.Dataset, step: DiagStep) -> dict[str, xr.Dataset]:
     """Return a step's properties and their distance from the reference's, both computed: a few maps."""
-    found = properties.compute()
-    return {"prop": found, "meas": diagnostics.measures(found, reference.compute(), to_level=step.to_level_meas)}
+    found, to_level = properties.compute(), step.properties_and_measures.to_level_meas
+    return {"prop": found, "meas": diagnostics.measures(found, reference.compute(), to_level=to_level)}
 
 
 def blocks(part: xr.Dataset) -> dict[str, int]:

@@ -70,7 +70,7 @@ class ConcatDiagRefProp(StageTask):
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
-        return self.joined(regions, self.section.reference.to_level_prop)
+        return self.joined(regions, self.section.reference.properties_and_measures.to_level_prop)
 
 
 class Diagnostics(StageTask):
@@ -92,7 +92,7 @@ class Diagnostics(StageTask):
         self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
-        simulation = regchunked.sel(time=slice(*self.section.sim.period))
+        simulation = regchunked.sel(time=slice(*self.section.sim.properties_and_measures.period))
         if stack.STACKED_DIM in simulation.dims:
             simulation = stack.unstack_fill_nan(simulation, grid, blocks(grid))
         else:

@@ -137,7 +137,9 @@ def test_four_domains_are_diagnosed_by_21_properties(espo_g6: RunConfig) -> None
     assert off_diag.steps["sim"].domain["Ute"] == "south"
     assert set(off_diag.steps["scen"].domain.values()) == {"NAM"}
     assert [step.unstack for step in off_diag.steps.values()] == [True, True, False]
-    assert [set(step.properties["indicators"]) for step in off_diag.steps.values()] == [PROPERTIES] * 3
+    assert [set(step.properties_and_measures.properties["indicators"]) for step in off_diag.steps.values()] == [
+        PROPERTIES
+    ] * 3
 
 
 def test_every_property_is_built_by_xclim(espo_g6: RunConfig, tmp_path: Path) -> None:
@@ -161,5 +163,10 @@ diagnostics:
 """
     )
     config = load([FOLDER / "config.yml", FOLDER / "paths.yml", more])
-    assert set(config.diagnostics.reference.properties["indicators"]) == {"mean-tasmax", "mean-tasmin", "mean-pr"}
+    properties = config.diagnostics.reference.properties_and_measures.properties
+    assert set(properties["indicators"]) == {
+        "mean-tasmax",
+        "mean-tasmin",
+        "mean-pr",
+    }
     assert config.diagnostics.steps["sim"].unstack is True

@@ -311,7 +311,7 @@ def test_a_properties_file_is_found_from_the_working_folder_or_the_configuration
     monkeypatch.chdir(tmp_path / "work")
     (tmp_path / place / "some.yml").write_text(yaml.safe_dump(PROPERTIES))
     config = load_with(f"off-diag: {{steps: {{ref: {{properties_and_measures: {{properties: {name}}}}}}}}}")
-    definitions = config.off_diag.steps["ref"].properties
+    definitions = config.off_diag.steps["ref"].properties_and_measures.properties
     assert definitions == {"indicators": {"mean_pr": {"base": "xsdba.properties.mean", "input": {"da": "pr"}}}}
     assert type(definitions["indicators"]) is dict
 
@@ -328,7 +328,7 @@ def test_a_properties_file_named_from_the_projects_folder_is_found_from_elsewher
     )
     monkeypatch.chdir(tmp_path)
     config = load([folder / "config.yml", folder / "more.yml"])
-    assert list(config.off_diag.steps["ref"].properties["indicators"]) == ["mean_pr"]
+    assert list(config.off_diag.steps["ref"].properties_and_measures.properties["indicators"]) == ["mean_pr"]
 
 
 def test_unknown_sections_are_warned_about_with_the_nearest_name(

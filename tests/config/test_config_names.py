@@ -200,15 +200,15 @@ def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_proper
     assert list(diagnostics.steps) == ["sim", "scen"]
     assert diagnostics.steps["sim"].unstack is True
     assert diagnostics.steps["scen"].unstack is False
-    assert diagnostics.steps["sim"].to_level_prop == "diag-sim-prop"
-    assert diagnostics.steps["scen"].to_level_meas == "diag-scen-meas"
-    assert list(diagnostics.reference.properties["indicators"]) == ["mean-pr"]
-    assert diagnostics.reference.to_level_prop == "diag-ref-prop"
+    assert diagnostics.steps["sim"].properties_and_measures.to_level_prop == "diag-sim-prop"
+    assert diagnostics.steps["scen"].properties_and_measures.to_level_meas == "diag-scen-meas"
+    assert list(diagnostics.reference.properties_and_measures.properties["indicators"]) == ["mean-pr"]
+    assert diagnostics.reference.properties_and_measures.to_level_prop == "diag-ref-prop"
     assert diagnostics.reference.unstack is True
 
 
 def test_steps_of_small_domains_have_properties_and_levels(stage_2024: RunConfig) -> None:
-    scen = stage_2024.off_diag.steps["scen"]
+    scen = stage_2024.off_diag.steps["scen"].properties_and_measures
     assert scen.properties["indicators"]["q95_pr"]["base"] == "xsdba.properties.quantile"
     assert (scen.to_level_prop, scen.to_level_meas) == ("off-diag-scen-prop", "off-diag-scen-meas")
     assert scen.period == ("1991", "2020")

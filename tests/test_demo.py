@@ -192,8 +192,7 @@ def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
 def test_the_configured_searches_find_the_reference_and_both_simulations(raw: Path, run_config: RunConfig) -> None:
     def found(section: str) -> set[str]:
         search = getattr(run_config.extraction, section).search_data_catalogs
-        names = {"data_catalogs", "coverage_kwargs", "id_columns", "conversion_yaml"}
-        arguments = {key: value for key, value in dict(search).items() if key not in names and value is not None}
+        arguments = search.model_dump(exclude={"data_catalogs"}, exclude_none=True)
         json = raw / ("reconstruction.json" if section == "reference" else "simulation.json")
         return set(Catalog.from_files([json]).search(**arguments))
 

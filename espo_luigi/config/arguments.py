@@ -123,6 +123,7 @@ def _accepted() -> Iterator[tuple[str, tuple[Parameters, Parameters]]]:
         yield name, (train, adjust)
 
 
+# By method, the arguments of its train and of its adjust.
 ACCEPTED = dict(_accepted())
 _TRAIN, _ADJUST = ({key: False for one in taken for key in one} for taken in zip(*ACCEPTED.values(), strict=True))
 

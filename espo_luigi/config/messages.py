@@ -61,8 +61,7 @@ def _problem(one: dict[str, Any], at: _Place) -> str:
         allowed = _keys(at.holder)
         return f"unknown key{nearest(at.path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
     got, context = f"got {_shown(one['input'])}", one.get("ctx", {})
-    if one["type"] == "literal_error":
-        choices = _choices(at.type)
+    if one["type"] == "literal_error" and (choices := _choices(at.type)):
         *others, last = map(repr, choices)
         expected = f"{', '.join(others)} or {last}" if others else last
         hint = nearest(str(one["input"]), map(str, choices))

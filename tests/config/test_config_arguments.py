@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from dumped import given
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from espo_luigi.config import arguments, flags, load, quantities
 from espo_luigi.config.fields import Section
 from espo_luigi.config.searching import RegridderKwargs
+from espo_luigi.config.signatures import section
 from espo_luigi.errors import ConfigurationError
 
 TRAINING = "biasadjust.variables.tasmax.training_args"
@@ -214,6 +215,14 @@ def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
         assert set(adjust) == parameters(method._adjust) | {"skip_input_checks"}
     known = [set().union(*one) for one in zip(*arguments.ACCEPTED.values(), strict=True)]
     assert known == [set(arguments.TrainArguments.model_fields), set(arguments.AdjustArguments.model_fields)]
+
+
+def test_an_argument_that_only_the_library_knows_is_taken_as_it_is() -> None:
+    newer = section("Newer", {"newer": False, "kind": True}, {"kind": (Literal["+", "*"], "the kind of factors")})
+    assert list(newer.model_fields) == ["kind", "newer"]
+    assert newer(kind="+", newer=[1]).model_dump() == {"kind": "+", "newer": [1]}
+    with pytest.raises(ValidationError, match="Field required"):
+        newer(newer=1)
 
 
 def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None:

@@ -167,6 +167,7 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     from espo_luigi.science import biasadjust
     from espo_luigi.science.regrid import apply_weights
     from espo_luigi.store import open_store
+    from espo_luigi.tasks.adjustment import MAKERS
 
     config = load([folder / "config.yml", folder / "paths.yml"])
     final = folder / "final"
@@ -179,10 +180,11 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
         block = {"loc": slice(first, first + cells)}
         for name, variable in config.biasadjust.variables.items():
             ours, theirs = in_memory(reference[name].isel(block)), in_memory(regridded[name].isel(block))
-            trained = biasadjust.train(ours, theirs, **variable.training_args, seed="x")
+            trained = biasadjust.train(ours, theirs, **variable.training_args.model_dump(exclude_none=True), seed="x")
             training, spent = cpu_seconds(trained.compute)
             seconds["train"] += spent
-            adjusted = biasadjust.adjust(theirs, training, **variable.adjusting_args, seed="x")
+            adjusting = variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
+            adjusted = biasadjust.adjust(theirs, training, **adjusting, seed="x")
             seconds["adjust"] += cpu_seconds(adjusted.compute)[1]
             del adjusted, trained
         source = np.random.default_rng(1).random((regridded.sizes["time"], 1, weights.shape[1]), np.float32)
@@ -200,11 +202,13 @@ def in_memory(data: xr.DataArray) -> xr.DataArray:
 def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
     """Load the kernels' machine code, and take the dates apart once."""
     from espo_luigi.science import biasadjust
+    from espo_luigi.tasks.adjustment import MAKERS
 
     for name, variable in config.biasadjust.variables.items():
         ours, theirs = reference[name].isel(loc=slice(2)).load(), regridded[name].isel(loc=slice(2)).load()
-        training = biasadjust.train(ours, theirs, **variable.training_args, seed="x")
-        biasadjust.adjust(theirs, training, **variable.adjusting_args, seed="x")
+        training = biasadjust.train(ours, theirs, **variable.training_args.model_dump(exclude_none=True), seed="x")
+        adjusting = variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
+        biasadjust.adjust(theirs, training, **adjusting, seed="x")
 
 
 def example_weights(cells: int) -> Any:
@@ -239,7 +243,7 @@ def properties(config: Any, final: Path) -> float:
     }
     spent = 0.0
     for step, path in stores.items():
-        settings = config.off_diag.steps[step]
+        settings = config.off_diag.steps[step].properties_and_measures
         ds = open_store(path, cut=False).sel(time=slice(*settings.period))
         local = diagnostics.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
         local = local.load()

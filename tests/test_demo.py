@@ -170,11 +170,14 @@ def test_the_demo_s_method_is_production_s(run_config: RunConfig, monkeypatch: p
         monkeypatch.setenv(name, "/tmp")
     production = config.load([CONFIG / "espo-g6" / "config.yml", CONFIG / "espo-g6" / "paths.yml"])
     assert run_config.health_checks == production.health_checks
-    assert run_config.off_diag.steps["sim"].properties == production.off_diag.steps["sim"].properties
+    assert (
+        run_config.off_diag.steps["sim"].properties_and_measures.properties
+        == production.off_diag.steps["sim"].properties_and_measures.properties
+    )
     for name, variable in production.biasadjust.variables.items():
         ours = run_config.biasadjust.variables[name]
-        assert ours.training == variable.training
-        assert ours.adjusting.xclim_adjust_args == variable.adjusting.xclim_adjust_args
+        assert ours.training_args == variable.training_args
+        assert ours.adjusting_args.xclim_adjust_args == variable.adjusting_args.xclim_adjust_args
 
 
 def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
@@ -189,8 +192,7 @@ def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
 def test_the_configured_searches_find_the_reference_and_both_simulations(raw: Path, run_config: RunConfig) -> None:
     def found(section: str) -> set[str]:
         search = getattr(run_config.extraction, section).search_data_catalogs
-        names = {"data_catalogs", "coverage_kwargs", "id_columns", "conversion_yaml"}
-        arguments = {key: value for key, value in dict(search).items() if key not in names and value is not None}
+        arguments = search.model_dump(exclude={"data_catalogs"}, exclude_none=True)
         json = raw / ("reconstruction.json" if section == "reference" else "simulation.json")
         return set(Catalog.from_files([json]).search(**arguments))
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from espo_luigi.catalog.read import Asset, parse_date
 from espo_luigi.errors import CatalogError
+from espo_luigi.science.choices import each_period
 
 MINIMUM_COVERAGE = 0.99
 """The fraction of a period's hours that files must cover."""
@@ -24,8 +25,7 @@ def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple
     """
     if not periods:
         return ()
-    several = [periods] if isinstance(periods[0], str | int) else periods
-    pairs = [tuple(str(bound) for bound in period) for period in several]
+    pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)]
     proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
     if len(proper) < len(pairs) or any(bounds(pair)[0] >= bounds(pair)[1] for pair in proper):
         raise CatalogError(f"periods {periods!r}: expected [start, end] with start before end, or a list of such.")

@@ -1,4 +1,7 @@
-"""Searching catalogues for datasets that have all wanted variables over the wanted periods."""
+"""Searching catalogues for datasets that have all wanted variables over the wanted periods.
+
+The search is our own: intake-esm's neither joins historical runs nor looks at the years that files cover.
+"""
 
 from __future__ import annotations
 

@@ -7,41 +7,29 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from espo_luigi.config.arguments import (
-    AdaptFreqArgs,
-    AdjustArgs,
-    AlignOn,
+    AdaptFreq,
+    AdjustArguments,
     Group,
-    JitterUnderArgs,
-    Method,
-    TrainArgs,
+    JitterUnder,
+    TrainArguments,
     foreign_arguments,
 )
 from espo_luigi.config.fields import (
     Free,
-    Frozen,
-    FrozenDict,
     Ignored,
+    Named,
     Names,
+    NothingIsEmpty,
     Period,
     Periods,
     Refused,
     Section,
     Unused,
 )
-from espo_luigi.config.flags import CfChecksByVariable, FlagsArgs, FlagsByVariable, Missing
+from espo_luigi.config.flags import CfChecksByVariable, FlagsArguments, FlagsByVariable, Missing
 from espo_luigi.config.quantities import Frequency, Unit
 from espo_luigi.config.regions import Calendar
-
-
-def _given(section: Section) -> dict[str, Any]:
-    """The keys of a section that have a value and an effect, periods as lists as in YAML."""
-    fields = type(section).model_fields.items()
-    values = {key: getattr(section, key) for key, field in fields if not field.exclude}
-    return FrozenDict({key: _listed(value) for key, value in values.items() if value is not None})
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(inner) for inner in value] if isinstance(value, tuple) else value
+from espo_luigi.science.choices import AlignOn, Check, Method
 
 
 class TrainingArgs(Section):
@@ -50,12 +38,14 @@ class TrainingArgs(Section):
     period: Period = Field(description="first and last year of the training; custom.ref_period by default")
     method: Method = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
     group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
-    jitter_under: JitterUnderArgs | None = Field(default=None, description="{thresh}: noise replaces values under it")
-    adapt_freq: AdaptFreqArgs | None = Field(
+    jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
+    adapt_freq: AdaptFreq | None = Field(
         default=None, description="{thresh}: dry days of the calibration data are adapted"
     )
     align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    xclim_train_args: TrainArgs = Field(default={}, description="further arguments of the method's train")
+    xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
+        default_factory=TrainArguments, description="further arguments of the method's train"
+    )
     jitter_over: Refused = None
     additive_space: Refused = None
 
@@ -64,7 +54,9 @@ class AdjustingArgs(Section):
     """Keyword arguments of the adjustment."""
 
     periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
-    xclim_adjust_args: AdjustArgs = Field(default={}, description="further arguments of the method's adjust")
+    xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
+        default_factory=AdjustArguments, description="further arguments of the method's adjust"
+    )
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
     align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
@@ -76,48 +68,37 @@ class AdjustingArgs(Section):
 class VariableAdjustment(Section):
     """How one variable is adjusted."""
 
-    training: TrainingArgs = Field(alias="training_args", description="how the variable is trained")
-    adjusting: AdjustingArgs = Field(alias="adjusting_args", description="how the variable is adjusted")
+    training_args: TrainingArgs = Field(description="how the variable is trained")
+    adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
     engine: Literal["auto", "xsdba"] = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )
 
     @model_validator(mode="after")
     def _arguments_of_the_method(self) -> VariableAdjustment:
-        training, adjusting = self.training, self.adjusting
+        training, adjusting = self.training_args, self.adjusting_args
         errors = foreign_arguments(training.method, training.xclim_train_args, adjusting.xclim_adjust_args)
         if listed := list(errors):
             raise ValidationError.from_exception_data(type(self).__name__, listed)
         return self
 
-    @property
-    def training_args(self) -> dict[str, Any]:
-        """Keyword arguments of the training, those that are given."""
-        return _given(self.training)
-
-    @property
-    def adjusting_args(self) -> dict[str, Any]:
-        """Keyword arguments of the adjustment, those that are given."""
-        return _given(self.adjusting)
-
 
 class BiasAdjust(Section):
     """Section `biasadjust`."""
 
-    variables: Annotated[dict[str, VariableAdjustment], Field(min_length=1), Frozen] = Field(
+    variables: Annotated[Named[VariableAdjustment], Field(min_length=1)] = Field(
         description="the variables that are adjusted"
     )
-
-
-Attributes = Annotated[dict[str, Free], BeforeValidator(lambda value: {} if value is None else value), Frozen]
 
 
 class XscenCleanUp(Section):
     """What is done to the adjusted variables."""
 
-    round_var: Annotated[dict[str, int], Frozen] = Field(default={}, description="decimals that are kept, by variable")
+    round_var: Named[int] = Field(default={}, description="decimals that are kept, by variable")
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
-    add_attrs: Attributes = Field(default={}, description="attributes by variable; `global` for the dataset")
+    add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
+        default={}, description="attributes by variable; `global` for the dataset"
+    )
     maybe_unstack_dict: Ignored = None
     variables_and_units: Refused = None
     convert_calendar_kwargs: Refused = None
@@ -133,38 +114,11 @@ class CleanUp(Section):
     """Section `clean_up`."""
 
     problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
-    xscen_clean_up: XscenCleanUp = Field(default=XscenCleanUp(), description="what is done to the adjusted variables")
+    xscen_clean_up: XscenCleanUp = Field(
+        default_factory=XscenCleanUp, description="what is done to the adjusted variables"
+    )
     search_data_catalogs: Ignored = None
     save: Refused = None
-
-    @property
-    def round_var(self) -> dict[str, int]:
-        """Decimals that are kept, by variable."""
-        return self.xscen_clean_up.round_var
-
-    @property
-    def to_level(self) -> str:
-        """The attribute cat:processing_level of what is cleaned up."""
-        return self.xscen_clean_up.to_level
-
-    @property
-    def add_attrs(self) -> dict[str, dict[str, Any]]:
-        """Attributes by variable, `global` for the dataset's own."""
-        return self.xscen_clean_up.add_attrs
-
-
-Check = Literal[
-    "structure",
-    "calendar",
-    "start_date",
-    "end_date",
-    "variables_and_units",
-    "cfchecks",
-    "freq",
-    "missing",
-    "flags",
-    "land",
-]
 
 
 class Structure(Section):
@@ -188,23 +142,15 @@ class HealthChecks(Section):
     calendar: Literal[Calendar, "default"] | None = Field(default=None, description="the calendar that products have")
     start_date: Date | None = Field(default=None, description="the products begin on this day or before")
     end_date: Date | None = Field(default=None, description="the products end on this day or after")
-    variables_and_units: Annotated[dict[str, Unit], Frozen] | None = Field(
+    variables_and_units: Named[Unit] | None = Field(
         default=None, description="variables that must be there, and their units"
     )
     cfchecks: CfChecksByVariable | None = Field(default=None, description="CF checks by variable")
     freq: Frequency | None = Field(default=None, description="the frequency of the time axis")
     missing: Missing | None = Field(default=None, description="checks of missing values")
     flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
-    flags_kwargs: FlagsArgs | None = Field(default=None, description="further arguments of the data flags")
+    flags_kwargs: FlagsArguments | None = Field(default=None, description="further arguments of the data flags")
     return_flags: bool = Field(default=True, description="store the flags")
     raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
         default=(), description="the checks whose failure stops the run"
     )
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the checks, those that are given."""
-        given = dict(_given(self))
-        if self.structure is not None:
-            given["structure"] = {key: list(getattr(self.structure, key)) for key in self.structure.model_fields_set}
-        return FrozenDict(given)

@@ -6,10 +6,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import FrozenDict, NoEffect, Section
+from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.messages import nearest, no_effect
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
@@ -101,7 +102,7 @@ def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], custom: Cu
             )
         found[domain] = _host(f"{path}.{domain}", step.domain[domain], hosts)
         _check_inside(f"{path}.{domain}", domain, box, hosts[found[domain]])
-    return step.model_copy(update={"domain": FrozenDict(found)})
+    return step.model_copy(update={"domain": MappingProxyType(found)})
 
 
 def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
@@ -162,9 +163,9 @@ def _check_unused(config: RunConfig) -> None:
 def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:
     """Yield the paths of keys that say something in ESPO-G and have no effect here."""
     if isinstance(value, Section):
-        for name, field in type(value).model_fields.items():
-            inner, key = getattr(value, name), f"{path}{field.alias or name}"
-            mark = no_effect(field)
+        for name, inner in value:
+            field = type(value).model_fields[name]
+            key, mark = f"{path}{field.alias or name}", no_effect(field)
             if mark is None:
                 yield from _unused(inner, f"{key}.")
             elif mark is not NoEffect.SILENT and inner:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from espo_luigi.config.fields import Frozen, Ignored, Period, Refused, Section
+from espo_luigi.config.fields import Ignored, Named, Period, Refused, Section
 from espo_luigi.config.regions import Region
 
 
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
+def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
     """Definitions as an ordinary dictionary, as xclim's loader of indicators wants, with xsdba's current names."""
     if not isinstance(value.get("indicators"), dict) or not value["indicators"]:
         raise ValueError("expected a mapping `indicators` that defines each property")
@@ -30,7 +30,7 @@ def _renamed(name: str, definition: Any) -> dict[str, Any]:
 class PropertiesAndMeasures(Section):
     """What is computed in a step."""
 
-    properties: Annotated[dict[str, Any], AfterValidator(_plain)] = Field(
+    properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
         description="the definitions of the properties: a YAML file, or the mapping itself"
     )
     period: Period = Field(description="first and last year; custom.ref_period by default")
@@ -44,31 +44,11 @@ class PropertiesAndMeasures(Section):
 class DiagStep(Section):
     """One dataset that is diagnosed: the reference, the simulation or the scenario."""
 
-    domain: Annotated[dict[str, str], Frozen] = Field(default={}, description="the region that hosts each domain")
+    domain: Named[str] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")
     unstack: bool = Field(default=False, description="whether the dataset is stacked and has to be unstacked")
     input: Ignored = None
     dref_for_measure: Ignored = None
-
-    @property
-    def properties(self) -> dict[str, Any]:
-        """The definitions of the properties, as parsed from YAML."""
-        return self.properties_and_measures.properties
-
-    @property
-    def period(self) -> tuple[str, str]:
-        """First and last year of the properties."""
-        return self.properties_and_measures.period
-
-    @property
-    def to_level_prop(self) -> str:
-        """The attribute cat:processing_level of the properties."""
-        return self.properties_and_measures.to_level_prop
-
-    @property
-    def to_level_meas(self) -> str:
-        """The attribute cat:processing_level of the measures."""
-        return self.properties_and_measures.to_level_meas
 
 
 class Steps(Section):
@@ -82,7 +62,7 @@ class Steps(Section):
 class OffDiag(Section):
     """Section `off-diag`: diagnostics of small domains."""
 
-    domains: Annotated[dict[str, Region], Frozen] = Field(description="the domains that are diagnosed")
+    domains: Named[Region] = Field(description="the domains that are diagnosed")
     each: Steps = Field(alias="steps", description="what is diagnosed: ref, sim and scen")
     correlogram_regions: Ignored = None
 
@@ -104,8 +84,3 @@ class Diagnostics(Section):
     def steps(self) -> dict[str, DiagStep]:
         """The steps sim and scen."""
         return {"sim": self.sim, "scen": self.scen}
-
-    @property
-    def reference_properties(self) -> dict[str, Any]:
-        """The definitions of the reference's properties, as parsed from YAML."""
-        return self.reference.properties

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationInfo,
+    WrapSerializer,
+    model_serializer,
+    model_validator,
+)
+
+from espo_luigi.science.choices import each_period
 
 
 class Section(BaseModel):
@@ -21,28 +34,24 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True)
 
 
-class FrozenDict(dict[Any, Any]):
-    """A dictionary that refuses changes; `copy()`, `copy.deepcopy`, `|` and pickling give an ordinary one."""
+class Arguments(Section):
+    """Keyword arguments of a function: those that are not given, or have no value, are left to its own defaults."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("The configuration is frozen. Change a copy: dict(value) or copy.deepcopy(value).")
-
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return {key: copy.deepcopy(value, memo) for key, value in self.items()}
-
-    def __reduce__(self) -> tuple[type[dict], tuple[dict[str, Any]]]:
-        return dict, (dict(self),)
+    @model_serializer(mode="wrap")
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        given = {
+            field.alias or name for name, field in self.__pydantic_fields__.items() if name in self.model_fields_set
+        }
+        return {key: value for key, value in dump(self).items() if key in given and value is not None}
 
 
-def freeze(value: Any) -> Any:
-    """Return `value` with every mapping in it as a `FrozenDict`."""
-    if isinstance(value, Mapping):
-        return FrozenDict({str(key): freeze(inner) for key, inner in value.items()})
-    if isinstance(value, list | tuple):
-        return type(value)(freeze(inner) for inner in value)
-    return value
+class Switch(Arguments):
+    """Arguments of something that `{}` leaves out, whatever else is required."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _nothing(cls, value: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        return cls.model_construct() if value == {} else validate(value)
 
 
 def _nothing_is_empty(value: Any) -> Any:
@@ -52,29 +61,18 @@ def _nothing_is_empty(value: Any) -> Any:
 NothingIsEmpty = BeforeValidator(_nothing_is_empty)
 
 
-@dataclass(frozen=True)
-class Known:
-    """Annotation of a mapping of arguments: it holds what was given, checked and typed as a `section` would.
+def single_or_mapping(kind: type, single: Any, section: type[Section], expected: str) -> BeforeValidator:
+    """Validate a mapping as `section`, and what is of a `kind` as `single`: without the branches of a union."""
+    adapter = TypeAdapter(single)
 
-    Arguments that were not given stay absent, so that defaults are those of the function that gets the mapping; an
-    argument without a value counts as not given. What is no mapping is validated as `otherwise`, where there is one.
-    """
+    def validated(value: Any) -> Any:
+        if isinstance(value, Mapping | section):
+            return section.model_validate(value)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(expected)
+        return adapter.validate_python(value)
 
-    section: type[Section]
-    otherwise: Any = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        inner = handler(source) if self.otherwise is None else handler.generate_schema(self.otherwise)
-        plain = core_schema.plain_serializer_function_ser_schema(copy.deepcopy)
-        return core_schema.no_info_wrap_validator_function(self._checked, inner, serialization=plain)
-
-    def _checked(self, value: Any, validate: Callable[[Any], Any]) -> Any:
-        if self.otherwise is not None and not isinstance(value, Mapping):
-            return validate(value)
-        if self.otherwise is None and (value is None or value == {}):
-            return FrozenDict()
-        given = self.section.model_validate(value)
-        return freeze(given.model_dump(exclude_unset=True, exclude_none=True))
+    return BeforeValidator(validated)
 
 
 class NoEffect(Enum):
@@ -89,8 +87,14 @@ Ignored = Annotated[Any, Field(exclude=True), NoEffect.SILENT]
 Unused = Annotated[Any, Field(exclude=True), NoEffect.WARN]
 Refused = Annotated[Any, Field(exclude=True), NoEffect.REFUSE]
 
-Frozen = AfterValidator(freeze)
-Free = Annotated[dict[str, Any], NothingIsEmpty, Frozen]
+Value = TypeVar("Value")
+# A mapping whose keys are the user's own; nobody changes it.
+Named = Annotated[
+    Mapping[str, Value],
+    AfterValidator(MappingProxyType),
+    WrapSerializer(lambda value, dump: dump(dict(value))),
+]
+Free = Annotated[Named[Any], NothingIsEmpty]
 
 
 def _as_years(value: Any) -> tuple[str, str]:
@@ -106,15 +110,14 @@ def _as_years(value: Any) -> tuple[str, str]:
 
 def _as_period(value: Any) -> Any:
     """One period, also when written as a list of one period."""
-    nested = isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], list | tuple)
-    return _as_years(value[0] if nested else value)
+    periods = each_period(value)
+    return _as_years(periods[0] if len(periods) == 1 else value)
 
 
 def _as_periods(value: Any) -> Any:
     """One period as a pair of years; several as a tuple of pairs."""
-    if not isinstance(value, list | tuple) or len(value) < 2 or not isinstance(value[0], list | tuple):
-        return _as_period(value)
-    return tuple(_as_years(period) for period in value)
+    periods = tuple(_as_years(period) for period in each_period(value))
+    return periods if len(periods) > 1 else periods[0]
 
 
 Period = Annotated[tuple[str, str], BeforeValidator(_as_period)]
@@ -158,7 +161,7 @@ def _as_chunk(value: Any) -> int:
 
 
 Chunk = Annotated[int, BeforeValidator(_as_chunk)]
-Chunks = Annotated[dict[str, Chunk], NothingIsEmpty, Frozen]
+Chunks = Annotated[Named[Chunk], NothingIsEmpty]
 
 
 def expand(text: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from espo_luigi.config.fields import Known, NoEffect, Section
+from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 
@@ -32,10 +34,10 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
-    path, holder, field = _locate(model, one["loc"])
-    own = _own(path, written, places)
+    at = _locate(model, one["loc"])
+    own = _own(at.path, written, places)
     place = _place(own, places)
-    return f"`{'.'.join(own)}`{f' ({place})' if place else ''}: {_problem(one, path, holder, field)}"
+    return f"`{'.'.join(own)}`{f' ({place})' if place else ''}: {_problem(one, at)}"
 
 
 def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyPath:
@@ -45,28 +47,49 @@ def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyP
 
 def _is_written(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> bool:
     """Whether some file holds the key; a key that has its value by default does not deserve a line of its own."""
-    path, _, _ = _locate(model, one["loc"])
+    path = _locate(model, one["loc"]).path
     without_index = path[:-1] if path and path[-1].isdigit() else path
     return _own(without_index, written, places) in places
 
 
-def _problem(one: dict[str, Any], path: KeyPath, holder: type[BaseModel], field: FieldInfo | None) -> str:
+def _problem(one: dict[str, Any], at: _Place) -> str:
+    field = at.field
     purpose = f" It is {field.description}." if field and field.description else ""
     if one["type"] == "missing":
         return f"this key is missing.{purpose}"
     if one["type"] == "extra_forbidden":
-        allowed = _keys(holder)
-        return f"unknown key{nearest(path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
-    got = f"got {_shown(one['input'])}"
-    if one["type"] == "literal_error":
-        expected = one["ctx"]["expected"]
-        allowed = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
-        hint = nearest(str(one["input"]), allowed)
+        allowed = _keys(at.holder)
+        return f"unknown key{nearest(at.path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
+    got, context = f"got {_shown(one['input'])}", one.get("ctx", {})
+    if one["type"] == "literal_error" and (choices := _choices(at.type)):
+        *others, last = map(repr, choices)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        hint = nearest(str(one["input"]), map(str, choices))
         return f"{_sentence(f'{got}, expected {expected}{hint}')}{purpose}"
     if one["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return f"{got}, expected a mapping (`key: value`).{purpose}"
-    reason = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    known = _EXPECTED.get(one["type"])
+    reason = f"expected {known.format(**context)}" if known else str(context.get("error", one["msg"]))
     return f"{_sentence(f'{got}: {reason}')}{purpose}"
+
+
+# By pydantic's type of error, what was expected; our own validators say it themselves.
+_EXPECTED = {
+    "bool_type": "a valid boolean, true or false",
+    "bool_parsing": "a valid boolean, true or false",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": "{min_length} or more of them",
+    "greater_than": "greater than {gt:g}",
+    "greater_than_equal": "greater than or equal to {ge:g}",
+    "less_than_equal": "less than or equal to {le:g}",
+}
 
 
 def _sentence(text: str) -> str:
@@ -100,59 +123,46 @@ def no_effect(field: FieldInfo) -> NoEffect | None:
     return next((mark for mark in field.metadata if isinstance(mark, NoEffect)), None)
 
 
-def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[KeyPath, type[BaseModel], FieldInfo | None]:
-    """Follow pydantic's location through the models: the key's path, the section that holds it, and its field.
+@dataclass(frozen=True)
+class _Place:
+    """Where pydantic's location leads: the key's path, the section that holds it, its field, and its type."""
 
-    Locations also hold names of the branches of a union and of validators, which are not keys.
-    """
-    path: list[str] = []
-    holder, field = model, None
-    # The section that the next step is a key of; where that is a mapping's own key, the section one step further.
-    section: type[BaseModel] | None = model
-    further: type[BaseModel] | None = None
-    for key in map(str, loc):
-        if section is None and _is_internal(key):
-            continue
-        path.append(key)
-        if section is None:
-            section, further = further, None
-            continue
-        holder, field = section, _field(section, key)
-        further = _section_in(_annotation(field)) if field else None
-        section = further if field and _is_section(_annotation(field)) else None
-    return tuple(path), holder, field
+    path: KeyPath
+    holder: type[BaseModel]
+    field: FieldInfo | None
+    type: Any
 
 
-def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
-    return next((field for name, field in model.model_fields.items() if key == (field.alias or name)), None)
+def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> _Place:
+    """Follow pydantic's location through the types: sections, mappings with the user's own keys, and lists."""
+    place = _Place((), model, None, model)
+    for key in loc:
+        path, kind = (*place.path, str(key)), _kind(place.type)
+        if _is_model(kind):
+            field = next((one for name, one in kind.model_fields.items() if key == (one.alias or name)), None)
+            place = _Place(path, kind, field, field.annotation if field else None)
+        else:
+            inner = [one for one in get_args(kind) if one is not Ellipsis]
+            place = replace(place, path=path, type=inner[-1] if inner else None)
+    return place
 
 
-def _is_internal(key: str) -> bool:
-    """Whether a step of a location names a branch or a validator, such as ``dict[str,any]`` or ``[key]``."""
-    return key == "[key]" or key.endswith("]") or "(" in key or key in {"str", "int", "bool", "nullable"}
+def _kind(annotation: Any) -> Any:
+    """The section in a type, or the mapping or list: what a location leads into."""
+    if get_origin(annotation) is Annotated:
+        return _kind(annotation.__origin__)
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    options = [_kind(one) for one in get_args(annotation)]
+    return next((one for one in options if _is_model(one)), options[0])
 
 
-def _annotation(field: FieldInfo) -> Any:
-    """The type of a field, or of the mapping's arguments that stand in its place."""
-    return next((mark.section for mark in field.metadata if isinstance(mark, Known)), field.annotation)
-
-
-def _is_section(annotation: Any) -> bool:
-    """Whether the keys below are a section's, rather than a mapping's own."""
-    if hasattr(annotation, "__metadata__"):
-        return any(isinstance(mark, Known) for mark in annotation.__metadata__) or _is_section(annotation.__origin__)
-    options = [one for one in get_args(annotation) if one is not type(None)]
-    return _is_section(options[0]) if len(options) == 1 else _is_model(annotation)
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of the literals in a type."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(choice for one in get_args(annotation) for choice in _choices(one))
 
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section somewhere in an annotation such as ``dict[str, Region]`` or ``OffDiag | None``."""
-    if isinstance(annotation, Known):
-        return annotation.section
-    if _is_model(annotation):
-        return annotation
-    return next((found for one in get_args(annotation) if (found := _section_in(one))), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -11,10 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from espo_luigi.config.fields import (
     Chunks,
-    Frozen,
     Ignored,
     Latitudes,
     Longitudes,
+    Named,
     OutputPath,
     Period,
     Section,
@@ -63,7 +64,7 @@ def _folder_of(template: Any) -> str | None:
     return os.path.join(*kept) if kept else None
 
 
-def _checked_names(regions: dict[str, Region]) -> dict[str, Region]:
+def _checked_names(regions: Mapping[str, Region]) -> Mapping[str, Region]:
     for name in regions:
         if "+" in name or "/" in name:
             raise ValueError(
@@ -80,7 +81,7 @@ def _without_time(value: Any) -> Any:
 class Custom(Section):
     """Section `custom`."""
 
-    regions: Annotated[dict[str, Region], Field(min_length=1), AfterValidator(_checked_names), Frozen] = Field(
+    regions: Annotated[Named[Region], Field(min_length=1), AfterValidator(_checked_names)] = Field(
         description="the regions that are computed one by one and concatenated, from south to north"
     )
     amno_region: Region = Field(description="the whole domain: what is extracted, and the name of the final product")

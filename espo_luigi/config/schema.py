@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
-from espo_luigi.config.fields import Free, FrozenDict, Ignored, Section
+from espo_luigi.config.fields import Free, Ignored, Section
 from espo_luigi.config.regions import Custom, Paths
 from espo_luigi.config.searching import ExtractionSection, Regrid
 
@@ -38,16 +38,16 @@ class RunConfig(Section):
     paths: Paths = Field(description="the folders of the run")
     custom: Custom = Field(description="regions, chunks and periods")
     extraction: ExtractionSection = Field(description="what is read: the reference and the simulations")
-    regrid: Regrid = Field(default=Regrid(), description="how simulations come to the reference's points")
+    regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
-    clean_up: CleanUp = Field(default=CleanUp(), description="what is done to the adjusted variables")
-    checks: Annotated[HealthChecks, BeforeValidator(_of_the_products)] = Field(
-        default=HealthChecks(), alias="health_checks", description="the checks of the final products"
+    clean_up: CleanUp = Field(default_factory=CleanUp, description="what is done to the adjusted variables")
+    health_checks: Annotated[HealthChecks, BeforeValidator(_of_the_products)] = Field(
+        default_factory=HealthChecks, description="the checks of the final products"
     )
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
     # How a run is computed and reported never changes a number: neither belongs in the hash.
-    dask: Annotated[Free, AfterValidator(FrozenDict)] = Field(default={}, exclude=True, description="dask's settings")
+    dask: Free = Field(default={}, exclude=True, description="dask's settings")
     logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
     demo: Free | None = Field(default=None, description="the built-in example data")
     project: Ignored = None
@@ -73,11 +73,6 @@ class RunConfig(Section):
         return tuple(name for name, freq in wanted.items() if freq != "fx")
 
     @property
-    def health_checks(self) -> dict[str, Any]:
-        """Keyword arguments of the health checks, those that are given."""
-        return self.checks.arguments
-
-    @property
     def dask_client(self) -> dict[str, Any]:
         """Keyword arguments of the Dask client, without `local_directory`, which is the job's."""
         client = self.dask.get("client") or {}
@@ -96,6 +91,6 @@ class RunConfig(Section):
         and of the grids of the cascade. `dask`, `logging` and keys without effect do not count.
         """
         values = self.model_dump(mode="json", by_alias=True)
-        orders = [list(self.custom.regions), list(self.regrid.intermediate_grids)]
+        orders = [list(self.custom.regions), list(self.regrid.regrid_dataset.intermediate_grids)]
         text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]

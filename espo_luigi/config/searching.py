@@ -4,42 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from espo_luigi.config.fields import (
+    Arguments,
     Chunks,
     Free,
-    Frozen,
     Ignored,
     InputPaths,
-    Known,
+    Named,
+    NothingIsEmpty,
     Periods,
     Refused,
     Section,
+    Switch,
 )
 from espo_luigi.config.quantities import Frequency
 
 
-class RestrictMembers(Section):
+class RestrictMembers(Switch):
     """Which members of a simulation are kept."""
 
     ordered: int = Field(ge=1, description="the number of members that are kept, the first in natural order")
-
-
-RestrictMembersArgs = Annotated[dict[str, Any], Known(RestrictMembers)]
 
 
 class SearchDataCatalogs(Section):
     """What is searched in the catalogues."""
 
     data_catalogs: InputPaths = Field(description="the catalogues (JSON files) that are searched")
-    variables_and_freqs: Annotated[dict[str, Frequency], Field(min_length=1), Frozen] = Field(
+    variables_and_freqs: Annotated[Named[Frequency], Field(min_length=1)] = Field(
         description="the variables that are wanted, each with its frequency"
     )
     allow_resampling: bool = Field(default=False, description="make a frequency from a higher one")
     allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
     match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
-    restrict_members: RestrictMembersArgs | None = Field(
+    restrict_members: RestrictMembers | None = Field(
         default=None, description="which members are kept, such as `ordered: 1`"
     )
     periods: Periods | None = Field(default=None, description="years that must be covered")
@@ -69,8 +68,8 @@ class Extraction(Section):
     """One of the two inputs, the reference or the simulations."""
 
     search_data_catalogs: SearchDataCatalogs = Field(description="what is searched, and in which catalogues")
-    extract_dataset: Annotated[ExtractDataset, BeforeValidator(lambda value: {} if value is None else value)] = Field(
-        default=ExtractDataset(), description="how datasets are opened"
+    extract_dataset: Annotated[ExtractDataset, NothingIsEmpty] = Field(
+        default_factory=ExtractDataset, description="how datasets are opened"
     )
     chunks: Chunks = Field(default={}, description="chunks of what is extracted")
     properties_and_measures: Ignored = None
@@ -112,7 +111,7 @@ class CfGrid2d(Section):
         return self
 
 
-class RegridderKwargs(Section):
+class RegridderKwargs(Arguments):
     """xESMF's arguments that our regridding knows; those that cannot change a number here take any value."""
 
     method: Literal["bilinear"] | None = Field(default=None, description="the interpolation")
@@ -130,28 +129,22 @@ class RegridderKwargs(Section):
     keep_attrs: Any = Field(default=None, description="no influence here")
 
 
-RegridderArgs = Annotated[dict[str, Any], Known(RegridderKwargs)]
-
-
 class IntermediateGrid(Section):
     """A grid that the cascade passes through."""
 
-    grid: CfGrid2d = Field(alias="cf_grid_2d", description="the grid")
-    regridder_kwargs: RegridderArgs = Field(default={}, description="keyword arguments of this stage's regridder")
-
-    @property
-    def cf_grid_2d(self) -> dict[str, float]:
-        """lon0_b, lon1_b, d_lon, lat0_b, lat1_b and d_lat, degrees."""
-        return dict(self.grid)
+    cf_grid_2d: CfGrid2d = Field(description="the grid")
+    regridder_kwargs: Annotated[RegridderKwargs, NothingIsEmpty] = Field(
+        default_factory=RegridderKwargs, description="keyword arguments of this stage's regridder"
+    )
 
 
 class RegridDataset(Section):
     """How data are brought to the reference's points."""
 
-    regridder_kwargs: RegridderArgs = Field(default={}, description="keyword arguments of the last stage's regridder")
-    intermediate_grids: Annotated[dict[str, IntermediateGrid], Frozen] = Field(
-        default={}, description="the grids of the cascade, in order"
+    regridder_kwargs: Annotated[RegridderKwargs, NothingIsEmpty] = Field(
+        default_factory=RegridderKwargs, description="keyword arguments of the last stage's regridder"
     )
+    intermediate_grids: Named[IntermediateGrid] = Field(default={}, description="the grids of the cascade, in order")
     weights_location: Ignored = None
     to_level: Ignored = None
 
@@ -159,16 +152,6 @@ class RegridDataset(Section):
 class Regrid(Section):
     """Section `regrid`."""
 
-    regrid_dataset: RegridDataset = Field(default=RegridDataset(), description="how data are regridded")
+    regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
     target: Ignored = None
     weights_location: Ignored = None
-
-    @property
-    def regridder_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of the last stage, onto the reference's points."""
-        return self.regrid_dataset.regridder_kwargs
-
-    @property
-    def intermediate_grids(self) -> dict[str, IntermediateGrid]:
-        """The grids of the cascade by name, in order."""
-        return self.regrid_dataset.intermediate_grids

@@ -2,7 +2,7 @@
 
 The arguments are the configuration's own dictionaries (`training_args` and `adjusting_args` of a variable). This
 module does what surrounds the numbers: periods, calendars, units, blocks of cells, attributes. The numbers of a block
-come from our kernels (`kernel_path`) or from xsdba (`xsdba_path`).
+come from our kernels (`kernel_backend`) or from xsdba (`xsdba_backend`).
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science import kernel_path, xsdba_path
+from espo_luigi.science import kernel_backend, xsdba_backend
 from espo_luigi.science.blocks import Blocks, assign_coords, check_same_cells
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
+from espo_luigi.science.choices import METHODS, AlignOn, each_period
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.training import (
-    METHODS,
     AdjustmentSetup,
+    Backend,
     Grouping,
     TrainedObject,
     TrainingSetup,
-    plain,
     preparation,
     read_train_params,
     with_variable_attributes,
@@ -61,7 +60,7 @@ def train(
     jitter_under: Mapping[str, Any] | None = None,
     adapt_freq: Mapping[str, Any] | None = None,
     maximal_calendar: str = "noleap",
-    align_on: Literal["year", "date"] = "year",
+    align_on: AlignOn = "year",
     seed: str | None = None,
     engine: Engine = "auto",
 ) -> xr.Dataset:
@@ -113,8 +112,8 @@ def train(
     params = {
         "var": [str(historical.name)],
         "maximal_calendar": maximal_calendar,
-        "adapt_freq": plain(adapt_freq),
-        "jitter_under": plain(jitter_under),
+        "adapt_freq": None if adapt_freq is None else dict(adapt_freq),
+        "jitter_under": None if jitter_under is None else dict(jitter_under),
         "jitter_over": None,
         "period": [str(year) for year in period],
         "seed": setup.seed,
@@ -130,11 +129,9 @@ def adjust(
     periods: Sequence[Any],
     xclim_adjust_args: Mapping[str, Any] | None = None,
     xsdba_adjust_args: Mapping[str, Any] | None = None,
-    bias_adjust_institution: str | None = None,
-    bias_adjust_project: str | None = None,
     jitter_under: Mapping[str, Any] | None = None,
     maximal_calendar: str | None = None,
-    align_on: Literal["year", "date"] = "year",
+    align_on: AlignOn = "year",
     seed: str | None = None,
     engine: Engine = "auto",
 ) -> xr.DataArray:
@@ -150,8 +147,6 @@ def adjust(
     xclim_adjust_args
         As in xsdba, with detrend as `{"LoessDetrend": {"f": 0.2, …}}`, which gets the training's group and kind;
         `xsdba_adjust_args` is the newer name.
-    bias_adjust_institution, bias_adjust_project
-        Accepted, as `adjusting_args` has them, but not used: they are global attributes, which a variable has not.
     jitter_under
         `{"thresh": "1e-4 K"}`: values of the simulation below become noise first.
     maximal_calendar
@@ -170,7 +165,7 @@ def adjust(
     params = read_train_params(training)
     calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
     simulation = convert_to(simulation, trained.units)
-    arguments = plain(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
+    arguments = dict(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
     seed = seed if seed is not None else secrets.token_hex(8)
     parts = []
     for period in _pairs(periods):
@@ -201,48 +196,48 @@ def adjust(
 def _train_in_blocks(
     reference: xr.DataArray, historical: xr.DataArray, setup: TrainingSetup, engine: Engine
 ) -> xr.Dataset:
-    path = _choose(engine, kernel_path.why_not_train(setup), f"training of {historical.name}")
+    backend = _choose(engine, kernel_backend.why_not_train(setup), f"training of {historical.name}")
     check_same_cells(reference, historical, ("reference", "historical"))
     blocks = Blocks.of(
         {"reference": reference, "historical": historical},
-        cells_in_a_block=path.CELLS_IN_A_BLOCK,
-        fixed=path.FIXED_BLOCKS,
+        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
+        fixed=backend.FIXED_BLOCKS,
     )
     dtype = np.result_type(reference.dtype, historical.dtype)
-    template = path.layout(blocks.data, setup)
+    template = backend.layout(blocks.data, setup)
     template = blocks.like(template, {name: dtype for name in template if name not in _ALWAYS_DOUBLE})
     template = with_variable_attributes(template, setup)
-    return assign_coords(blocks.map(path.train_block, template, setup), _cell_coords(reference))
+    return assign_coords(blocks.map(backend.train_block, template, setup), _cell_coords(reference))
 
 
 def _adjust_in_blocks(
     simulation: xr.DataArray, training: xr.Dataset, setup: AdjustmentSetup, engine: Engine
 ) -> xr.DataArray:
-    path = _choose(engine, kernel_path.why_not_adjust(setup), f"adjustment of {simulation.name}")
+    backend = _choose(engine, kernel_backend.why_not_adjust(setup), f"adjustment of {simulation.name}")
     check_same_cells(simulation, training, ("simulation", "training"))
     unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
     blocks = Blocks.of(
         {"simulation": simulation},
         others=training.drop_vars(unused, errors="ignore").drop_attrs(deep=False),
-        cells_in_a_block=path.CELLS_IN_A_BLOCK,
-        fixed=path.FIXED_BLOCKS,
+        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
+        fixed=backend.FIXED_BLOCKS,
     )
     template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
-    adjusted = blocks.map(path.adjust_block, template, setup)["simulation"]
+    adjusted = blocks.map(backend.adjust_block, template, setup)["simulation"]
     return assign_coords(adjusted, dict(simulation.coords)).rename(simulation.name)
 
 
-def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> ModuleType:
-    """Module that computes the blocks; the choice is logged."""
+def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:
+    """Choose what computes the blocks, and log it."""
     if engine not in ("auto", "kernels", "xsdba"):
         raise ConfigurationError(f"engine is {engine!r}; expected auto, kernels or xsdba.")
     if engine == "kernels" and why_not_kernels:
         raise ConfigurationError(f"engine is 'kernels', but for the {what} {why_not_kernels}; use auto or xsdba.")
     if engine == "xsdba" or why_not_kernels:
         logger.info("%s by xsdba: %s", what, "asked for" if engine == "xsdba" else why_not_kernels)
-        return xsdba_path
+        return xsdba_backend
     logger.info("%s by our kernels", what)
-    return kernel_path
+    return kernel_backend
 
 
 def _select(data: xr.DataArray, period: Sequence[str | int], name: str) -> xr.DataArray:
@@ -274,7 +269,7 @@ def _check_same_times(reference: xr.DataArray, historical: xr.DataArray) -> None
 
 def _train_args(given: Mapping[str, Any] | None, method: str, units: str) -> dict[str, Any]:
     """Arguments of xsdba's train, with thresholds in the data's units, which xsdba does not convert to a flux."""
-    arguments = plain(given or {})
+    arguments = dict(given or {})
     for name in _THRESHOLD_ARGUMENTS:
         if arguments.get(name) is not None:
             arguments[name] = f"{threshold_in(arguments[name], units)!r} {units}"
@@ -310,8 +305,8 @@ def _known_method(method: str) -> str:
 
 def _pairs(periods: Sequence[Any]) -> list[Sequence[str | int]]:
     """Periods as a list of pairs of years, from one pair or several."""
-    pairs = [periods] if periods and not isinstance(periods[0], (list, tuple)) else list(periods)
-    if not pairs or any(len(pair) != 2 for pair in pairs):
+    pairs = each_period(periods)
+    if any(len(pair) != 2 for pair in pairs):
         raise ConfigurationError(f"periods is {periods!r}; expected [first year, last year] or a list of such pairs.")
     return pairs
 

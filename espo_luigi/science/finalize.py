@@ -49,7 +49,8 @@ def clean_up(
         The reference's land cells (`stack.land_of`): that one has no data in a block is an error, unless as many lack
         some in the simulation itself or in other variables of the reference. None does not look.
     problem
-        Whether this is one of the simulations with impossible values: every variable is then NaN unless tasmin > 100 K.
+        Whether this is one of the simulations with impossible values: every variable is then NaN unless tasmin > 100 K,
+        and the result's attribute says that any land cell may lack data, of which `land` is looked at before.
     round_var
         Decimals to which a variable is rounded.
     to_level
@@ -76,7 +77,10 @@ def clean_up(
     levelled = rounded.assign_attrs({"cat:variable": variables, "cat:processing_level": to_level})
     described = _describe(levelled, add_attrs)
     labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
-    return mask_impossible(labelled) if problem else labelled
+    if not problem:
+        return labelled
+    masked = mask_impossible(labelled)
+    return masked if land is None else _with_gaps(masked, int(land.sum()))
 
 
 def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:

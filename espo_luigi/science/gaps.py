@@ -43,6 +43,11 @@ def allowed_gaps(attrs: Mapping[Any, Any], land: xr.DataArray) -> int:
     return int(attrs.get(CELLS_WITHOUT_DATA, 0)) + int(land.attrs.get(INCOMPLETE_CELLS, 0))
 
 
+def over_time(ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return the variables that have the land's cells and more dimensions, time that is, by name."""
+    return {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
+
+
 def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0) -> xr.Dataset:
     """Return the same dataset, which raises where a block has land cells without any data; lazy on dask.
 
@@ -60,7 +65,7 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0) -> xr.
     DataError
         When it is computed: if more land cells are NaN on all days of a block.
     """
-    return ds.map(_checked, keep_attrs=True, args=(land, allowed))
+    return ds.assign({name: _checked(da, land, allowed) for name, da in over_time(ds, land).items()})
 
 
 def land_without_data(ds: xr.Dataset, land: xr.DataArray) -> dict[str, int]:
@@ -68,7 +73,7 @@ def land_without_data(ds: xr.Dataset, land: xr.DataArray) -> dict[str, int]:
 
     Computes: all data are read, block by block.
     """
-    lazy = {str(name): _count(da, land) for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
+    lazy = {name: _count(da, land) for name, da in over_time(ds, land).items()}
     (counts,) = dask.compute(lazy)
     return {name: int(np.asarray(count).max()) for name, count in counts.items()}
 
@@ -103,8 +108,6 @@ def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.
 
 
 def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int) -> xr.DataArray:
-    if not set(land.dims) < set(da.dims):
-        return da
     options: dict[str, Any] = {"name": str(da.name), "allowed": allowed}
     ordered = da.transpose(..., *land.dims)
     if ordered.chunks is None:

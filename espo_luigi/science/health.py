@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import dask
 import numpy as np
@@ -15,25 +15,13 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.gaps import lacks_data
+from espo_luigi.science.choices import CHECKS, MissingMethod
+from espo_luigi.science.gaps import lacks_data, over_time
 
 logger = logging.getLogger(__name__)
 
-CHECKS = (
-    "structure",
-    "calendar",
-    "start_date",
-    "end_date",
-    "variables_and_units",
-    "cfchecks",
-    "freq",
-    "missing",
-    "flags",
-    "land",
-)
 SLOW_CHECKS = {"missing", "flags", "land"}
 LAND_FLAG = "land_cells_without_data"
-METHODS_FOR_MISSING = ("missing_any", "at_least_n_valid", "missing_pct", "missing_wmo")
 
 
 def health_checks(
@@ -49,7 +37,7 @@ def health_checks(
     missing: Mapping[str, Any] | Sequence[str] | str | None = None,
     flags: Mapping[str, Mapping[str, Any] | None] | None = None,
     flags_kwargs: Mapping[str, Any] | None = None,
-    return_flags: bool = False,
+    return_flags: bool = True,
     raise_on: Sequence[str] | None = None,
     land: xr.DataArray | None = None,
     allowed_gaps: int = 0,
@@ -263,10 +251,9 @@ def _missing(ds: xr.Dataset, methods: Mapping[str, Any] | Sequence[str] | str) -
 def _missing_function(method: str) -> Callable[..., xr.DataArray]:
     from xclim.core import missing
 
-    name = method if method in METHODS_FOR_MISSING else f"missing_{method}"
-    if name not in METHODS_FOR_MISSING:
+    if method not in get_args(MissingMethod):
         raise DataError(f"missing names the method {method!r}: expected any, at_least_n_valid, pct or wmo.")
-    return getattr(missing, name)
+    return getattr(missing, method, None) or getattr(missing, f"missing_{method}")
 
 
 def _flags(
@@ -295,8 +282,7 @@ def _flags(
 def _land_flags(ds: xr.Dataset, land: xr.DataArray | None, allowed: int) -> dict[str, xr.DataArray]:
     if land is None:
         return {}
-    on_land = {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
-    return {name: lacks_data(da, land, allowed=allowed) for name, da in on_land.items()}
+    return {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
 
 
 def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import xarray as xr
 
@@ -16,13 +16,6 @@ from espo_luigi.science.calendar import TimeAxis
 ATTRIBUTE = "_xsdba_adjustment"
 # What xclim wrote before its adjustment became the package xsdba.
 OLD_ATTRIBUTE = "_xclim_adjustment"
-METHODS = (
-    "DetrendedQuantileMapping",
-    "EmpiricalQuantileMapping",
-    "QuantileDeltaMapping",
-    "LOCI",
-    "Scaling",
-)
 
 
 @dataclass(frozen=True)
@@ -79,6 +72,23 @@ class AdjustmentSetup:
     time: TimeAxis
     seed: str
     jitter_under: float | None = None
+
+
+class Backend(Protocol):
+    """What computes blocks of cells: our kernels (`kernel_backend`) or xsdba (`xsdba_backend`)."""
+
+    CELLS_IN_A_BLOCK: int
+    # Whether blocks of the same grid have to be the same each time, because random numbers are drawn by block.
+    FIXED_BLOCKS: bool
+
+    def layout(self, inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
+        """Return the training dataset that will be made of `reference` and `historical`, as a lazy template."""
+
+    def train_block(self, block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
+        """Train on a block with the variables `reference`, `historical` and `cell`."""
+
+    def adjust_block(self, block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
+        """Adjust a block with the variables `simulation`, `cell` and the training's; `simulation` is the scenario."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +163,6 @@ def with_variable_attributes(training: xr.Dataset, setup: TrainingSetup) -> xr.D
     }
     present = {name: extra for name, extra in attributes.items() if name in training}
     return training.assign({name: training[name].assign_attrs(extra) for name, extra in present.items()})
-
-
-def plain(value: Any) -> Any:
-    """Copy a configuration value, however frozen, into plain dictionaries and lists."""
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_train_params(training: xr.Dataset) -> dict[str, Any]:

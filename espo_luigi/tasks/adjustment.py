@@ -17,6 +17,8 @@ from espo_luigi.tasks.simulation import Rechunk, four_years
 
 # A block of CleanUp, for each variable.
 BLOCK_BYTES = 128 * 1024**2
+# What a variable's settings of the adjustment say of the scenario's attributes only, not of its numbers.
+MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 
 
 class Train(EspoTask):
@@ -29,7 +31,7 @@ class Train(EspoTask):
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_training = temporary("{sim_id}+{region}+{var}+training.zarr")
 
-    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Train on the reference whose calendar is the simulation's, or the nearest below."""
         config = self.context.config
         common = calendar.minimum_calendar(calendar.calendar_of(regchunked), config.custom.maximal_calendar)
@@ -38,7 +40,7 @@ class Train(EspoTask):
         return biasadjust.train(
             reference[self.var],
             regchunked[self.var],
-            **variable.training_args,
+            **variable.training_args.model_dump(exclude_none=True),
             maximal_calendar=config.custom.maximal_calendar,
             seed=self.seed,
             engine=variable.engine,
@@ -63,14 +65,14 @@ class Adjust(EspoTask):
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
 
-    def compute(self, training: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, training: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
         config = self.context.config
         variable = config.biasadjust.variables[self.var]
         scenario = biasadjust.adjust(
             regchunked[self.var],
             training,
-            **variable.adjusting_args,
+            **variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS)),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
             seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
@@ -79,7 +81,7 @@ class Adjust(EspoTask):
         return scenario.to_dataset(name=self.var).assign_attrs(
             regchunked.attrs
             | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
-            | _makers(variable.adjusting_args)
+            | {f"cat:{name}": maker for name in MAKERS if (maker := getattr(variable.adjusting_args, name))}
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -98,7 +100,7 @@ class CleanUp(EspoTask):
     out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
 
-    def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config = self.context.config
         return finalize.clean_up(
@@ -107,9 +109,7 @@ class CleanUp(EspoTask):
             land=grid["land"],
             chunks=_rows_of_chunks(product_chunks(self, adjusted[0]), grid),
             problem=self.sim_id in config.clean_up.problems,
-            round_var=config.clean_up.round_var,
-            to_level=config.clean_up.to_level,
-            add_attrs=config.clean_up.add_attrs,
+            **config.clean_up.xscen_clean_up.model_dump(),
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -143,8 +143,3 @@ def _rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, in
 
 def _origin(dataset: xr.Dataset) -> dict[str, object]:
     return {name: dataset.attrs[name] for name in ("cat:xrfreq", "cat:domain", "cat:id") if name in dataset.attrs}
-
-
-def _makers(adjusting_args: Mapping[str, Any]) -> dict[str, object]:
-    names = ("bias_adjust_institution", "bias_adjust_project")
-    return {f"cat:{name}": adjusting_args[name] for name in names if adjusting_args.get(name)}

@@ -108,7 +108,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Inputs that `compute` cuts into blocks itself, so that each block reads what it needs (`open_store`, cut=False).
     uncut: ClassVar[tuple[str, ...]] = ()
 
-    def compute(self, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
+    def compute(self, *args: Any, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
         raise NotImplementedError
 

@@ -20,17 +20,6 @@ from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
 
-_SEARCH_ARGUMENTS = {
-    "variables_and_freqs",
-    "periods",
-    "other_search_criteria",
-    "exclusions",
-    "allow_resampling",
-    "allow_conversion",
-    "match_hist_and_fut",
-    "restrict_members",
-}
-
 
 class RunContext:
     """What every task of a run may ask: the configuration, the simulations, and the fields of file names."""
@@ -114,7 +103,7 @@ class RunContext:
 
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.model_dump(include=_SEARCH_ARGUMENTS)
+        criteria = search.model_dump(exclude={"data_catalogs"})
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)

@@ -58,26 +58,36 @@ class DomainTask(EspoTask):
     def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
-        period = dataset.sel(time=slice(*settings.period))
-        found = diagnostics.properties(
-            self._local(period, grid if settings.unstack else None),
-            definitions=settings.properties,
-            period=settings.period,
-            to_level=settings.to_level_prop,
-        )
+        period = dataset.sel(time=slice(*settings.properties_and_measures.period))
+        found = properties_of(self._local(period, grid if settings.unstack else None), settings)
         return rechunk(found, self.context.config.custom.final_chunks)
 
     def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
         """The domain's cells, in blocks of whole series."""
         if grid is None or stack.STACKED_DIM not in dataset.dims:
             part = diagnostics.cut_domain(dataset, self.box())
-            return rechunk(part, _blocks(part))
+            return rechunk(part, blocks(part))
         part = diagnostics.cut_domain(grid.drop_vars("land"), self.box())
         # Once more: of a curvilinear grid, the part is larger than the box.
-        return diagnostics.cut_domain(stack.unstack_fill_nan(dataset, grid, _blocks(part), part=part), self.box())
+        return diagnostics.cut_domain(stack.unstack_fill_nan(dataset, grid, blocks(part), part=part), self.box())
 
 
-def _blocks(part: xr.Dataset) -> dict[str, int]:
+def properties_of(dataset: xr.Dataset, step: DiagStep) -> xr.Dataset:
+    """Return the properties of a step's dataset, over the step's period."""
+    asked = step.properties_and_measures
+    return diagnostics.properties(
+        dataset, definitions=asked.properties, period=asked.period, to_level=asked.to_level_prop
+    )
+
+
+def with_measures(properties: xr.Dataset, reference: xr.Dataset, step: DiagStep) -> dict[str, xr.Dataset]:
+    """Return a step's properties and their distance from the reference's, both computed: a few maps."""
+    found, to_level = properties.compute(), step.properties_and_measures.to_level_meas
+    return {"prop": found, "meas": diagnostics.measures(found, reference.compute(), to_level=to_level)}
+
+
+def blocks(part: xr.Dataset) -> dict[str, int]:
+    """Return the chunks in which properties are computed: whole series of some rows."""
     y, x = stack.horizontal_dims(part)
     return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
 
@@ -107,7 +117,7 @@ class OffDiagRefProp(DomainTask):
             )
         return True
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties."""
         return self.properties(reference, "ref", grid)
 
@@ -132,13 +142,9 @@ class OffDiagSimPropMeas(DomainTask):
     out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
 
-    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, regchunked: xr.Dataset, grid: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        properties = self.properties(regchunked, "sim", grid).compute()
-        return {
-            "prop": properties,
-            "meas": diagnostics.measures(properties, ref_prop.compute(), to_level=self.step("sim").to_level_meas),
-        }
+        return with_measures(self.properties(regchunked, "sim", grid), ref_prop, self.step("sim"))
 
 
 class OffDiagScenPropMeas(DomainTask):
@@ -152,13 +158,9 @@ class OffDiagScenPropMeas(DomainTask):
     out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
 
-    def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, final: xr.Dataset, ref_prop: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compute properties, then measures."""
-        properties = self.properties(final, "scen", None).compute()
-        return {
-            "prop": properties,
-            "meas": diagnostics.measures(properties, ref_prop.compute(), to_level=self.step("scen").to_level_meas),
-        }
+        return with_measures(self.properties(final, "scen", None), ref_prop, self.step("scen"))
 
 
 class DiagMeasuresImprovement(DomainTask):
@@ -170,7 +172,7 @@ class DiagMeasuresImprovement(DomainTask):
     in_scen_meas = upstream(OffDiagScenPropMeas, "out_meas")
     out_improvement = temporary("{sim_id}+{diag_domain}+improvement.zarr")
 
-    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         return diagnostics.improvement(sim_meas.compute(), scen_meas.compute())
 

@@ -72,7 +72,7 @@ class ConcatenationFinal(EspoTask):
         if not self.complete():
             _say_where_regions_meet_inside_a_chunk(self.context)
 
-    def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north; fails if land has no data."""
         whole = finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name)
         gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole))
@@ -95,11 +95,12 @@ class HealthChecks(EspoTask):
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
 
-    def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
         cells = gaps.join_land([grid["land"] for grid in grids], final)
         allowed = gaps.allowed_gaps(final.attrs, cells)
-        return health.health_checks(final, **self.context.config.health_checks, land=cells, allowed_gaps=allowed)
+        checks = self.context.config.health_checks.model_dump(exclude_unset=True, exclude_none=True)
+        return health.health_checks(final, **checks, land=cells, allowed_gaps=allowed)
 
 
 @functools.lru_cache(maxsize=1)

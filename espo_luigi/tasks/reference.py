@@ -57,7 +57,7 @@ class RefDefault(EspoTask):
     def _box(self) -> dict[str, Any]:
         return self.context.config.custom.regions[self.region].model_dump()
 
-    def compute(self) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self) -> dict[str, xr.Dataset]:
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
         config = self.context.config
         extraction = config.extraction.reference
@@ -92,7 +92,7 @@ class ReferenceCalendar(EspoTask):
     in_default = upstream(RefDefault, "out_reference")
     out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
 
-    def compute(self, default: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, default: xr.Dataset) -> xr.Dataset:
         """Convert the calendar; dropping 29 February, or days spread over the year."""
         return chunks.rechunk(
             calendar.convert(default, str(self.calendar), align_on="year"), self.context.config.custom.working_chunks

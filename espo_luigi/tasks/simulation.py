@@ -32,7 +32,7 @@ class Extract(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
 
-    def compute(self) -> xr.Dataset:  # type: ignore[override]
+    def compute(self) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the domain."""
         config = self.context.config
         extraction = config.extraction.simulation
@@ -72,14 +72,13 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
     uncut = ("in_extracted",)
 
-    def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
         config = self.context.config
         regridded = regrid.regrid(
             extracted,
             reference,
-            regridder_kwargs=config.regrid.regridder_kwargs,
-            intermediate_grids={name: grid.model_dump() for name, grid in config.regrid.intermediate_grids.items()},
+            **config.regrid.regrid_dataset.model_dump(),
             chunks=config.custom.working_chunks,
         )
         return rechunk(regridded, config.custom.working_chunks)

@@ -12,6 +12,7 @@ from espo_luigi.ports import kept, temporary, upstream
 from espo_luigi.science import diagnostics, finalize, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
+from espo_luigi.tasks.diagnostics import blocks, properties_of, with_measures
 from espo_luigi.tasks.product import FinalZarr
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
@@ -54,16 +55,10 @@ class DiagnosticsReference(StageTask):
     in_grid = upstream(RefDefault, "out_grid")
     out_prop = kept("diagnostics/{region}/{ref_source}+{region}+diag_ref_prop.zarr")
 
-    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, without the diurnal range, on the whole grid."""
-        settings = self.section.reference
         whole = stack.unstack_fill_nan(reference, grid) if self.context.config.custom.stack_drop_nans else reference
-        return diagnostics.properties(
-            whole.drop_vars("dtr", errors="ignore"),
-            definitions=self.section.reference_properties,
-            period=settings.period,
-            to_level=settings.to_level_prop,
-        )
+        return properties_of(whole.drop_vars("dtr", errors="ignore"), self.section.reference)
 
 
 class ConcatDiagRefProp(StageTask):
@@ -73,9 +68,9 @@ class ConcatDiagRefProp(StageTask):
     in_regions = upstream(DiagnosticsReference, "out_prop", region=every_region)
     out_prop = kept("diagnostics/{domain}/{ref_source}+{domain}+diag_ref_prop.zarr")
 
-    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
-        return self.joined(regions, self.section.reference.to_level_prop)
+        return self.joined(regions, self.section.reference.properties_and_measures.to_level_prop)
 
 
 class Diagnostics(StageTask):
@@ -87,26 +82,26 @@ class Diagnostics(StageTask):
     in_grid = upstream(RefDefault, "out_grid")
     in_scenario = upstream(FinalZarr, "out_scenario")
     in_ref_prop = upstream(DiagnosticsReference, "out_prop")
+    uncut = ("in_regchunked",)
     out_diag_sim_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_prop.zarr")
     out_diag_sim_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_meas.zarr")
     out_diag_scen_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_prop.zarr")
     out_diag_scen_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_meas.zarr")
 
-    def compute(  # type: ignore[override]
+    def compute(
         self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
-        stacked = self.context.config.custom.stack_drop_nans
-        simulation = stack.unstack_fill_nan(regchunked, grid) if stacked else regchunked
-        ref_prop = ref_prop.compute()
+        simulation = regchunked.sel(time=slice(*self.section.sim.properties_and_measures.period))
+        if stack.STACKED_DIM in simulation.dims:
+            simulation = stack.unstack_fill_nan(simulation, grid, blocks(grid))
+        else:
+            simulation = rechunk(simulation, self.context.config.custom.working_chunks)
         outputs: dict[str, xr.Dataset] = {}
-        for step, dataset in {"sim": simulation, "scen": scenario}.items():
-            settings = self.section.steps[step]
-            properties = diagnostics.properties(
-                dataset, definitions=settings.properties, period=settings.period, to_level=settings.to_level_prop
-            ).compute()
-            outputs[f"diag_{step}_prop"] = properties
-            outputs[f"diag_{step}_meas"] = diagnostics.measures(properties, ref_prop, to_level=settings.to_level_meas)
+        for name, dataset in {"sim": simulation, "scen": scenario}.items():
+            step = self.section.steps[name]
+            made = with_measures(properties_of(dataset, step), ref_prop, step)
+            outputs |= {f"diag_{name}_{kind}": found for kind, found in made.items()}
         return outputs
 
 
@@ -119,7 +114,7 @@ class ConcatenationDiag(StageTask):
     in_regions = upstream(Diagnostics, lambda task: f"out_{task.level}", region=every_region)
     out_whole = kept("diagnostics/{domain}/{sim_id}/{level}+{sim_id}+{domain}.zarr")
 
-    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:  # type: ignore[override]
+    def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
         return self.joined(regions, regions[0].attrs.get("cat:processing_level", self.level))
 
@@ -134,7 +129,7 @@ class DiagImprovedEtHeatmap(StageTask):
     out_improved = kept("diagnostics/{region}/{sim_id}+{region}+diag_improved.zarr")
     out_heatmap = kept("diagnostics/{region}/{sim_id}+{region}+diag_heatmap.zarr")
 
-    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:  # type: ignore[override]
+    def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         sim_meas, scen_meas = sim_meas.compute(), scen_meas.compute()
         return {

@@ -9,16 +9,13 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from espo_luigi.config import RunConfig
-from espo_luigi.config.fields import Known
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def keys(annotation: Any) -> Iterator[str]:
     """Yield the keys of every section in an annotation, and of the sections within them."""
-    if isinstance(annotation, Known):
-        yield from keys(annotation.section)
-    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
             yield field.alias or name
             for one in (field.annotation, *field.metadata):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dumped import given
 
 from espo_luigi.config import RunConfig, load
 from espo_luigi.errors import ConfigurationError
@@ -173,14 +174,14 @@ def test_old_names_of_chunks_are_read_and_the_products_time_chunk_is_dropped(sta
 
 def test_old_names_of_the_adjustment_become_the_current_ones(stage_2024: RunConfig) -> None:
     pr = stage_2024.biasadjust.variables["pr"]
-    assert pr.training_args == {
+    assert given(pr.training_args) == {
         "period": ["1991", "2020"],
         "method": "DetrendedQuantileMapping",
         "group": {"group": "time.dayofyear", "window": 31},
         "adapt_freq": {"thresh": "1 mm d-1"},
         "xclim_train_args": {"kind": "*", "nquantiles": 50},
     }
-    assert pr.adjusting_args == {
+    assert given(pr.adjusting_args) == {
         "periods": ["1950", "2100"],
         "xclim_adjust_args": {"interp": "nearest"},
         "bias_adjust_institution": "Ouranos",
@@ -199,15 +200,15 @@ def test_diagnostics_of_whole_regions_have_their_steps_and_the_references_proper
     assert list(diagnostics.steps) == ["sim", "scen"]
     assert diagnostics.steps["sim"].unstack is True
     assert diagnostics.steps["scen"].unstack is False
-    assert diagnostics.steps["sim"].to_level_prop == "diag-sim-prop"
-    assert diagnostics.steps["scen"].to_level_meas == "diag-scen-meas"
-    assert list(diagnostics.reference_properties["indicators"]) == ["mean-pr"]
-    assert diagnostics.reference.to_level_prop == "diag-ref-prop"
+    assert diagnostics.steps["sim"].properties_and_measures.to_level_prop == "diag-sim-prop"
+    assert diagnostics.steps["scen"].properties_and_measures.to_level_meas == "diag-scen-meas"
+    assert list(diagnostics.reference.properties_and_measures.properties["indicators"]) == ["mean-pr"]
+    assert diagnostics.reference.properties_and_measures.to_level_prop == "diag-ref-prop"
     assert diagnostics.reference.unstack is True
 
 
 def test_steps_of_small_domains_have_properties_and_levels(stage_2024: RunConfig) -> None:
-    scen = stage_2024.off_diag.steps["scen"]
+    scen = stage_2024.off_diag.steps["scen"].properties_and_measures
     assert scen.properties["indicators"]["q95_pr"]["base"] == "xsdba.properties.quantile"
     assert (scen.to_level_prop, scen.to_level_meas) == ("off-diag-scen-prop", "off-diag-scen-meas")
     assert scen.period == ("1991", "2020")
@@ -239,7 +240,7 @@ def test_old_and_current_names_mean_the_same(load_with: Any, write: Any, small: 
 
 def test_an_old_name_in_a_later_file_overrides_the_current_name_in_an_earlier_one(load_with: Any) -> None:
     change = "biasadjust: {variables: {tasmax: {training_args: {xsdba_train_args: {nquantiles: 20}}}}}"
-    training = load_with(change).biasadjust.variables["tasmax"].training_args
+    training = given(load_with(change).biasadjust.variables["tasmax"].training_args)
     assert training["xclim_train_args"] == {"kind": "+", "nquantiles": 20}
 
 

@@ -16,7 +16,7 @@ import xarray as xr
 import xsdba
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science import biasadjust, xsdba_path
+from espo_luigi.science import biasadjust, xsdba_backend
 from espo_luigi.science.units import convert_to
 
 DATA = Path(__file__).parents[1] / "data"
@@ -40,8 +40,6 @@ TRAINING_ARGS: dict[str, dict[str, Any]] = {
 ADJUSTING_ARGS: dict[str, Any] = {
     "periods": ["1950", "2100"],
     "xclim_adjust_args": {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"},
-    "bias_adjust_institution": "Ouranos",
-    "bias_adjust_project": "ESPO-G6",
 }
 # Monthly groups take xsdba a fraction of a second where days of year take many.
 MONTHLY: dict[str, Any] = {"period": [2000, 2004], "group": "time.month"}
@@ -297,7 +295,7 @@ RANDOM = {
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xsdba_path, "CELLS_IN_A_BLOCK", 2)
+    monkeypatch.setattr(xsdba_backend, "CELLS_IN_A_BLOCK", 2)
     reference, simulation = series("pr", 1), series("pr", 2)
     eager = biasadjust.train(reference, simulation, **RANDOM, seed="a", engine="xsdba")
     for cells in (1, 5):

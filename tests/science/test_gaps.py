@@ -130,6 +130,19 @@ def test_cleaning_up_refuses_a_scenario_that_has_lost_a_band() -> None:
         clean_up(adjusted(with_hole(scenario(), slice(0, 8), slice(3, 4))), grid=grid, land=land, **options).compute()
 
 
+def test_what_is_masked_in_a_problem_simulation_is_not_taken_for_data_that_were_lost() -> None:
+    impossible = scenario()
+    impossible[["tasmax", "pr"]] = impossible[["tasmax", "pr"]] + 273
+    impossible["tasmax"][8:16, 3, :3] = 50.0
+    options = {"problem": True, "round_var": {}, "to_level": "x", "add_attrs": {}, "chunks": CHUNKS}
+    grid, land = grid_of(scenario()), land_of(scenario())
+    masked = concatenate([clean_up(adjusted(impossible), grid=grid, land=land, **options)], domain="NAM").chunk(CHUNKS)
+    assert land_without_data(masked, land) == dict.fromkeys(("tasmax", "pr", "tasmin"), 3)
+    check_data(masked, land)
+    with pytest.raises(DataError, match="pr has no data on any of 8 days"):
+        clean_up(adjusted(with_hole(impossible, slice(0, 8), slice(3, 4))), grid=grid, land=land, **options).compute()
+
+
 def test_the_land_of_regions_is_joined_as_their_scenarios_are() -> None:
     parts = [scenario(0), scenario(6)]
     whole = concatenate(parts, domain="NAM")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.science import kernel_path, xsdba_path
+from espo_luigi.science import kernel_backend, xsdba_backend
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.training import AdjustmentSetup, Grouping, TrainedObject, TrainingSetup
 
@@ -46,7 +46,7 @@ def test_a_training_dataset_is_laid_out_as_xsdbas(
     calendar: str, dims: tuple[str, ...], adapt_freq: float | None
 ) -> None:
     setup = setup_of(calendar, adapt_freq=adapt_freq)
-    ours, xsdbas = (path.layout(inputs(setup, dims), setup) for path in (kernel_path, xsdba_path))
+    ours, xsdbas = (backend.layout(inputs(setup, dims), setup) for backend in (kernel_backend, xsdba_backend))
     assert set(ours.variables) == set(xsdbas.variables)
     assert ours.attrs == xsdbas.attrs
     for name, variable in xsdbas.variables.items():
@@ -59,8 +59,8 @@ def test_a_training_dataset_is_laid_out_as_xsdbas(
 
 
 def test_what_espo_g_trains_goes_to_the_kernels() -> None:
-    assert kernel_path.why_not_train(setup_of()) is None
-    assert kernel_path.why_not_train(setup_of(jitter_under=1e-7)) is None
+    assert kernel_backend.why_not_train(setup_of()) is None
+    assert kernel_backend.why_not_train(setup_of(jitter_under=1e-7)) is None
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_what_espo_g_trains_goes_to_the_kernels() -> None:
     ],
 )
 def test_another_training_goes_to_xsdba_and_says_why(changed: dict[str, Any], reason: str) -> None:
-    assert reason in str(kernel_path.why_not_train(setup_of(**changed)))
+    assert reason in str(kernel_backend.why_not_train(setup_of(**changed)))
 
 
 def adjustment(arguments: dict[str, Any], **state: Any) -> AdjustmentSetup:
-    training = kernel_path.layout(inputs(setup_of()), setup_of())
+    training = kernel_backend.layout(inputs(setup_of()), setup_of())
     trained = TrainedObject.of(training)
     trained = dataclasses.replace(trained, state={**trained.state, **state})
     return AdjustmentSetup(trained=trained, adjust_args=arguments, time=setup_of().time, seed="a")
 
 
 def test_what_espo_g_adjusts_goes_to_the_kernels() -> None:
-    assert kernel_path.why_not_adjust(adjustment({**ESPO_G, "extrapolation": "constant"})) is None
-    assert kernel_path.why_not_adjust(adjustment({"detrend": {"LoessDetrend": None}})) is None
+    assert kernel_backend.why_not_adjust(adjustment({**ESPO_G, "extrapolation": "constant"})) is None
+    assert kernel_backend.why_not_adjust(adjustment({"detrend": {"LoessDetrend": None}})) is None
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_what_espo_g_adjusts_goes_to_the_kernels() -> None:
     ],
 )
 def test_another_adjustment_goes_to_xsdba_and_says_why(arguments: dict[str, Any], reason: str) -> None:
-    assert reason in str(kernel_path.why_not_adjust(adjustment(arguments)))
+    assert reason in str(kernel_backend.why_not_adjust(adjustment(arguments)))
 
 
 def test_a_training_that_adapts_the_simulation_goes_to_xsdba() -> None:
-    assert "adapts" in str(kernel_path.why_not_adjust(adjustment(ESPO_G, adapt_freq_thresh="1e-5 kg m-2 s-1")))
+    assert "adapts" in str(kernel_backend.why_not_adjust(adjustment(ESPO_G, adapt_freq_thresh="1e-5 kg m-2 s-1")))

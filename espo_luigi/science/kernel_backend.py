@@ -1,4 +1,4 @@
-"""Training and adjusting one block of cells with our own kernels; the same blocks and results as `xsdba_path`."""
+"""Training and adjusting one block of cells with our own kernels; the same blocks and results as `xsdba_backend`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""Arguments of functions of xsdba and xclim, read from their sources: to import either takes seconds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, create_model
+
+from espo_luigi.config.fields import Arguments
+
+Definitions = Mapping[str, ast.ClassDef | ast.FunctionDef]
+# A parameter's name, and whether it has to be given.
+Parameters = dict[str, bool]
+# What a signature lacks: a key's type and what it is.
+Described = Mapping[str, tuple[Any, str]]
+
+
+def definitions(module: str) -> Definitions:
+    """Return the classes and functions of a module of an installed package, by name."""
+    package, *inner = module.split(".")
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).parent.joinpath(*inner).with_suffix(".py").read_text(encoding="utf-8")
+    return {one.name: one for one in ast.parse(source).body if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+
+
+def parameters(function: ast.FunctionDef) -> Parameters:
+    """Return the parameters of a function, without `*args` and `**kwargs`."""
+    given = function.args
+    required = len(given.args) - len(given.defaults)
+    named = {one.arg: number < required for number, one in enumerate(given.args)}
+    return named | {one.arg: default is None for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
+
+
+def method(among: Definitions, name: str, wanted: str) -> Parameters:
+    """Return the parameters of a class's method, its own or that of the first of its bases that has one."""
+    found = among[name]
+    assert isinstance(found, ast.ClassDef)
+    own = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == wanted]
+    base = next(one.id for one in found.bases if isinstance(one, ast.Name))
+    return parameters(own[0]) if own else method(among, base, wanted)
+
+
+def decorated(among: Definitions, decorator: str) -> dict[str, ast.FunctionDef]:
+    """Return the functions that a call of `decorator` decorates, by name."""
+    functions = [one for one in among.values() if isinstance(one, ast.FunctionDef)]
+    return {one.name: one for one in functions if any(_is_call(mark, decorator) for mark in one.decorator_list)}
+
+
+def _is_call(mark: ast.expr, decorator: str) -> bool:
+    return isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == decorator
+
+
+def section(name: str, found: Parameters, described: Described) -> type[Arguments]:
+    """Return a section whose keys are parameters, in the order of what describes them."""
+    places = {key: place for place, key in enumerate(described)}
+    fields: dict[str, Any] = {
+        key: _field(*described.get(key, (Any, "as in the library")), required=found[key])
+        for key in sorted(found, key=lambda key: places.get(key, len(places)))
+    }
+    return create_model(name, __base__=Arguments, **fields)
+
+
+def _field(kind: Any, description: str, *, required: bool) -> tuple[Any, Any]:
+    return (kind, Field(description=description)) if required else (kind | None, Field(None, description=description))

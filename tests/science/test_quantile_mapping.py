@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import xarray as xr
@@ -405,15 +404,12 @@ def test_the_nth_bit_is_found_on_any_processor(name: str) -> None:
         assert [int(nth_bit(word, np.uint64(n))) for n in range(len(places))] == places
 
 
+def nowhere(function: object) -> None:
+    raise RuntimeError("cannot cache function: no locator available")
+
+
 def test_kernels_compile_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    njit = numba.njit
-
-    def without_a_folder(**options: Any) -> Any:
-        if options.pop("cache", False):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(compiled.numba, "njit", without_a_folder)
+    monkeypatch.setattr(compiled.KernelCache, "_impl_class", staticmethod(nowhere))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled.compiled(lambda x: x + 1)(1) == 2

@@ -7,13 +7,12 @@ a figure is the median of the ratios of CPU times of each turn. Prints a table a
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -22,18 +21,20 @@ import numpy as np
 from adjustment import Series, make, our_steps
 
 from espo_luigi.science import compiled, quantile_mapping
-from espo_luigi.science.compiled import count_ones, inlined, trailing_zeros
+from espo_luigi.science.bit_kernels import nth_bit_anywhere, trailing_zeros
+from espo_luigi.science.compiled import inlined
 from espo_luigi.science.quantile_kernels import (
     add_to,
     add_two_to,
     anomaly,
     copy_to,
-    nth_bit_anywhere,
     quantiles_of_sorted,
     series_means,
 )
 
-MODULES = ("sort_kernels", "loess_kernels", "quantile_kernels", "preparation_kernels", "adjust_kernels")
+MODULES = ("bit_kernels", "sort_kernels", "loess_kernels", "quantile_kernels", "preparation_kernels", "adjust_kernels")
+# The module whose kernel does a step.
+KERNELS = {"prepare": "preparation_kernels", "train": "quantile_kernels", "adjust": "adjust_kernels"}
 _ONE = np.uint64(1)
 
 
@@ -66,11 +67,6 @@ def argsorted(values, keys, ranks, sorted_values):  # type: ignore[no-untyped-de
     return order.size
 
 
-def all_digits(keys):  # type: ignore[no-untyped-def]
-    """Replace `from_least`: sort by every digit."""
-    return (8 * keys.itemsize + 10) // 11
-
-
 def walked_word(before, position, near):  # type: ignore[no-untyped-def]
     """Replace `word_of`: walk from where it was the day before."""
     word = near
@@ -86,20 +82,6 @@ def nth_bit_by_clearing(word, n):  # type: ignore[no-untyped-def]
     for _ in range(n):
         word &= word - _ONE
     return trailing_zeros(word)
-
-
-def ones_by_adding(word):  # type: ignore[no-untyped-def]
-    """Replace `count_ones`: sums of pairs, nibbles and bytes."""
-    pairs = word - ((word >> _ONE) & np.uint64(0x5555555555555555))
-    two = np.uint64(0x3333333333333333)
-    nibbles = (pairs & two) + ((pairs >> np.uint64(2)) & two)
-    sums = (nibbles + (nibbles >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (sums * np.uint64(0x0101010101010101)) >> np.uint64(56)
-
-
-def zeros_by_counting(word):  # type: ignore[no-untyped-def]
-    """Replace `trailing_zeros`: count the ones below the lowest bit."""
-    return count_ones((word & (~word + _ONE)) - _ONE)
 
 
 def branching_rank(bits, word, place):  # type: ignore[no-untyped-def]
@@ -169,12 +151,9 @@ DEVICES = (
     Device("bit sets over ranks, against sorting each window", "series_quantiles", sorted_window, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "pr", "prepare"),
-    Device("keys from the least one, against all digits", "from_least", all_digits, "tasmax", "train"),
     Device("eight_below in a window's words, against a walk", "word_of", walked_word, "tasmax", "train"),
     Device("scattered bits (pdep), against any processor's way", "nth_bit", nth_bit_anywhere, "tasmax", "train"),
     Device("any processor's n-th bit, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
-    Device("count_ones (ctpop), against adding bits", "count_ones", ones_by_adding, "tasmax", "train"),
-    Device("trailing_zeros (cttz), against count_ones", "trailing_zeros", zeros_by_counting, "tasmax", "train"),
     Device("next rank without a branch, against with one", "next_rank", branching_rank, "tasmax", "train"),
     Device("shared partial sums, against none", "tile_sums", unshared_sums, "tasmax", "train"),
     Device("shared partial sums, against none", "tile_sums", unshared_sums, "tasmax", "adjust"),
@@ -203,33 +182,25 @@ def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
     return dict(zip(MODULES, loaded, strict=True))
 
 
-@contextlib.contextmanager
-def used(modules: dict[str, ModuleType]) -> Iterator[None]:
-    """Have `quantile_mapping` call these kernels."""
-    own = {name: getattr(quantile_mapping, name) for name in modules if hasattr(quantile_mapping, name)}
-    for name in own:
-        setattr(quantile_mapping, name, modules[name])
+def turn(kernels: ModuleType | None, device: Device, series: Series) -> tuple[float, np.ndarray]:
+    """Run the steps, the device's with these kernels if given; return its CPU seconds and the scenario."""
+    own = getattr(quantile_mapping, KERNELS[device.step])
+    setattr(quantile_mapping, KERNELS[device.step], kernels or own)
     try:
-        yield
-    finally:
-        for name, module in own.items():
-            setattr(quantile_mapping, name, module)
-
-
-def turn(modules: dict[str, ModuleType], device: Device, series: Series) -> tuple[float, np.ndarray]:
-    """Run the steps with these kernels; return the CPU seconds of the device's and the scenario."""
-    with used(modules):
         seconds, scenario, _ = our_steps(device.variable, series, 1, time.thread_time)
+    finally:
+        setattr(quantile_mapping, KERNELS[device.step], own)
     return seconds[device.step], scenario
 
 
 def measure(device: Device, series: Series, repeats: int) -> dict[str, Any]:
-    with_device, without = load({}), load({device.replaced: inlined(getattr(device.plain, "py_func", device.plain))})
-    for modules in (with_device, without):
-        turn(modules, device, series.first(1))  # compiles
+    changes = {device.replaced: inlined(getattr(device.plain, "py_func", device.plain))}
+    without = load(changes)[KERNELS[device.step]]
+    for kernels in (None, without):
+        turn(kernels, device, series.first(1))  # compiles
     ratios, times = [], []
     for _ in range(repeats):
-        ours, scenario = turn(with_device, device, series)
+        ours, scenario = turn(None, device, series)
         plain, other = turn(without, device, series)
         ratios.append(plain / ours)
         times.append(ours / len(scenario))

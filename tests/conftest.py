@@ -1,9 +1,27 @@
-"""Where every real part has to be there (`.ci/run` says so), a test that skips is a test that fails."""
+"""The longest files go first; and where every real part has to be there (`.ci/run`), a skipped test has failed."""
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+
+# Files of a minute or more, the longest first: begun last, they would leave the other process with nothing to do.
+LONG = (
+    "tasks/test_end_to_end.py",
+    "tasks/test_demo_on_slurm.py",
+    "tasks/test_production_shape.py",
+    "cluster/test_real_slurm.py",
+    "engine/test_slurm_engine.py",
+    "science/test_quantile_mapping.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the items of long files first."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi import cli
+from espo_luigi import cli, tasks
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -31,8 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
     done = espo(folder, "rules")
     assert done.returncode == 0, done.stderr
-    assert "Train: Rule `train`" in done.stdout
-    assert "{sim_id}+{region}+{var}+training.zarr" in done.stdout
+    # "Rule: what it does." and, indented, "port  template".
+    blocks = re.findall(r"^(\w+): \S.*\.\n((?: +\w+  \S+\n)+)", done.stdout, re.MULTILINE)
+    assert sum(1 + ports.count("\n") for _, ports in blocks) == done.stdout.count("\n"), done.stdout
+    listed = {rule: dict(line.split() for line in ports.splitlines()) for rule, ports in blocks}
+    assert listed.keys() == set(tasks.__all__) - {"All", "RegionWorkflow"}
+    demo = f"{folder}/espo-demo"
+    assert listed["Train"] == {"out_training": demo + "/work/{sim_id}+{region}+{var}+training.zarr"}
+    assert listed["Move"] == {
+        "out_scenario": demo + "/final/NAM_SPLIT/{region}/day+{sim_id}+{region}+1950-2100.zarr.zip",
+        "out_regchunked": demo + "/final/regridded/day+{sim_id}+{region}+regchunked.zarr.zip",
+    }
 
 
 @pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])

@@ -44,6 +44,6 @@ def _days_per_chunk(data: xr.DataArray) -> int:
 
 
 def first_line(error: Exception) -> str:
-    """The first sentence of an error; xarray's on unreadable files goes on about installing backends."""
+    """The first sentence of an error; xarray's on unreadable files continues with how to install backends."""
     text = str(error).split("\n")[0].split("Consider explicitly selecting")[0].strip()
     return f"{type(error).__name__}: {text.removesuffix('.')}"

@@ -27,7 +27,7 @@ def dispatch_history(assets: Sequence[Asset]) -> Dispatched:
     """Copy every historical row to each future experiment of the same run, with that experiment's activity and id.
 
     The same run means equal institution, source, member, domain and so on: all columns of the id but activity and
-    experiment. Historical rows themselves vanish. Rows without an experiment (observations, reanalyses) stay.
+    experiment. The historical rows themselves are left out. Rows without an experiment (observations, reanalyses) stay.
 
     Raises
     ------

@@ -145,8 +145,8 @@ def fill_tables(factors, nearest, historical_quantiles, tables):
 def nearest_in_row(x, row, middles, separators):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    One comparison for every 64 quantiles and one more, and no branch: a bisection mispredicts half of its own. Unsigned
-    indices spare numba's handling of negative ones.
+    One comparison for every 64 quantiles and one more, and no branch: a bisection mispredicts half of its own, and
+    makes adjusting take 2.5 times as long (docs/performance.md). Unsigned indices spare numba's care for negative ones.
     """
     width = np.uint64(separators.shape[1])
     n_blocks = np.uint64(0)

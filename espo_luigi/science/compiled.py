@@ -11,6 +11,8 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from espo_luigi.science.kernel_cache import KernelCache
+
 logger = logging.getLogger(__name__)
 
 # Numbers in a row of `weigh_rows`: eight registers of four float64.
@@ -21,21 +23,21 @@ _SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
 
-    Numba keeps the machine code beside the module, or in the user's cache folder if that is read-only (or where
-    ``NUMBA_CACHE_DIR`` says). Where neither exists, e.g. in a read-only container, each process compiles for itself.
-    What is kept is checked against the kernel's own file only: after editing a function that it calls, delete
-    ``__pycache__/*.nb?``.
+    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only (or
+    where ``NUMBA_CACHE_DIR`` says), in a folder for these sources and this processor (`kernel_cache.code_id`). Where
+    no folder can be written, e.g. in a read-only container, each process compiles for itself.
     Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
     """
+    dispatcher = inlined(function)
     try:
-        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        dispatcher._cache = KernelCache(function)  # what numba's own `enable_caching` does, with a class of its own
     except RuntimeError as error:
         logger.warning(
             "Compiled kernels cannot be kept (%s): each process compiles anew, which takes about a minute. "
             "Set NUMBA_CACHE_DIR to a writable folder.",
             error,
         )
-        return numba.njit(nogil=True, error_model="numpy")(function)
+    return dispatcher
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -58,26 +60,6 @@ def deposit_bits(typing_context, source, mask):  # type: ignore[no-untyped-def]
         return builder.call(builder.module.declare_intrinsic("llvm.x86.bmi.pdep.64", (), function_type), arguments)
 
     return types.uint64(types.uint64, types.uint64), code
-
-
-@intrinsic
-def count_ones(typing_context, word):  # type: ignore[no-untyped-def]
-    """Count the bits set in a 64-bit word (LLVM ``ctpop``)."""
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), code
-
-
-@intrinsic
-def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
-    """Count the zero bits below the lowest set bit of a 64-bit word, which must not be 0 (LLVM ``cttz``)."""
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.cttz(arguments[0], context.get_constant(types.boolean, 1))
-
-    return types.uint64(types.uint64), code
 
 
 @intrinsic
@@ -109,6 +91,7 @@ def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignor
 
     All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
     checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are one step.
+    Adjusting takes 1.1 times as long with plain loops (docs/performance.md).
     """
 
     def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import compiled, count_ones, inlined, trailing_zeros
+from espo_luigi.science.bit_kernels import count_ones, trailing_zeros
+from espo_luigi.science.compiled import compiled, inlined
 from espo_luigi.science.sort_kernels import sort_cell
 
 _ONE = np.uint64(1)

@@ -2,22 +2,15 @@
 
 A day's window is a subset of the cell's values. The cell is sorted once; the window is a set of bits over the ranks, of
 which only the first and the last day of each year's window flip from one day of year to the next, and a quantile is a
-position in that set.
+position in that set. Sorting each day's window takes 43 times as long (docs/performance.md).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.compiled import (
-    compiled,
-    count_ones,
-    deposit_bits,
-    deposits_fast,
-    eight_below,
-    inlined,
-    trailing_zeros,
-)
+from espo_luigi.science.bit_kernels import count_ones, nth_bit, trailing_zeros
+from espo_luigi.science.compiled import compiled, eight_below, inlined
 from espo_luigi.science.sort_kernels import sort_cell
 
 _ONE = np.uint64(1)
@@ -25,14 +18,6 @@ _LOW_SIX = np.uint64(63)
 TILE = 1024
 # Words searched on either side of where a quantile was the day before: eight in all.
 _REACH = 4
-
-_PAIRS = np.uint64(0x5555555555555555)
-_NIBBLES = np.uint64(0x3333333333333333)
-_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)
-_EACH_BYTE = np.uint64(0x0101010101010101)
-_TOP_BITS = np.uint64(0x8080808080808080)
-_SET_BITS = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
-_NTH_BIT_OF_BYTE = np.array([[(*bits, *[0] * 8)[n] for bits in _SET_BITS] for n in range(8)], dtype=np.uint8)
 
 
 @inlined
@@ -184,27 +169,6 @@ def word_of(before, position, near):
         while before[word] > position:
             word -= 1
     return word
-
-
-@inlined
-def nth_bit_by_deposit(word, n):
-    """Return the place of the ``n``-th (from 0) bit set in ``word``: where a lone bit n lands when scattered."""
-    return trailing_zeros(deposit_bits(_ONE << n, word))
-
-
-@inlined
-def nth_bit_anywhere(word, n):
-    """Return the place of the ``n``-th (from 0) bit set in ``word``, without a branch (after Vigna 2008)."""
-    pairs = word - ((word >> _ONE) & _PAIRS)
-    nibbles = (pairs & _NIBBLES) + ((pairs >> np.uint64(2)) & _NIBBLES)
-    sums = ((nibbles + (nibbles >> np.uint64(4))) & _BYTES) * _EACH_BYTE
-    place = count_ones(((n * _EACH_BYTE | _TOP_BITS) - sums) & _TOP_BITS) << np.uint64(3)
-    rest = n - (((sums << np.uint64(8)) >> place) & np.uint64(255))
-    return place + np.uint64(_NTH_BIT_OF_BYTE[rest, (word >> place) & np.uint64(255)])
-
-
-# The machine code that numba keeps belongs to one kind of processor, and so does this choice.
-nth_bit = nth_bit_by_deposit if deposits_fast() else nth_bit_anywhere
 
 
 @inlined

@@ -33,22 +33,6 @@ def sortable_keys(values, keys, order):
 
 
 @inlined
-def from_least(keys):
-    """Count the keys from the least one, in place, so that fewer digits remain; return how many."""
-    least, most = keys[0], keys[0]
-    for key in keys:
-        least, most = min(least, key), max(most, key)
-    for index in range(keys.size):
-        keys[index] -= least
-    n_digits = 0
-    rest = np.uint64(most) - np.uint64(least)
-    while rest > 0:
-        rest >>= _DIGIT_BITS
-        n_digits += 1
-    return n_digits
-
-
-@inlined
 def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
     """Move keys and indices to their places by the eleven bits at ``shift``; digits begin where ``starts`` says."""
     for index in range(n_valid):
@@ -80,12 +64,13 @@ def sort_cell(values, keys, ranks, sorted_values):
     """Sort one cell: fill ``sorted_values`` and ``ranks`` (NaN: ``values.size``); return how many are not NaN.
 
     A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
+    Training takes 3.1 times as long with argsort (docs/performance.md).
     """
     order = np.empty((2, values.size), dtype=np.int32)
     starts = np.empty(_N_DIGITS, dtype=np.int32)
     n_valid = sortable_keys(values, keys[0], order[0])
     row = 0
-    for digit in range(from_least(keys[0, :n_valid]) if n_valid > 0 else 0):
+    for digit in range((8 * keys.itemsize + 10) // 11):
         shift = np.uint64(digit) * _DIGIT_BITS
         if not digit_starts(keys[row], n_valid, shift, starts):
             scatter_digit(keys[row], order[row], n_valid, shift, starts, keys[1 - row], order[1 - row])

@@ -206,7 +206,7 @@ def _weights_in_cells(corners: Floats, points: Floats) -> tuple[NDArray[np.bool_
             step = _newton_step((a, e, f, g), points, (r, s, t))
             r, s, t = r - step[0], s - step[1], t - step[2]
             size = np.maximum(np.abs(step[0]), np.abs(step[1]))
-            # The comparison is false for NaN: a cell that cannot be solved does not hold the others up.
+            # The comparison is false for NaN: the iteration ends although a cell cannot be solved.
             if not (size > 1e-13).any():
                 break
         inside = (size < 1e-9) & (t > 0)

@@ -44,7 +44,7 @@ def as_difference(data: xr.DataArray) -> xr.DataArray:
 
 
 def without_idle_metadata(data: xr.DataArray) -> xr.DataArray:
-    """Leave `units_metadata`, which speaks of temperatures, away where the units are none; the input is not changed."""
+    """Remove `units_metadata`, which is for temperatures, where the units are others; the input is not changed."""
     if "units_metadata" not in data.attrs or "[temperature]" in _parse(units_of(data), str(data.name)).dimensionality:
         return data
     out = data.copy(deep=False)

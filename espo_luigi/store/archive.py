@@ -92,8 +92,8 @@ def _add(archive: zipfile.ZipFile, entry: Path, name: str) -> None:
 def read_packed_marker(zip_path: Path) -> str | None:
     """The text of the marker in an archive that `pack` made and that has both its ends; None of any other file.
 
-    Reads a few hundred bytes, however many members there are. That the middle is sound is for the checksums to say
-    when it is read.
+    Reads a few hundred bytes, however many members there are. What lies between is not checked: each chunk's checksum
+    is compared when it is read.
     """
     with zip_path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
 """The stores that a job reads: still the ones that it began with when it publishes what it made of them.
 
-Another run, or somebody's hand, may remove or replace a store while it is read; whatever was computed then may be of
+Another run, or a user, may remove or replace a store while it is read; whatever was computed then may be of
 both, or of fill values.
 """
 

@@ -87,7 +87,7 @@ class Marker:
 class Inventory:
     """How many files a store directory holds besides its marker, and their size in bytes.
 
-    Zarr reads a missing chunk as fill values without a word; the count is what notices it.
+    Zarr reads a missing chunk as fill values and raises nothing; the count shows that a file is missing.
     """
 
     files: int

@@ -67,8 +67,8 @@ def _is_elsewhere(partial: Path, name: str) -> bool:
 def sweep_partials(path: Path, *, published: bool = False) -> None:
     """Delete what killed writers of the same store left beside it.
 
-    Once the store is `published`, also what writers on other hosts left, whom nobody here can ask: only one job at a
-    time makes a store, so that it is the remainder of an earlier attempt.
+    Once the store is `published`, also what writers on other hosts left: whether those live cannot be told here, but
+    only one job at a time makes a store, so that it is the remainder of an earlier attempt.
     """
     prefix = f".{path.name}."
     for entry in list(os.scandir(path.parent)):

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,7 +15,7 @@ from scipy import stats
 from scipy.spatial import cKDTree
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import compiled, quantile_kernels
+from espo_luigi.science import bit_kernels, compiled
 from espo_luigi.science import quantile_mapping as qm
 from espo_luigi.science.windows import plan_windows
 
@@ -399,21 +398,18 @@ def test_what_the_kernels_cannot_do_is_an_error_that_says_so(make: Callable[[], 
 
 @pytest.mark.parametrize("name", ["nth_bit", "nth_bit_anywhere"])
 def test_the_nth_bit_is_found_on_any_processor(name: str) -> None:
-    nth_bit = getattr(quantile_kernels, name)
+    nth_bit = getattr(bit_kernels, name)
     for word in np.random.default_rng(0).integers(1, 2**64, 50, dtype=np.uint64, endpoint=False):
         places = [place for place in range(64) if int(word) >> place & 1]
         assert [int(nth_bit(word, np.uint64(n))) for n in range(len(places))] == places
 
 
+def nowhere(function: object) -> None:
+    raise RuntimeError("cannot cache function: no locator available")
+
+
 def test_kernels_compile_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    njit = numba.njit
-
-    def without_a_folder(**options: Any) -> Any:
-        if options.pop("cache", False):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(compiled.numba, "njit", without_a_folder)
+    monkeypatch.setattr(compiled.KernelCache, "_impl_class", staticmethod(nowhere))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled.compiled(lambda x: x + 1)(1) == 2

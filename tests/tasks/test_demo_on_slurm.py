@@ -1,4 +1,4 @@
-"""The demo, whole, as jobs of a real Slurm: the command that users give, and all that it should leave behind."""
+"""The demo of one simulation, every rule, as jobs of a real Slurm, by the command that users give: what it leaves."""
 
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.make import rules
 
 _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
@@ -27,8 +28,10 @@ def cluster() -> Iterator[ThrowawayCluster]:
 
 @pytest.fixture()
 def command(tmp_path: Path, demo_raw: Path) -> list[str]:
-    """The command that makes the demo in the test's own folder."""
-    config = " ".join(map(str, write_config(tmp_path, demo_raw)))
+    """The command that makes the demo, of one simulation, in the test's own folder."""
+    criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": ["Demo-360Day"]}
+    wanted = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
+    config = " ".join(map(str, write_config(tmp_path, demo_raw, **wanted)))
     (tmp_path / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
@@ -48,6 +51,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     assert done.returncode == 0, (tmp_path / "stderr").read_text()[-4000:]
     use([tmp_path / "config.yml", tmp_path / "paths.yml"], tmp_path)
     graph = list(walk([tasks.All()]))
+    assert {type(task) for task in graph} - {tasks.All} == set(rules())
     infos = [(type(task), item) for task in graph if isinstance(task, EspoTask) for item in task._infos().items()]
     kept = [info for rule, (name, info) in infos if not getattr(rule, name).is_temporary]
     assert kept

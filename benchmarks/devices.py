@@ -1,0 +1,233 @@
+"""What each unusual device of the kernels earns: the same step with the device and with plain code in its place.
+
+Both sides take turns on one thread in one process, from the same compiled source but for the function that is replaced;
+a figure is the median of the ratios of CPU times of each turn. Prints a table and, as its last line, the same as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from adjustment import Series, make, our_steps
+
+from espo_luigi.science import compiled, quantile_mapping
+from espo_luigi.science.bit_kernels import nth_bit_anywhere, trailing_zeros
+from espo_luigi.science.compiled import inlined
+from espo_luigi.science.quantile_kernels import (
+    add_to,
+    add_two_to,
+    anomaly,
+    copy_to,
+    quantiles_of_sorted,
+    series_means,
+)
+
+MODULES = ("bit_kernels", "sort_kernels", "loess_kernels", "quantile_kernels", "preparation_kernels", "adjust_kernels")
+# The module whose kernel does a step.
+KERNELS = {"prepare": "preparation_kernels", "train": "quantile_kernels", "adjust": "adjust_kernels"}
+_ONE = np.uint64(1)
+
+
+# Plain code in the place of each device
+
+
+def sorted_window(values, keys, plan, quantiles, multiplicative, means, out):  # type: ignore[no-untyped-def]
+    """Replace `series_quantiles`: gather and sort each day's window."""
+    series_means(values, plan, means)
+    half = plan.window // 2
+    window = np.empty(values.size, dtype=out.dtype)
+    for group in range(means.size):
+        count = 0
+        for centre in plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]]:
+            for place in range(max(centre - half, 0), min(centre + half + 1, values.size)):
+                window[count] = anomaly(out, values[place], means[group], multiplicative)
+                count += not np.isnan(window[count])
+        window[:count].sort()
+        quantiles_of_sorted(window[:count], quantiles, out[group])
+
+
+def argsorted(values, keys, ranks, sorted_values):  # type: ignore[no-untyped-def]
+    """Replace `sort_cell`: numpy's argsort."""
+    valid = np.flatnonzero(~np.isnan(values))
+    order = valid[np.argsort(values[valid], kind="mergesort")]
+    ranks[:] = values.size
+    for rank in range(order.size):
+        ranks[order[rank]] = rank
+        sorted_values[rank] = values[order[rank]]
+    return order.size
+
+
+def walked_word(before, position, near):  # type: ignore[no-untyped-def]
+    """Replace `word_of`: walk from where it was the day before."""
+    word = near
+    while before[word + 1] <= position:
+        word += 1
+    while before[word] > position:
+        word -= 1
+    return word
+
+
+def nth_bit_by_clearing(word, n):  # type: ignore[no-untyped-def]
+    """Replace `nth_bit`: clear the lowest bit as often as needed."""
+    for _ in range(n):
+        word &= word - _ONE
+    return trailing_zeros(word)
+
+
+def branching_rank(bits, word, place):  # type: ignore[no-untyped-def]
+    """Replace `next_rank`: read the next word only where it is needed."""
+    rest = bits[word] & ~(((_ONE << place) << _ONE) - _ONE)
+    while rest == 0:
+        word += 1
+        rest = bits[word]
+    return (word << 6) + np.int64(trailing_zeros(rest))
+
+
+def unshared_sums(padded, window, strided, total):  # type: ignore[no-untyped-def]
+    """Replace `tile_sums`: each window by itself, many at a time, eight sums of every eighth value."""
+    size = total.size
+    done = window - window % 8
+    if window < 8:
+        copy_to(total, padded)
+        done = 1
+    else:
+        part = np.empty((8, size), dtype=total.dtype)
+        for lane in range(8):
+            copy_to(part[lane], padded[lane : lane + size])
+            for offset in range(8 + lane, done, 8):
+                add_to(part[lane], padded[offset : offset + size])
+        for place in range(size):
+            left = (part[0, place] + part[1, place]) + (part[2, place] + part[3, place])
+            total[place] = left + ((part[4, place] + part[5, place]) + (part[6, place] + part[7, place]))
+    for offset in range(done, window - 1, 2):
+        add_two_to(total, padded[offset : offset + size], padded[offset + 1 : offset + 1 + size])
+    if (window - done) % 2:
+        add_to(total, padded[window - 1 : window - 1 + size])
+
+
+def bisected(x, row, middles, separators):  # type: ignore[no-untyped-def]
+    """Replace `nearest_in_row`: a bisection."""
+    return np.uint64(np.searchsorted(middles[row], x))
+
+
+def counted(x, row, middles, separators):  # type: ignore[no-untyped-def]
+    """Replace `nearest_in_row`: compare with every middle."""
+    count = np.uint64(0)
+    for index in range(middles.shape[1]):
+        count += np.uint64(middles[row, index] < x)
+    return count
+
+
+def weigh_plainly(rows, first, weights, which, out):  # type: ignore[no-untyped-def]
+    """Replace `weigh_rows`: add row after row in memory."""
+    out[which] = 0
+    for index in range(weights.shape[1]):
+        for place in range(out.shape[1]):
+            out[which, place] += weights[which, index] * rows[first + index, place]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, the function that has it, what does the same without, and the variable and step that are timed."""
+
+    name: str
+    replaced: str
+    plain: Callable[..., Any]
+    variable: str
+    step: str
+
+
+DEVICES = (
+    Device("bit sets over ranks, against sorting each window", "series_quantiles", sorted_window, "tasmax", "train"),
+    Device("radix sort, against argsort", "sort_cell", argsorted, "tasmax", "train"),
+    Device("radix sort, against argsort", "sort_cell", argsorted, "pr", "prepare"),
+    Device("eight_below in a window's words, against a walk", "word_of", walked_word, "tasmax", "train"),
+    Device("scattered bits (pdep), against any processor's way", "nth_bit", nth_bit_anywhere, "tasmax", "train"),
+    Device("any processor's n-th bit, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
+    Device("next rank without a branch, against with one", "next_rank", branching_rank, "tasmax", "train"),
+    Device("shared partial sums, against none", "tile_sums", unshared_sums, "tasmax", "train"),
+    Device("shared partial sums, against none", "tile_sums", unshared_sums, "tasmax", "adjust"),
+    Device("eight_below in quantiles, against a bisection", "nearest_in_row", bisected, "tasmax", "adjust"),
+    Device("eight_below in quantiles, against comparing all", "nearest_in_row", counted, "tasmax", "adjust"),
+    Device("weigh_rows, against plain loops", "weigh_rows", weigh_plainly, "tasmax", "adjust"),
+)
+
+
+def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
+    """Load the kernel modules once more, not kept on disk, with functions replaced wherever their names stand."""
+    names = [f"espo_luigi.science.{module}" for module in MODULES]
+    kept = {name: sys.modules.pop(name) for name in names}
+    keeping, compiled.compiled = compiled.compiled, inlined
+    try:
+        loaded = [importlib.import_module(name) for name in names]
+    finally:
+        compiled.compiled = keeping
+        sys.modules.update(kept)
+        for name, module in kept.items():
+            setattr(sys.modules["espo_luigi.science"], name.rpartition(".")[2], module)
+    for module in loaded:
+        for name, function in changes.items():
+            if hasattr(module, name):
+                setattr(module, name, function)
+    return dict(zip(MODULES, loaded, strict=True))
+
+
+def turn(kernels: ModuleType | None, device: Device, series: Series) -> tuple[float, np.ndarray]:
+    """Run the steps, the device's with these kernels if given; return its CPU seconds and the scenario."""
+    own = getattr(quantile_mapping, KERNELS[device.step])
+    setattr(quantile_mapping, KERNELS[device.step], kernels or own)
+    try:
+        seconds, scenario, _ = our_steps(device.variable, series, 1, time.thread_time)
+    finally:
+        setattr(quantile_mapping, KERNELS[device.step], own)
+    return seconds[device.step], scenario
+
+
+def measure(device: Device, series: Series, repeats: int) -> dict[str, Any]:
+    changes = {device.replaced: inlined(getattr(device.plain, "py_func", device.plain))}
+    without = load(changes)[KERNELS[device.step]]
+    for kernels in (None, without):
+        turn(kernels, device, series.first(1))  # compiles
+    ratios, times = [], []
+    for _ in range(repeats):
+        ours, scenario = turn(None, device, series)
+        plain, other = turn(without, device, series)
+        ratios.append(plain / ours)
+        times.append(ours / len(scenario))
+    off = np.mean(~((scenario == other) | (np.isnan(scenario) & np.isnan(other))))
+    return {"ratio": float(np.median(ratios)), "ours_s": float(np.median(times)), "share_off": float(off)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=40)
+    parser.add_argument("--years", type=int, default=151, help="years of the simulation")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", default="", help="devices whose name or function has this text")
+    options = parser.parse_args()
+    before = os.getloadavg()[0]
+    series = {variable: make(variable, options.cells, options.years) for variable in ("tasmax", "pr")}
+    figures: dict[str, Any] = {"load_before": before}
+    print(f"{'device':54}{'step':20}{'ours ms':>8}{'ratio':>7}{'share of values that differ':>29}")
+    for device in DEVICES:
+        if options.only in device.name or options.only in device.replaced:
+            one = figures[f"{device.name} ({device.step})"] = measure(device, series[device.variable], options.repeats)
+            step = f"{device.variable} {device.step}"
+            print(f"{device.name:54}{step:20}{one['ours_s'] * 1e3:8.3f}{one['ratio']:7.2f}{one['share_off']:29.2g}")
+            sys.stdout.flush()
+    print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Machine code that is kept: it follows every kernel module, and one process makes it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import espo_luigi
+from espo_luigi.science import kernel_cache
+
+PACKAGE = Path(espo_luigi.__file__).parent
+SCIENCE = PACKAGE / "science"
+# A kernel in a module of its own, which calls a helper of another one.
+TOY = """
+from espo_luigi.science.compiled import compiled
+from espo_luigi.science.loess_kernels import tricube
+
+@compiled
+def weigh(distance):
+    return tricube(distance, 2.0)
+"""
+RUN = """
+from espo_luigi.science.toy_kernels import weigh
+print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path)
+"""
+
+
+@pytest.fixture()
+def copy(tmp_path: Path) -> Path:
+    """A folder with a copy of the package's science and the toy kernel."""
+    (tmp_path / "espo_luigi" / "science").mkdir(parents=True)
+    for module in ("__init__.py", "science/__init__.py", "science/compiled.py", "science/kernel_cache.py"):
+        shutil.copy(PACKAGE / module, tmp_path / "espo_luigi" / module)
+    shutil.copy(SCIENCE / "loess_kernels.py", tmp_path / "espo_luigi" / "science")
+    (tmp_path / "espo_luigi" / "science" / "toy_kernels.py").write_text(TOY)
+    return tmp_path
+
+
+def start(copy: Path, **environment: str) -> subprocess.Popen[str]:
+    environ = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    environ |= {"PYTHONPATH": str(copy), "HOME": str(copy / "home")} | environment
+    return subprocess.Popen([sys.executable, "-c", RUN], cwd=copy, env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> tuple[float, int, Path]:
+    """What the kernel returned, how often it was compiled, and where it is kept."""
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    value, compilations, folder = out.split()
+    return float(value), int(compilations), Path(folder)
+
+
+def test_an_edited_helper_in_another_module_is_compiled_anew(copy: Path) -> None:
+    value, compilations, folder = said(start(copy))
+    assert (value, compilations) == ((1 - 0.5**3) ** 3, 1)
+    assert folder.parent == copy / "espo_luigi" / "science" / "__pycache__"
+    assert said(start(copy)) == (value, 0, folder)
+    helper = copy / "espo_luigi" / "science" / "loess_kernels.py"
+    helper.write_text(helper.read_text().replace("relative = distance / half_width", "relative = distance / 4.0"))
+    assert said(start(copy))[:2] == ((1 - 0.25**3) ** 3, 1)
+
+
+def test_processes_that_start_together_compile_once(copy: Path) -> None:
+    together = [start(copy, NUMBA_CACHE_DIR=str(copy / "kept")) for _ in range(3)]
+    results = [said(process) for process in together]
+    assert sorted(compilations for _, compilations, _ in results) == [0, 0, 1]
+    assert {folder for _, _, folder in results} == {results[0][2]}
+    assert results[0][2].is_relative_to(copy / "kept")
+
+
+def test_a_process_that_was_killed_while_it_compiled_holds_nobody_up(copy: Path) -> None:
+    holder = start(copy)
+    deadline = time.monotonic() + 20
+    while not list(copy.glob("espo_luigi/science/__pycache__/kernels-*/*.lock")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    holder.kill()
+    holder.communicate()
+    started = time.monotonic()
+    assert said(start(copy))[:2] == ((1 - 0.5**3) ** 3, 1)
+    assert time.monotonic() - started < kernel_cache._PATIENCE_SECONDS / 2
+
+
+def test_where_the_package_cannot_be_written_the_code_is_in_the_users_cache(copy: Path) -> None:
+    (copy / "espo_luigi" / "science" / "__pycache__").touch()  # no folder, which not even root can write in
+    _, compilations, folder = said(start(copy))
+    assert compilations == 1 and folder.is_relative_to(copy / "home")
+    assert said(start(copy))[1:] == (0, folder)
+
+
+def test_only_code_that_nobody_has_used_for_long_is_removed(tmp_path: Path) -> None:
+    mine, others, old = (tmp_path / f"kernels-{name}" for name in ("mine", "others", "old"))
+    for folder in (mine, others, old):
+        folder.mkdir()
+        (folder / "a.nbc").touch()
+    for folder in (mine, old):
+        os.utime(folder, (0, 0))
+    kernel_cache.remove_unused(str(mine))
+    assert sorted(tmp_path.iterdir()) == [mine, others]
+
+
+def test_the_code_follows_every_module_that_kernels_are_made_of() -> None:
+    hashed = {Path(path).name for path in kernel_cache.sources()}
+    for path in SCIENCE.glob("*.py"):
+        names = _imported(path)
+        if names & {"espo_luigi.science.compiled"} and path.name != "compiled.py":
+            assert path.name in hashed
+    for name in hashed - {"compiled.py"}:
+        ours = {one for one in _imported(SCIENCE / name) if one.startswith("espo_luigi")}
+        assert {f"{one.rpartition('.')[2]}.py" for one in ours} <= hashed, name
+
+
+def _imported(path: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -160,7 +160,8 @@ def with_srun(cluster: ThrowawayCluster) -> dict[str, str]:
     call = f'SLURM_CONF={cluster.folder}/slurm.conf exec {shutil.which("srun")} "$@"'
     (folder / "srun").write_text(f"#!/bin/sh\n{call}\n")
     (folder / "srun").chmod(0o755)
-    return cluster.environ | {"PATH": f"{folder}:{cluster.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parent)}
+    modules = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    return cluster.environ | {"PATH": f"{folder}:{cluster.environ['PATH']}", "PYTHONPATH": modules}
 
 
 def snakemake_command(kind: str, venv: Path, n: int) -> list[str]:

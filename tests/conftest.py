@@ -11,8 +11,8 @@ LONG = (
     "tasks/test_end_to_end.py",
     "tasks/test_demo_on_slurm.py",
     "tasks/test_production_shape.py",
-    "cluster/test_real_slurm.py",
-    "engine/test_slurm_engine.py",
+    "jobs/test_real_slurm.py",
+    "driver/test_slurm_engine.py",
     "science/test_quantile_mapping.py",
 )
 

@@ -25,7 +25,7 @@ from espo_luigi.tasks import adjustment, reference
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 
-# Nothing divides anything: 80 land cells in blocks of 13, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
+# Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
 # 4 rows or on them, 10 columns in chunks of 3, 34 years in chunks of 4.
 LATITUDES = {"south": (45.0, 45.75), "middle": (45.75, 47.0), "north": (47.0, 48.0)}
 REGIONS = {
@@ -42,7 +42,7 @@ PERIODS = {
     "health_checks__end_date": "2022-12-30",
 }
 MANY = {
-    "custom__working_chunks": {"lat": 3, "lon": 4, "loc": 13, "time": -1},
+    "custom__working_chunks": {"lat": 3, "lon": 4, "loc": 7, "time": -1},
     "custom__final_chunks": {"lat": 4, "lon": 3},
     "extraction__simulation__chunks": {"time": 1000},
 }
@@ -126,9 +126,9 @@ def in_memory(path: Path) -> xr.Dataset:
 
 
 def stacking(stacked: bool) -> dict[str, object]:
-    """Whether only land cells are worked on; a simulation in either calendar."""
+    """Whether only land cells are worked on, for both calendars; without, one of the simulations is enough."""
     steps = {f"off_DASH_diag__steps__{step}__unstack": stacked for step in ("ref", "sim")}
-    sources = ["Demo-NoLeap"] if stacked else ["Demo-360Day"]
+    sources = ["Demo-NoLeap", "Demo-360Day"] if stacked else ["Demo-360Day"]
     criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": sources}
     wanted = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
     return {"custom__stack_drop_nans": stacked, **steps, **wanted}

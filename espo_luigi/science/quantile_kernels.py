@@ -10,14 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.science.bit_kernels import count_ones, nth_bit, trailing_zeros
-from espo_luigi.science.compiled import compiled, eight_below, inlined
+from espo_luigi.science.compiled import compiled, inlined
 from espo_luigi.science.sort_kernels import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
 TILE = 1024
-# Words searched on either side of where a quantile was the day before: eight in all.
-_REACH = 4
 
 
 @inlined
@@ -149,25 +147,18 @@ def cumulate(bits, counts, before):
     for word in range(bits.size - 1):
         before[word] = total
         total += counts[word]
-    before[bits.size - 1 :] = total
+    before[bits.size - 1] = total
     return total
 
 
 @inlined
 def word_of(before, position, near):
-    """Find the word that holds the bit of this ``position`` in the window; fastest if ``near`` is within four words.
-
-    Eight comparisons at once instead of a walk, whose branches would be mispredicted. ``before`` goes on for as many
-    places after the last word, with the total.
-    """
-    base = np.uint64(max(near - _REACH, 0))
-    count = eight_below(before, base + _ONE, position + 1)
-    word = np.int64(base + count)
-    if count == 2 * _REACH or before[base] > position:
-        while before[word + 1] <= position:
-            word += 1
-        while before[word] > position:
-            word -= 1
+    """Find the word that holds the bit of this ``position`` in the window, from where it was the day before."""
+    word = near
+    while before[word + 1] <= position:
+        word += 1
+    while before[word] > position:
+        word -= 1
     return word
 
 
@@ -303,7 +294,7 @@ def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
     sorted_values = sorted_values[:n_valid]
     bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
     word_counts = np.zeros(bits.size, dtype=np.int32)
-    before = np.zeros(bits.size + 2 * _REACH, dtype=np.int32)
+    before = np.zeros(bits.size, dtype=np.int32)
     words = np.zeros(quantiles.size, dtype=np.int64)
     lows = np.empty(quantiles.size, dtype=np.int64)
     ends = np.empty((3, quantiles.size), dtype=out.dtype)

@@ -297,8 +297,14 @@ def write_part(part: xr.Dataset, scratch: Path) -> float:
     from espo_luigi.store.write import laid_out_for, prepared, write_zarr
 
     chunks = {dim: n for data in part.values() for dim, n in zip(data.dims, data.encoding["chunks"], strict=True)}
+    # Blocks of which nobody makes a token, which would read every value once more.
+    lazy = part.map(
+        lambda data: data.copy(
+            data=dask.array.from_array(data.values, chunks=tuple(chunks[dim] for dim in data.dims), name=False)
+        )
+    )
     started = time.perf_counter()
-    laid_out, encoding = laid_out_for(prepared(part), chunks, None)
+    laid_out, encoding = laid_out_for(prepared(lazy), chunks, None)
     write_zarr(laid_out, scratch, mode="a", encoding=encoding)
     return time.perf_counter() - started
 

@@ -10,8 +10,8 @@ import pytest
 LONG = (
     "tasks/test_end_to_end.py",
     "tasks/test_demo_on_slurm.py",
-    "tasks/test_production_shape.py",
     "jobs/test_real_slurm.py",
+    "tasks/test_production_shape.py",
     "driver/test_slurm_engine.py",
     "science/test_quantile_mapping.py",
 )

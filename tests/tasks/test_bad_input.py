@@ -26,7 +26,7 @@ Configure = Callable[..., list[Path]]
 
 @pytest.fixture()
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr("espo_luigi.driver.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog

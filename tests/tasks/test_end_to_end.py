@@ -178,7 +178,7 @@ def test_a_second_run_does_nothing(here: Path) -> None:
 def test_a_second_run_says_that_there_is_nothing_to_do_and_where_the_results_are(
     here: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     assert espo_luigi.build([tasks.All()]).succeeded

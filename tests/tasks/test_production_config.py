@@ -43,7 +43,7 @@ def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_a_small_region_is_regridded_and_trained_with_the_production_values(
     small: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.worker.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     summary = espo_luigi.build([tasks.Train(sim_id=DAY360, region="south", var="pr")])

@@ -156,6 +156,15 @@ def test_nothing_is_removed_where_there_is_no_result_yet(tmp_path: Path) -> None
     assert not node._done_before(tmp_path / "result.json", "7")
 
 
+def test_an_order_of_another_version_ends_the_job_with_what_to_do(tmp_path: Path) -> None:
+    order, _ = write_order(tmp_path)
+    old = json.loads(order.read_text())
+    del old["files"]
+    order.write_text(json.dumps(old))
+    with pytest.raises(SystemExit, match=r"another version of espo_luigi has written this order .*espo cancel"):
+        job.main([str(order)])
+
+
 def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"order\.json: not a readable job order"):
         job.main([str(tmp_path / "order.json")])

@@ -39,7 +39,7 @@ _ARGUMENTS: Described = {
 
 def _flags() -> Iterator[tuple[str, Any]]:
     found = decorated(definitions("xclim.core.dataflags"), "register_methods")
-    for name in [*_FLAGS, *(found.keys() - _FLAGS.keys())]:
+    for name in [*(name for name in _FLAGS if name in found), *sorted(found.keys() - _FLAGS.keys())]:
         # What is before the star is data.
         keys = {one.arg for one in found[name].args.kwonlyargs}
         arguments = {key: needed for key, needed in parameters(found[name]).items() if key in keys}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from espo_luigi.config.fields import Arguments
+from espo_luigi.errors import ConfigurationError
 
 Definitions = Mapping[str, ast.ClassDef | ast.FunctionDef]
 # A parameter's name, and whether it has to be given.
@@ -38,10 +40,14 @@ def parameters(function: ast.FunctionDef) -> Parameters:
 
 def method(among: Definitions, name: str, wanted: str) -> Parameters:
     """Return the parameters of a class's method, its own or that of the first of its bases that has one."""
-    found = among[name]
-    assert isinstance(found, ast.ClassDef)
+    found = among.get(name)
+    if not isinstance(found, ast.ClassDef):
+        raise ConfigurationError(
+            f"xsdba {version('xsdba')} has no class {name} where espo_luigi looks for the arguments of {wanted}: "
+            "install the version that setup.cfg names"
+        )
     own = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == wanted]
-    base = next(one.id for one in found.bases if isinstance(one, ast.Name))
+    base = next((one.id for one in found.bases if isinstance(one, ast.Name)), f"{name}'s base")
     return parameters(own[0]) if own else method(among, base, wanted)
 
 

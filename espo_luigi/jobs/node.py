@@ -43,7 +43,13 @@ def run_order(path: Path, work: Work) -> int:
     values = read_json(path)
     if values is None:
         raise SystemExit(f"{path}: not a readable job order")
-    order, parent = JobOrder.parsed(values), values.get("parent")
+    try:
+        order, parent = JobOrder.parsed(values), values.get("parent")
+    except (KeyError, TypeError) as error:
+        raise SystemExit(
+            f"{path}: another version of espo_luigi has written this order ({error!r}): cancel the run's jobs (espo "
+            "cancel), and give the command again"
+        ) from error
     _set_up_process()
     if parent is not None:
         # A job of the local engine, which may itself run inside a scheduler's job whose variables are not about this.

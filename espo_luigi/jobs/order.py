@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -18,7 +19,7 @@ from espo_luigi.jobs.script import JobOptions
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(value, indent=1, default=str), durable=True)
+    write_atomically(path, json.dumps(value, indent=1, default=os.fspath), durable=True)
 
 
 @dataclass(frozen=True)

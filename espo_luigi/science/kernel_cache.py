@@ -8,6 +8,7 @@ import functools
 import glob
 import hashlib
 import os
+import random
 import shutil
 import sys
 import time
@@ -72,9 +73,11 @@ class KernelCache(caching.FunctionCache):
     """Numba's cache of one kernel; of the processes that lack its code, one compiles and the others wait for it."""
 
     _impl_class = _Places
+    _turn = contextlib.ExitStack()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the code, if need be after waiting for the process that compiles it; None: compile it."""
+        self._turn.close()  # of a compilation that failed
         found = super().load_overload(sig, target_context)
         if found is None:
             self._turn = _take_turn(os.path.join(self.cache_path, f"{self._impl.filename_base}.lock"))
@@ -96,15 +99,19 @@ class KernelCache(caching.FunctionCache):
 def _take_turn(path: str) -> contextlib.ExitStack:
     """Lock a file until it is closed, or its process ends; where files cannot be locked, do without."""
     turn = contextlib.ExitStack()
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline, pause = time.monotonic() + _PATIENCE_SECONDS, 0.1
     with contextlib.suppress(OSError):
         file = turn.enter_context(open(path, "w"))  # noqa: SIM115 (the stack closes it)
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Said, not left to closing: a forked child may hold the file open.
+                turn.callback(fcntl.flock, file, fcntl.LOCK_UN)
                 break
             except BlockingIOError:
-                time.sleep(0.1)
+                # Hundreds of jobs may wait on one file server.
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, 2.0)
     return turn
 
 

@@ -97,10 +97,10 @@ class Diagnostics(StageTask):
             simulation = stack.unstack_fill_nan(simulation, grid, blocks(grid))
         else:
             simulation = rechunk(simulation, self.context.config.custom.working_chunks)
-        outputs: dict[str, xr.Dataset] = {}
+        reference, outputs = ref_prop.compute(), dict[str, xr.Dataset]()
         for name, dataset in {"sim": simulation, "scen": scenario}.items():
             step = self.section.steps[name]
-            made = with_measures(properties_of(dataset, step), ref_prop, step)
+            made = with_measures(properties_of(dataset, step), reference, step)
             outputs |= {f"diag_{name}_{kind}": found for kind, found in made.items()}
         return outputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from espo_luigi.config import arguments, flags, load, quantities
 from espo_luigi.config.fields import Section
 from espo_luigi.config.searching import RegridderKwargs
-from espo_luigi.config.signatures import section
+from espo_luigi.config.signatures import definitions, method, section
 from espo_luigi.errors import ConfigurationError
 
 TRAINING = "biasadjust.variables.tasmax.training_args"
@@ -294,3 +295,9 @@ def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> Non
 def test_known_sections_have_a_description_for_every_key() -> None:
     sections: list[type[Section]] = [RegridderKwargs, arguments.TrainArguments, arguments.AdjustArguments, flags.Flags]
     assert all(field.description for section in sections for field in section.model_fields.values())
+
+
+def test_a_class_that_the_installed_xsdba_lacks_is_named_with_its_version() -> None:
+    found = definitions("xsdba.adjustment")
+    with pytest.raises(ConfigurationError, match=rf"xsdba {version('xsdba')} has no class Gone .* of _train"):
+        method(found, "Gone", "_train")

@@ -167,7 +167,7 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     from espo_luigi.science import biasadjust
     from espo_luigi.science.regrid import apply_weights
     from espo_luigi.store import open_store
-    from espo_luigi.tasks.adjustment import MAKERS
+    from espo_luigi.tasks.adjustment import adjusting_keywords, training_keywords
 
     config = load([folder / "config.yml", folder / "paths.yml"])
     final = folder / "final"
@@ -180,11 +180,10 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
         block = {"loc": slice(first, first + cells)}
         for name, variable in config.biasadjust.variables.items():
             ours, theirs = in_memory(reference[name].isel(block)), in_memory(regridded[name].isel(block))
-            trained = biasadjust.train(ours, theirs, **variable.training_args.model_dump(exclude_none=True), seed="x")
+            trained = biasadjust.train(ours, theirs, **training_keywords(variable), seed="x")
             training, spent = cpu_seconds(trained.compute)
             seconds["train"] += spent
-            adjusting = variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
-            adjusted = biasadjust.adjust(theirs, training, **adjusting, seed="x")
+            adjusted = biasadjust.adjust(theirs, training, **adjusting_keywords(variable), seed="x")
             seconds["adjust"] += cpu_seconds(adjusted.compute)[1]
             del adjusted, trained
         source = np.random.default_rng(1).random((regridded.sizes["time"], 1, weights.shape[1]), np.float32)
@@ -194,21 +193,20 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     seconds["properties"] = properties(config, final)
 
 
-def in_memory(data: xr.DataArray) -> xr.DataArray:
-    """The values in memory as one Dask block, of which nobody makes a token."""
-    return data.copy(data=dask.array.from_array(data.values, chunks=-1, name=False))
+def in_memory(data: xr.DataArray, chunks: Any = -1) -> xr.DataArray:
+    """The values in memory as Dask blocks, by default one; nobody makes a token, which would read them once more."""
+    return data.copy(data=dask.array.from_array(data.values, chunks=chunks, name=False))
 
 
 def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
     """Load the kernels' machine code, and take the dates apart once."""
     from espo_luigi.science import biasadjust
-    from espo_luigi.tasks.adjustment import MAKERS
+    from espo_luigi.tasks.adjustment import adjusting_keywords, training_keywords
 
     for name, variable in config.biasadjust.variables.items():
         ours, theirs = reference[name].isel(loc=slice(2)).load(), regridded[name].isel(loc=slice(2)).load()
-        training = biasadjust.train(ours, theirs, **variable.training_args.model_dump(exclude_none=True), seed="x")
-        adjusting = variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
-        biasadjust.adjust(theirs, training, **adjusting, seed="x")
+        training = biasadjust.train(ours, theirs, **training_keywords(variable), seed="x")
+        biasadjust.adjust(theirs, training, **adjusting_keywords(variable), seed="x")
 
 
 def example_weights(cells: int) -> Any:
@@ -297,12 +295,7 @@ def write_part(part: xr.Dataset, scratch: Path) -> float:
     from espo_luigi.store.write import laid_out_for, prepared, write_zarr
 
     chunks = {dim: n for data in part.values() for dim, n in zip(data.dims, data.encoding["chunks"], strict=True)}
-    # Blocks of which nobody makes a token, which would read every value once more.
-    lazy = part.map(
-        lambda data: data.copy(
-            data=dask.array.from_array(data.values, chunks=tuple(chunks[dim] for dim in data.dims), name=False)
-        )
-    )
+    lazy = part.map(lambda data: in_memory(data, tuple(chunks[dim] for dim in data.dims)))
     started = time.perf_counter()
     laid_out, encoding = laid_out_for(prepared(lazy), chunks, None)
     write_zarr(laid_out, scratch, mode="a", encoding=encoding)

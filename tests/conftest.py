@@ -1,5 +1,6 @@
 """The longest files go first; and where every real part has to be there (`.ci/run`), a skipped test has failed."""
 
+import logging
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -31,3 +32,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
     if report.skipped and os.environ.get("ESPO_REQUIRE_REAL_PARTS") and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} skipped where every real part has to be there: {report.longrepr}"
+
+
+@pytest.fixture()
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the package logs from INFO up, which a run would else send to standard error by a handler of its own."""
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
+    caplog.set_level(logging.INFO, "espo_luigi")
+    return caplog

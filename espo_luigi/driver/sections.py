@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import luigi
 import yaml
 
-from espo_luigi.driver.settings import Settings, settings, state_dir
+from espo_luigi.driver.settings import Settings, give_parameter, settings, state_dir
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.batch import BatchSettings
 from espo_luigi.jobs.commands import CommandSettings
@@ -116,10 +116,7 @@ SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm}
 def add_options(owner: type, names: tuple[str, ...]) -> None:
     """Give a class a Luigi parameter for each option that is not one yet."""
     for name in names:
-        if not isinstance(vars(owner).get(name), luigi.Parameter):
-            parameter: Any = luigi.Parameter(default="", significant=False)
-            parameter.__set_name__(owner, name)
-            setattr(owner, name, parameter)
+        give_parameter(owner, name, luigi.Parameter(default="", significant=False))
 
 
 for _section in SECTIONS.values():

@@ -22,6 +22,13 @@ def section_of(family: str) -> Section:
     return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
 
 
+def give_parameter(owner: type, name: str, parameter: Any) -> None:
+    """Give a class a Luigi parameter, unless it has said one of that name itself."""
+    if not isinstance(vars(owner).get(name), luigi.Parameter):
+        parameter.__set_name__(owner, name)
+        setattr(owner, name, parameter)
+
+
 class Settings(luigi.Config):
     """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
 

@@ -16,7 +16,7 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.settings import Section, section_of, settings
+from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -59,12 +59,9 @@ class SlurmTask(luigi.Task):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in RESOURCE_NAMES:
-            if not isinstance(cls.__dict__.get(name), luigi.Parameter):
-                default = getattr(cls.resources_default, name)
-                kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
-                parameter = kind(default=default, significant=False, description=_DESCRIPTIONS[name])
-                parameter.__set_name__(cls, name)
-                setattr(cls, name, parameter)
+            default = getattr(cls.resources_default, name)
+            kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
+            give_parameter(cls, name, kind(default=default, significant=False, description=_DESCRIPTIONS[name]))
 
     @classmethod
     @functools.cache

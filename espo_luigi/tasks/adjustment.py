@@ -7,6 +7,7 @@ from typing import Any
 
 import xarray as xr
 
+from espo_luigi.config.adjustment import VariableAdjustment
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import biasadjust, calendar, finalize, stack
@@ -40,7 +41,7 @@ class Train(EspoTask):
         return biasadjust.train(
             reference[self.var],
             regchunked[self.var],
-            **variable.training_args.model_dump(exclude_none=True),
+            **training_keywords(variable),
             maximal_calendar=config.custom.maximal_calendar,
             seed=self.seed,
             engine=variable.engine,
@@ -72,7 +73,7 @@ class Adjust(EspoTask):
         scenario = biasadjust.adjust(
             regchunked[self.var],
             training,
-            **variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS)),
+            **adjusting_keywords(variable),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
             seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
@@ -115,6 +116,16 @@ class CleanUp(EspoTask):
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
         return {"chunks": product_chunks(self, dataset)}
+
+
+def training_keywords(variable: VariableAdjustment) -> dict[str, Any]:
+    """Return what `biasadjust.train` is given of a variable's section."""
+    return variable.training_args.model_dump(exclude_none=True)
+
+
+def adjusting_keywords(variable: VariableAdjustment) -> dict[str, Any]:
+    """Return what `biasadjust.adjust` is given of a variable's section; its makers are the rule's."""
+    return variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
 
 
 def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:

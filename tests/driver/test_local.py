@@ -42,14 +42,6 @@ def run(*tasks: luigi.Task) -> LuigiRunResult:
     )
 
 
-@pytest.fixture()
-def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
-    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
-    caplog.set_level(logging.INFO, "espo_luigi")
-    return caplog
-
-
 def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Path) -> None:
     result = run(toy_tasks.Sum(n=100, folder=str(tmp_path)))
     assert result.status == luigi.LuigiStatusCode.SUCCESS

@@ -2,7 +2,6 @@
 
 import csv
 import functools
-import logging
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,14 +21,6 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context, forget
 
 Configure = Callable[..., list[Path]]
-
-
-@pytest.fixture()
-def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
-    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
-    caplog.set_level(logging.INFO, "espo_luigi")
-    return caplog
 
 
 @pytest.fixture()

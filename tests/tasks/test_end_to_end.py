@@ -1,6 +1,5 @@
 """The demo, whole: every rule, both calendars, then what a second run does and does not do."""
 
-import logging
 import os
 import socket
 import subprocess
@@ -176,13 +175,10 @@ def test_a_second_run_does_nothing(here: Path) -> None:
 
 
 def test_a_second_run_says_that_there_is_nothing_to_do_and_where_the_results_are(
-    here: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    here: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
-    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
-    caplog.set_level(logging.INFO, "espo_luigi")
     assert espo_luigi.build([tasks.All()]).succeeded
-    assert f"Nothing to do: what was asked for is there already: {here / 'final'}" in caplog.text
+    assert f"Nothing to do: what was asked for is there already: {here / 'final'}" in log.text
 
 
 def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(here: Path) -> None:

@@ -1,6 +1,5 @@
 """The production configuration, unedited but for a small region and other data, runs on this machine."""
 
-import logging
 from collections import Counter
 from pathlib import Path
 
@@ -41,14 +40,11 @@ def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def test_a_small_region_is_regridded_and_trained_with_the_production_values(
-    small: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    small: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
-    monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
-    caplog.set_level(logging.INFO, "espo_luigi")
     summary = espo_luigi.build([tasks.Train(sim_id=DAY360, region="south", var="pr")])
-    assert summary.succeeded, caplog.text
-    assert "Train asks for 3 worker(s), 12 CPU(s), 100GB; fitted to this machine" in caplog.text
+    assert summary.succeeded, log.text
+    assert "Train asks for 3 worker(s), 12 CPU(s), 100GB; fitted to this machine" in log.text
     training = store.open_store(tasks.Train(sim_id=DAY360, region="south", var="pr").out_training().path)
     assert dict(training.sizes) == {"loc": 37, "dayofyear": 360, "quantiles": 50}
     assert {"af", "hist_q", "scaling", "pth", "dP0"} <= set(training.data_vars)

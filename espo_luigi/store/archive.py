@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -56,8 +55,10 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
     with written_aside(zip_path) as partial:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             _add_marker(archive, path, marker)
+            # One buffer for all: of memory taken anew each time, clearing the pages took longer than copying.
+            buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))
             for entry in _members(path):
-                _add(archive, entry, entry.relative_to(path).as_posix())
+                _add(archive, entry, entry.relative_to(path).as_posix(), buffer)
         sync_path(partial)
 
 
@@ -78,15 +79,16 @@ def _member(name: str, mode: int) -> zipfile.ZipInfo:
     return member
 
 
-def _add(archive: zipfile.ZipFile, entry: Path, name: str) -> None:
+def _add(archive: zipfile.ZipFile, entry: Path, name: str, buffer: memoryview) -> None:
     if entry.is_dir():
         archive.writestr(_member(f"{name}/", 0o40755), b"")
         return
     member = _member(name, 0o644)
     # zipfile decides by the announced size whether the member needs Zip64.
     member.file_size = entry.stat().st_size
-    with entry.open("rb") as source, archive.open(member, "w") as target:
-        shutil.copyfileobj(source, target, _COPY_BUFFER_BYTES)
+    with entry.open("rb", buffering=0) as source, archive.open(member, "w") as target:
+        while size := source.readinto(buffer):
+            target.write(buffer[:size])
 
 
 def read_packed_marker(zip_path: Path) -> str | None:

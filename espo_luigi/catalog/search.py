@@ -40,6 +40,11 @@ class Match:
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The catalogue's columns, where all files agree."""
 
+    @property
+    def files(self) -> list[Path]:
+        """The files and Zarr folders to open, each once; not what lies behind a URL."""
+        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if "://" not in asset.path))
+
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
         names = DERIVATIONS[variable] if variable in self.derived else (variable,)

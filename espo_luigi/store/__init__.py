@@ -7,7 +7,7 @@ from espo_luigi.store.archive import pack
 from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.link import join_stores, link_store
 from espo_luigi.store.marker import MARKER_NAME, Marker
-from espo_luigi.store.publish import remove
+from espo_luigi.store.publish import publishing_after, remove
 from espo_luigi.store.read import is_complete, open_store, read_marker
 from espo_luigi.store.write import write_store
 
@@ -19,6 +19,7 @@ __all__ = [
     "link_store",
     "open_store",
     "pack",
+    "publishing_after",
     "read_marker",
     "remove",
     "unchanged",

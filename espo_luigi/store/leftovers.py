@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi.store.marker import MARKER_NAME, Inventory, parse_inventory
-from espo_luigi.store.publish import delete, disk_errors, is_abandoned
+from espo_luigi.store.publish import discard, disk_errors, is_abandoned
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -30,7 +30,7 @@ def abandoned_partials(folder: Path) -> Iterator[Path]:
 def remove_partial(path: Path) -> None:
     """Delete a partial that nobody writes any more. Raises StoreError if the folder does not allow it."""
     with disk_errors(path, "remove"):
-        delete(path)
+        discard(path)
 
 
 def size_bytes(path: Path) -> int | None:

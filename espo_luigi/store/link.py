@@ -14,6 +14,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.errors import StoreError
+from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import finish, laid_out_for, prepared, write_rows, write_zarr
@@ -41,13 +42,13 @@ def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapp
     Raises
     ------
     StoreError
-        If the source is not a store directory, or has lost files, or the disk refuses.
+        If the source is not a store directory, or has lost files, or is replaced meanwhile, or the disk refuses.
     """
     source, destination = Path(source), Path(destination)
     if not (source / MARKER_NAME).is_file():
         raise StoreError(f"cannot link {source}: expected a complete store directory; make it first")
-    check_inventory(source)
-    with written_aside(destination) as partial:
+    with unchanged([source]), written_aside(destination) as partial:
+        check_inventory(source)
         partial.mkdir()
         for entry in sorted(source.rglob("*")):
             if entry != source / MARKER_NAME:
@@ -98,13 +99,13 @@ def join_stores(
     Raises
     ------
     StoreError
-        If a source has lost files, or the disk refuses.
+        If a source has lost files, or is replaced meanwhile, or the disk refuses.
     """
-    for source in sources:
-        check_inventory(source)
     laid_out, encoding = laid_out_for(prepared(joined), chunks, None)
-    with written_aside(destination) as partial:
-        write_zarr(laid_out, partial, mode="w", encoding=encoding, compute=False)
+    with unchanged(sources), written_aside(destination) as partial:
+        for source in sources:
+            check_inventory(source)
+        write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
         spans = list(_spans(sources, dim))
         for rows, names in _rows_to_write(partial, laid_out, spans, dim).items():
             for start, stop in rows:

@@ -25,6 +25,9 @@ SILENT_PARTIAL_AGE_HOURS = 48
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
+# Another published, or removed, between the look at the name and the renaming.
+_TAKEN_MEANWHILE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
+_PUBLISH_ATTEMPTS = 100
 _FSYNC_THREADS = 8
 _DELETE_ATTEMPTS = 10
 
@@ -78,7 +81,18 @@ def sweep_partials(path: Path, *, published: bool = False) -> None:
         with contextlib.suppress(OSError):
             if is_abandoned(partial) or (published and _is_elsewhere(partial, path.name)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
-                delete(partial)
+                discard(partial)
+
+
+def discard(partial: Path) -> None:
+    """Delete a partial of another process, whose name is taken away first.
+
+    If that process lives after all, it cannot publish what is being deleted.
+    """
+    aside = partial_path(partial.with_name(partial.name.removeprefix(".").removesuffix(".partial")))
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(partial, aside)
+        delete(aside)
 
 
 def delete(path: Path) -> None:
@@ -116,19 +130,37 @@ def publish(partial: Path, path: Path) -> None:
 
     Where the file system can swap two names, there is no instant without a store under `path`. Elsewhere the old one
     is moved aside first: killed between the two renames, `path` is missing, which means run again, not half a store.
+    Of several that publish under one name at the same time, the last one's store stays, whole.
     """
-    if path.is_dir() and not path.is_symlink():
-        if _exchange(partial, path):
-            aside = partial
-        else:
-            aside = partial_path(path)
-            os.rename(path, aside)
-            os.rename(partial, path)
-        sync_path(path.parent)
+    former = [former for former in _taking_the_name(partial, path) if former is not None]
+    sync_path(path.parent)
+    for aside in former:
         _delete_quietly(aside)
-    else:
-        os.replace(partial, path)
-        sync_path(path.parent)
+
+
+def _taking_the_name(partial: Path, path: Path) -> Iterator[Path | None]:
+    """Rename the partial, and yield where former stores are now; tried again where another publishes meanwhile."""
+    for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                if _exchange(partial, path):
+                    yield partial
+                    return
+                yield _moved_aside(path)
+            os.replace(partial, path)
+            return
+        except OSError as error:
+            if error.errno not in _TAKEN_MEANWHILE or attempt == _PUBLISH_ATTEMPTS or not partial.exists():
+                raise
+
+
+def _moved_aside(path: Path) -> Path | None:
+    """Where the store that bore the name is now; None if another publisher has just moved it."""
+    aside = partial_path(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+        return aside
+    return None
 
 
 def remove(path: Path) -> None:

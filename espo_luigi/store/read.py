@@ -14,7 +14,8 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store.archive import read_packed_marker
+from espo_luigi.store.archive_ends import read_packed_marker
+from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, check_inventory
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,19 @@ _CHUNK_KEY = re.compile(r"/c(/\d+)*$")
 
 
 class DenseStore(zarr.storage.WrapperStore[Any]):
-    """A Zarr store whose chunks were all written: one that is not there is an error, where Zarr reads fill values."""
+    """A published store, of which every read is of the one that was opened, and every chunk was written.
+
+    A chunk that is not there, or has no bytes, is an error, where Zarr reads fill values. What is read after another
+    store got the name is an error, in whatever process. `opened` is part of what Dask makes its keys of: results of a
+    store are never taken for those of its successor.
+    """
+
+    def __init__(self, store: Any, path: Path, opened: Identity | None) -> None:
+        super().__init__(store)
+        self._path, self._opened = path, opened
+
+    def _with_store(self, store: Any) -> DenseStore:
+        return type(self)(store, self._path, self._opened)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return a key's bytes; None only for metadata that do not exist.
@@ -32,13 +45,17 @@ class DenseStore(zarr.storage.WrapperStore[Any]):
         Raises
         ------
         StoreError
-            If a chunk is missing.
+            If the store was replaced, or a chunk is missing or empty.
         """
-        found = await self._store.get(key, prototype, byte_range)
-        if found is None and _CHUNK_KEY.search(key):
+        try:
+            found = await self._store.get(key, prototype, byte_range)
+        finally:
+            check_still(self._path, self._opened)
+        # Of a shard without bytes, Zarr makes fill values too.
+        if (found is None or not len(found)) and _CHUNK_KEY.search(key):
             raise StoreError(
-                f"{str(self._store).partition('://')[2]}: the chunk {key} is gone, which was there when the store was "
-                f"published: somebody deleted or replaced it; {REMAKE}"
+                f"{self._path}: the chunk {key} is {'gone' if found is None else 'empty'}, which was there when the "
+                f"store was published: somebody deleted it, or the file system lost it; {REMAKE}"
             )
         return found
 
@@ -71,7 +88,8 @@ def is_complete(path: Path) -> bool:
 def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Dataset:
     """Open a complete store lazily, in its stored chunks; time deltas stay numbers.
 
-    A chunk that is missing raises a StoreError when it is read.
+    A chunk that is missing raises a StoreError when it is read, and so does any once the store was deleted or another
+    published under its name: a reader never sees two.
 
     Parameters
     ----------
@@ -95,17 +113,18 @@ def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Datase
         If the store is missing, truncated, without marker, or unreadable.
     """
     path = Path(path)
+    opened = identity_of(path)
     if not is_complete(path):
         raise StoreError(_why_not_complete(path))
     if check and path.is_dir():
         check_inventory(path)
-    return _open(path, cut)
+    return _open(path, opened, cut)
 
 
-def _open(path: Path, cut: bool) -> xr.Dataset:
+def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
     inner: Any = zarr.storage.ZipStore if path.is_file() else zarr.storage.LocalStore
     try:
-        source = DenseStore(inner(path, read_only=True))
+        source = DenseStore(inner(path, read_only=True), path, opened)
         ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
         # In dask chunks of their own, they would contradict those of the data, which xarray refuses.
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)

@@ -15,6 +15,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from espo_luigi.errors import StoreError
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.store.dense import check_dense
 from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
 from espo_luigi.store.publish import sync_path, sync_tree, written_aside
 
@@ -127,11 +128,11 @@ def laid_out_for(
         is_data = name in ds.data_vars
         # A coordinate is one file, however the data are cut.
         chunk = _chunk_shape(name, variable, chunks if is_data else dict.fromkeys(variable.dims, -1))
+        # What is given to xarray replaces the variable's own encoding, the units of time among it.
+        encoding[name] = {**variable.encoding, **_codecs(variable, bits_along)}
         if chunk is None or not variable.ndim:
             continue
-        # What is given to xarray replaces the variable's own encoding, the units of time among it.
-        encoding[name] = {**variable.encoding, "chunks": chunk, **_codecs(variable, bits_along)}
-        unit = chunk
+        unit = encoding[name]["chunks"] = chunk
         if shards and is_data:
             unit = encoding[name]["shards"] = _shard_shape(variable, chunk, shards)
         if variable.chunks is not None or (is_data and (chunks or shards)):
@@ -209,7 +210,8 @@ def write_store(
     with written_aside(path) as partial:
         if at_once:
             laid_out = laid_out.assign_coords(laid_out.coords.to_dataset().compute().coords)
-        write_zarr(laid_out, partial, mode="w", encoding=encoding, compute=not at_once)
+        # "w-": never into a folder that is there already.
+        write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=not at_once)
         for dim, size in (at_once or {}).items():
             for name, rows in _pieces(laid_out, str(dim), size):
                 write_rows(laid_out[[name]], partial, str(dim), rows)
@@ -235,8 +237,9 @@ def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
 
 
 def finish(partial: Path, marker: Marker) -> None:
-    """Everything onto the disk, then the marker, then that too."""
+    """Everything onto the disk, then the marker, then that too; raises StoreError if anything written is gone again."""
     sync_tree(partial)
+    check_dense(partial)
     marker_file = partial / MARKER_NAME
     marker_file.write_text(render_marker_file(marker, take_inventory(partial)), encoding="utf-8")
     sync_path(marker_file)

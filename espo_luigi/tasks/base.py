@@ -16,7 +16,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import InputChangedError, ParameterError
 from espo_luigi.paths import check_wildcard
 from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.context import RunContext, context
@@ -152,7 +152,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         infos = self._infos()
         kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
         markers = {info.path: info.target.marker() for info in kept or infos.values()}
-        if not markers or None in markers.values():
+        if not markers or not _of_one_piece(markers):
             return False
         _warn_of_another_configuration(markers, self.context.config.hash)
         return True
@@ -176,7 +176,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def guarded(self) -> AbstractContextManager[None]:
         """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
-        return store.unchanged(self._input_paths())
+        return store.unchanged(self._input_paths(), self.raw_files())
+
+    def raw_files(self) -> list[Path]:
+        """Return the files of the catalogue that `work` reads."""
+        return []
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""
@@ -193,7 +197,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         for name, port in ports_of(type(self), OutputPort):
             path = getattr(self, name)().path
             if port.packed_from is not None:
-                self._pack(getattr(self, port.packed_from)().path, path, marker)
+                source = getattr(self, port.packed_from)().path
+                if port.packed_from.startswith("out_"):
+                    _check_ours(source, marker)
+                self._pack(source, path, marker)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
                 self.write(self._with_provenance(dataset, marker), path, marker)
@@ -256,6 +263,24 @@ class EspoTask(DependencyHelpers, SlurmTask):
 def every_region(task: EspoTask) -> list[str]:
     """Return the configuration's regions, from south to north."""
     return list(task.context.config.custom.regions)
+
+
+def _of_one_piece(markers: Mapping[Path, store.Marker | None]) -> bool:
+    """Whether all outputs are there and were made by the same work: of two works, they may not fit together."""
+    ids = {marker.id if marker is not None else "" for marker in markers.values()}
+    if len(ids) > 1 and "" not in ids:
+        logger.info("Made anew together, as they were not made together: %s", ", ".join(map(str, markers)))
+    return len(ids) == 1 and "" not in ids
+
+
+def _check_ours(path: Path, marker: store.Marker) -> None:
+    """Check that the store that is to be packed is the one that this task has just published."""
+    found = store.read_marker(path)
+    if found is None or found.id != marker.id:
+        raise InputChangedError(
+            f"{path} was published by this job with the marker {marker.id}, and has {found and found.id} now: another "
+            "job works in that folder. It is not packed; the task is tried again"
+        )
 
 
 def _warn_of_another_configuration(markers: Mapping[Path, store.Marker | None], config_hash: str) -> None:

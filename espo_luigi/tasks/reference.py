@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -56,6 +57,10 @@ class RefDefault(EspoTask):
     @property
     def _box(self) -> dict[str, Any]:
         return self.context.config.custom.regions[self.region].model_dump()
+
+    def raw_files(self) -> list[Path]:
+        """Return the reference's files."""
+        return self.context.reference().files
 
     def compute(self) -> dict[str, xr.Dataset]:
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""

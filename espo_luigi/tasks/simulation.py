@@ -32,6 +32,10 @@ class Extract(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
 
+    def raw_files(self) -> list[Path]:
+        """Return the simulation's files."""
+        return self.context.simulation(self.sim_id).files
+
     def compute(self) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the domain."""
         config = self.context.config

@@ -27,6 +27,7 @@ from espo_luigi.store import (
     read_marker,
     write_store,
 )
+from espo_luigi.store.marker import check_inventory
 
 MARKER = Marker("Write", created="2026-01-01T00:00:00+00:00")
 EVERY_WAY = ["linked", "joined", "packed"]
@@ -146,6 +147,35 @@ def test_a_source_replaced_while_it_is_passed_on_is_not_published(
         pass_on(way, source, destination)
     assert not destination.exists()
     assert (open_store(source).pr.values == 2).all()
+
+
+def delete(chunk: Path) -> None:
+    chunk.unlink()
+
+
+def lose_all_bytes(chunk: Path) -> None:
+    """As a network file system shows a file for a moment."""
+    os.truncate(chunk, 0)
+
+
+@pytest.mark.parametrize("lose", [delete, lose_all_bytes])
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_a_source_that_loses_a_chunk_while_it_is_passed_on_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, lose: Callable[[Path], None]
+) -> None:
+    source, destination = tmp_path / "a.zarr", to_publish(way, tmp_path)
+    write_store(constant(1), source, MARKER)
+    module = "archive" if way == "packed" else "link"
+
+    def checked_and_lost(root: Path) -> None:
+        monkeypatch.undo()
+        check_inventory(root)
+        lose(source / "pr/c/3/0")
+
+    monkeypatch.setattr(f"espo_luigi.store.{module}.check_inventory", checked_and_lost)
+    with pytest.raises(StoreError, match=r"3/0 has no bytes|was changed after|was deleted while"):
+        pass_on(way, source, destination)
+    assert not destination.exists()
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -78,7 +78,10 @@ def _add(archive: zipfile.ZipFile, entry: Path, name: str, buffer: memoryview) -
         return
     member = _member(name, 0o644)
     # zipfile decides by the announced size whether the member needs Zip64.
-    member.file_size = entry.stat().st_size
+    member.file_size, copied = entry.stat().st_size, 0
     with entry.open("rb", buffering=0) as source, archive.open(member, "w") as target:
         while size := source.readinto(buffer):
             target.write(buffer[:size])
+            copied += size
+    if not copied:
+        raise StoreError(f"{entry} has no bytes: the file system lost what was written; run the task again")

@@ -45,6 +45,6 @@ def check_still(path: Path, opened: Identity | None) -> None:
     now = identity_of(path)
     if now != opened:
         raise InputChangedError(
-            f"{path} was replaced or deleted while it was read: it was {opened or 'missing'} when it was opened, and is "
-            f"now {now or 'gone'}; open it again, and compute anew what was made of it"
+            f"{path} was replaced or deleted while it was read: it was {opened or 'missing'} when it was opened, and "
+            f"is now {now or 'gone'}; open it again, and compute anew what was made of it"
         )

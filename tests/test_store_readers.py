@@ -24,6 +24,7 @@ from espo_luigi.store import (
     open_store,
     pack,
     publish,
+    publishing_after,
     read_marker,
     write_store,
 )
@@ -285,6 +286,48 @@ def test_a_writer_whose_partial_another_host_swept_publishes_nothing(
         write_store(InTheMiddle(publish_on_another_host).dataset(), tmp_path / "a.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
     assert (open_store(tmp_path / "a.zarr").pr.values == 9).all()
+
+
+@pytest.mark.parametrize(("checked", "left"), [(True, 2), (False, 1)])
+def test_a_zombie_that_works_on_after_its_successor_is_stopped_by_the_check_before_publishing(
+    tmp_path: Path, checked: bool, left: int
+) -> None:
+    path, claim = tmp_path / "a.zarr", tmp_path / "claim"
+    claim.write_text("first")
+
+    def check() -> None:
+        if checked and claim.read_text() != "first":
+            raise StoreError("another job has the claim")
+
+    def work_and_stop() -> None:
+        stopped_there = InTheMiddle(lambda: os.kill(os.getpid(), signal.SIGSTOP)).dataset()
+        with dask.config.set(scheduler="synchronous"), publishing_after(check):
+            write_store(stopped_there, path, Marker("Write", {"value": "1"}))
+
+    zombie = fork(work_and_stop)
+    assert os.WIFSTOPPED(os.waitpid(zombie, os.WUNTRACED)[1])
+    claim.write_text("second")
+    write_store(constant(2), path, Marker("Write", {"value": "2"}))
+    os.kill(zombie, signal.SIGCONT)
+    os.waitpid(zombie, 0)
+    assert (open_store(path).pr.values == left).all()
+    assert read_marker(path).parameters == {"value": str(left)}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "claim"}
+
+
+@pytest.mark.parametrize("way", ["written", *EVERY_WAY])
+def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: Path, way: str) -> None:
+    source, destination = tmp_path / "a.zarr", to_publish(way, tmp_path)
+    write_store(constant(1), source, MARKER)
+    write_store(constant(1), source.with_name("other.zarr"), MARKER)
+
+    def check() -> None:
+        if list(tmp_path.glob(".b.zarr*.partial")):
+            raise StoreError("another job has the claim")
+
+    with publishing_after(check), pytest.raises(StoreError, match="another job has the claim"):
+        write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
+    assert not destination.exists()
 
 
 @pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])

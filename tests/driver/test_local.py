@@ -91,6 +91,15 @@ def test_a_task_whose_input_went_while_it_worked_has_it_made_again_and_is_tried_
     assert "[2/2] Bereft n=10" in log.text
 
 
+def test_a_task_without_upstream_tasks_whose_raw_file_changed_is_tried_again(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    result = run(toy_tasks.Rootless(n=13, folder=str(tmp_path), times=1))
+    assert result.status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "starts").read_text().split() == ["start"] * 2
+    assert "InputChangedError: the raw file is another" in log.text
+
+
 def test_an_input_that_changes_each_time_is_a_failure_in_the_end(
     tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,131 @@
+"""Several who write one store, and who sweep what others write: nothing is published that is not whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_on, to_publish
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store import Marker, open_store, publish, publishing_after, read_marker, write_store
+from espo_luigi.store.leftovers import remove_partial
+
+
+def test_a_writer_whose_partial_another_host_swept_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor runs there, and takes it for dead: Zarr makes folders that are gone again, without a word."""
+
+    def publish_on_another_host() -> None:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("socket.gethostname", lambda: "another-host")
+            write_store(constant(9), tmp_path / "a.zarr", MARKER)
+
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match="was deleted while it was written"):
+        write_store(InTheMiddle(publish_on_another_host).dataset(), tmp_path / "a.zarr", MARKER)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+    assert (open_store(tmp_path / "a.zarr").pr.values == 9).all()
+
+
+@pytest.mark.parametrize(("checked", "left"), [(True, 2), (False, 1)])
+def test_a_zombie_that_works_on_after_its_successor_is_stopped_by_the_check_before_publishing(
+    tmp_path: Path, checked: bool, left: int
+) -> None:
+    path, claim = tmp_path / "a.zarr", tmp_path / "claim"
+    claim.write_text("first")
+
+    def check() -> None:
+        if checked and claim.read_text() != "first":
+            raise StoreError("another job has the claim")
+
+    def work_and_stop() -> None:
+        stopped_there = InTheMiddle(lambda: os.kill(os.getpid(), signal.SIGSTOP)).dataset()
+        with dask.config.set(scheduler="synchronous"), publishing_after(check):
+            write_store(stopped_there, path, Marker("Write", {"value": "1"}))
+
+    zombie = fork(work_and_stop)
+    assert os.WIFSTOPPED(os.waitpid(zombie, os.WUNTRACED)[1])
+    claim.write_text("second")
+    write_store(constant(2), path, Marker("Write", {"value": "2"}))
+    os.kill(zombie, signal.SIGCONT)
+    os.waitpid(zombie, 0)
+    assert (open_store(path).pr.values == left).all()
+    assert read_marker(path).parameters == {"value": str(left)}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "claim"}
+
+
+@pytest.mark.parametrize("way", ["written", *EVERY_WAY])
+def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: Path, way: str) -> None:
+    source, destination = tmp_path / "a.zarr", to_publish(way, tmp_path)
+    write_store(constant(1), source, MARKER)
+    write_store(constant(1), source.with_name("other.zarr"), MARKER)
+
+    def check() -> None:
+        if list(tmp_path.glob(".b.zarr*.partial")):
+            raise StoreError("another job has the claim")
+
+    with publishing_after(check), pytest.raises(StoreError, match="another job has the claim"):
+        write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
+    assert not destination.exists()
+
+
+@pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])
+def test_a_writer_some_of_whose_files_are_gone_publishes_nothing(tmp_path: Path, lost: str) -> None:
+    def lose() -> None:
+        found = next(tmp_path.glob(".a.zarr.*.partial")) / lost
+        publish.delete(found)
+
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match="was deleted while it was written"):
+        write_store(InTheMiddle(lose).dataset(), tmp_path / "a.zarr", MARKER)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_without_bytes_is_not_published(tmp_path: Path) -> None:
+    def empty() -> None:
+        os.truncate(next(tmp_path.glob(".a.zarr.*.partial/pr/c/4/0")), 0)
+
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=r"pr/c/4/0.* no bytes"):
+        write_store(InTheMiddle(empty).dataset(), tmp_path / "a.zarr", MARKER)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sweep", ["writer", "clean"])
+def test_what_sweeps_a_partial_takes_its_name_away_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: str
+) -> None:
+    """A tree that is being deleted can still be renamed: published, it would lose files afterwards."""
+    partial = tmp_path / ".a.zarr.another-host-1-0123abcd.partial"
+    write_store(constant(1), partial, MARKER)
+    deleting = []
+
+    def interposed(root: Path, *arguments: Any, **options: Any) -> None:
+        with pytest.raises(FileNotFoundError):
+            publish.publish(partial, tmp_path / "b.zarr")
+        deleting.append(root)
+
+    monkeypatch.setattr("shutil.rmtree", interposed)
+    remove_partial(partial) if sweep == "clean" else publish.sweep_partials(tmp_path / "a.zarr", published=True)
+    assert len(deleting) == 1 and not (tmp_path / "b.zarr").exists()
+
+
+@pytest.mark.parametrize("way", ["written", *EVERY_WAY])
+def test_nobody_takes_a_partial_of_the_same_name_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    source = tmp_path / "source" / "a.zarr"
+    write_store(constant(1), source, MARKER)
+    write_store(constant(1), source.with_name("other.zarr"), MARKER)
+    theirs, theirs_zip = tmp_path / "theirs", tmp_path / "theirs.zip"
+    theirs.mkdir()
+    (theirs / "file").touch()
+    theirs_zip.touch()
+    monkeypatch.setattr(publish, "partial_path", lambda path: theirs_zip if path.suffix == ".zip" else theirs)
+    destination = to_publish(way, tmp_path)
+    with pytest.raises((StoreError, FileExistsError)):
+        write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
+    assert not destination.exists()

@@ -64,6 +64,9 @@ def _raw_at(path: Path) -> _Raw | None:
     return _Raw(identity, len(files), sum(entry.st_size for entry in files), newest)
 
 
+_Look = Callable[[Path], _Store | _Raw | None]
+
+
 @contextmanager
 def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[None]:
     """Let nothing be published in the block unless its inputs are the ones that were there at its start.
@@ -81,7 +84,7 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
         If a store is missing at the start, or an input is another, or gone, before anything is published or when the
         block fails.
     """
-    looks: dict[Path, _Look] = dict.fromkeys(stores, _store_at) | dict.fromkeys(raw, _raw_at)
+    looks: dict[Path, _Look] = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
     began_with = {path: look(path) for path, look in looks.items()}
     for path in stores:
         _check_there(path, began_with[path])
@@ -101,9 +104,6 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
             except InputChangedError as changed:
                 raise changed from error
             raise
-
-
-_Look = Callable[[Path], _Store | _Raw | None]
 
 
 _ADVICE = (

@@ -6,7 +6,7 @@ import logging
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import xarray as xr
 import zarr
@@ -36,7 +36,7 @@ class DenseStore(zarr.storage.WrapperStore[Any]):
         super().__init__(store)
         self._path, self._opened = path, opened
 
-    def _with_store(self, store: Any) -> DenseStore:
+    def _with_store(self, store: Any) -> Self:
         return type(self)(store, self._path, self._opened)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:

@@ -105,3 +105,17 @@ def test_a_zarr_folder_of_others_in_which_a_chunk_is_written_anew_stops_the_publ
 def test_a_raw_file_that_is_not_there_is_told_by_who_opens_it(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), store.unchanged([], [tmp_path / "missing.nc"]):
         raise ZeroDivisionError
+
+
+def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the_former(region: str) -> None:
+    task = tasks.RefDefault(region=region)
+    following = tasks.ReferenceCalendar(region=region, calendar="noleap")
+    for each in (task, following):
+        with each.guarded():
+            each.work()
+        assert each.complete()
+    opened = store.open_store(following.out_reference().path)
+    with following.guarded():
+        following.work()
+    with pytest.raises(InputChangedError, match="was replaced or deleted"):
+        opened.load()

@@ -148,11 +148,12 @@ class JobManager:
         self._tolerantly(self._obey_control)
         self._tolerantly(self._admit)
         self._submit_ready()
+        # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
+        now = self._clock.now()
         unwanted = self._watcher.look(self._flights.values())
         for flight in list(self._flights.values()):
-            self._guarded(self._take_step, flight)
+            self._guarded(partial(self._take_step, now), flight)
         self._signals.send(unwanted)
-        now = self._clock.now()
         if now >= self._next_refresh:
             self._next_refresh = now + _REFRESH_LOCK_EVERY
             self._tolerantly(self._refresh_lock)
@@ -270,8 +271,7 @@ class JobManager:
 
     # Each job's next step.
 
-    def _take_step(self, flight: Flight) -> None:
-        now = self._clock.now()
+    def _take_step(self, now: float, flight: Flight) -> None:
         self._submitter.save(flight)
         step = flight.next_step(now, self.settings.patience)
         if step in (Step.DUMP_STACK, Step.CANCEL_STALLED):

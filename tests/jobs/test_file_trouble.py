@@ -322,6 +322,26 @@ def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome)
 
 
+def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        other = manager._flights[second.task]
+        if other.ended_since is not None and not hung:
+            hung.append(True)
+            fake.clock.sleep(3 * PATIENCE.latency_wait)
+            fake.finish("b", "2")
+        return bool(hung)
+
+    hung: list[bool] = []
+    manager = fake.manager()
+    first = manager.submit(work.request("a", is_complete=complete))
+    second = manager.submit(work.request("b", retries=3))
+    fake.eventually(lambda: has_id(first)() and has_id(second)())
+    fake.finish("a", "1")
+    fake.set_state("COMPLETED")
+    assert isinstance(fake.outcome(second, 5), Success)
+    assert hung and len(fake.calls("sbatch")) == 2
+
+
 def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:

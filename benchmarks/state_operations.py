@@ -41,9 +41,12 @@ def beat(folder: Path, seconds: float) -> None:
     """Be a job that works for so long."""
     Monitor.look = lambda self: True  # type: ignore[method-assign]
     order = _order(folder, 0, 1)
-    order.files.order.parent.mkdir(parents=True, exist_ok=True)
+    for path in (order.files.order, order.files.heartbeat):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    (folder / "START").touch()
     with signs_of_life(order, Monitor()):
         time.sleep(seconds)
+        (folder / "STOP").touch()
 
 
 def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> None:

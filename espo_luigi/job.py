@@ -51,6 +51,7 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         logger.info("%s starts", task.label())
         with task.guarded():
             task.work()
+        monitor.done.set()
         logger.info("%s is done", task.label())
 
 

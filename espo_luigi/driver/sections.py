@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,9 @@ class BatchSection:
     result_seconds = luigi.FloatParameter(
         default=JobSettings.result_seconds, description="between two looks at the result files"
     )
+    heartbeat_seconds = luigi.FloatParameter(
+        default=JobSettings.beat_seconds, description="between two signs of life of a job"
+    )
     latency_wait = luigi.FloatParameter(
         default=Patience.latency_wait, description="seconds in which files become visible everywhere"
     )
@@ -77,6 +81,10 @@ class BatchSection:
             chosen |= {name: value for name, value in layer.items() if value}
         return self.options(**chosen)
 
+    def _beat_seconds(self) -> float:
+        """Return what was asked for, or less: who waits for signs of life has to miss several."""
+        return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
+
     def batch_settings(self) -> BatchSettings:
         """Return how the engine works."""
         return BatchSettings(
@@ -89,6 +97,7 @@ class BatchSection:
                 max_jobs=self.max_jobs,
                 poll_seconds=self.poll_seconds,
                 result_seconds=self.result_seconds,
+                beat_seconds=self._beat_seconds(),
                 patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
             ),
             commands=CommandSettings(

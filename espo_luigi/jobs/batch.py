@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.submitter import JobSettings, Submitter
+from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class BatchEngine:
         self._submitter = Submitter(settings.manager, commands, self._manager.store)
         self._guard = threading.Lock()
         self._stopped = False
+        self._ending = threading.Event()
+        self._trouble = Minutely()
 
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a value that cannot be passed to the scheduler safely."""
@@ -77,16 +81,23 @@ class BatchEngine:
         JobError
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
-        order = fitted(order, self._settings)
+        order = replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
         request = request_of(order, self._settings)
-        if not (self._is_out(request) and request.job_file.exists()):
-            order.write()
+        persistently(lambda: self._write(order, request), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
         if isinstance(outcome, Success):
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
         kind = JobInputError if outcome.cause is Cause.INPUT else JobError
         raise kind(outcome.message + last_lines(outcome.tail))
+
+    def _write(self, order: JobOrder, request: JobRequest) -> None:
+        if not (self._is_out(request) and request.job_file.exists()):
+            order.write()
+
+    def _pause(self, seconds: float) -> None:
+        if self._ending.wait(seconds):
+            raise JobError("not submitted, the run is stopping")
 
     def _is_out(self, request: JobRequest) -> bool:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
@@ -96,6 +107,7 @@ class BatchEngine:
 
     def stop(self, order_id: str) -> None:
         """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+        self._ending.set()
         with self._guard:
             if not self._stopped:
                 self._stopped = True
@@ -103,6 +115,7 @@ class BatchEngine:
 
     def detach(self) -> None:
         """Leave the jobs to the next driver."""
+        self._ending.set()
         with self._guard:
             self._stopped = True
             self._manager.detach()
@@ -110,6 +123,7 @@ class BatchEngine:
 
     def close(self) -> None:
         """End the watching; nothing is cancelled."""
+        self._ending.set()
         self._manager.close()
 
 

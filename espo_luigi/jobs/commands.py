@@ -114,9 +114,10 @@ class Commands:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
 
-    def dump_stack(self, job_id: str) -> None:
-        """Have the job's command write its stack to the log."""
-        self._run(self.scheduler.stack_dump(job_id))
+    def dump_stacks(self, job_ids: Iterable[str]) -> None:
+        """Have the jobs' commands write their stacks to their logs."""
+        for argv in self.scheduler.stack_dumps(job_ids):
+            self._run(argv)
 
     def _ask(self, queries: Iterable[Query]) -> tuple[list[Row] | None, Answer | None]:
         """Return the rows of all answers, or None and the first that was none."""

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import enum
+import json
 import logging
-from collections import deque
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
 from espo_luigi.jobs.policy import Cause, cause_of
-from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.records import Record, RecordStore
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
 
 logger = logging.getLogger(__name__)
 
 # Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
 _CANCEL_AGAIN = 60.0
+_CLOCKS = (
+    "ended_since",
+    "absent_since",
+    "hopeless_since",
+    "result_since",
+    "beat_since",
+    "cancel_since",
+    "refused_since",
+    "trouble_since",
+    "empty_claim_since",
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,10 @@ class Patience:
     hopeless: float = 600.0
     # between asking a stalled job for its stack and cancelling it
     stack_dump: float = 5.0
+    # for an error with a job's files that waiting does not cure: no permission, a folder that is gone
+    lasting_trouble: float = 300.0
+    # before the first submission after a file system that failed under the job; later ones wait longer
+    after_trouble: float = 60.0
 
 
 class Step(enum.Enum):
@@ -71,6 +87,7 @@ class Flight:
     void_result: Mapping[str, Any] | None = None
     beat: bytes = b""
     beat_since: float | None = None
+    beat_read: float | None = None
     dumped_since: float | None = None
     cancel_since: float | None = None
     silent: bool = False
@@ -78,6 +95,11 @@ class Flight:
     refused_since: float | None = None
     refusal_words: str = ""
     hopeless_words: str = ""
+    # what is known here and not on disk yet, since when the driver has trouble with the files, not to submit before
+    unsaved: bool = False
+    trouble_since: float | None = None
+    empty_claim_since: float | None = None
+    not_before: float = 0.0
 
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what was said to refuse it stays."""
@@ -85,6 +107,14 @@ class Flight:
         self.row = self.result = None
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
+        self.beat_read = self.empty_claim_since = None
+
+    def start_clocks_anew(self, now: float) -> None:
+        """Let all waiting begin now: nobody has looked for a while, and what was seen before is old."""
+        for name in _CLOCKS:
+            if getattr(self, name) is not None:
+                setattr(self, name, now)
+        self.dumped_since = None
 
     @property
     def succeeded(self) -> bool:
@@ -120,22 +150,28 @@ class Flight:
         self.absent_since = None
         self.silent = True
 
+    def listen(self, now: float, every_seconds: float) -> None:
+        """Look at the heartbeat if the last look is so long ago."""
+        if self.beat_since is None or _over(self.beat_read, now, every_seconds, default=True):
+            self.read_beat(now)
+
     def read_beat(self, now: float) -> None:
         """Look at the heartbeat; any change of the file counts, whatever the node's clock says."""
+        self.beat_read = now
         try:
             beat = self.request.heartbeat_file.read_bytes()
         except FileNotFoundError:
             beat = b""
         except OSError:
             # The file system does not answer us: that says nothing about the job.
-            self.beat_since = now
+            self.beat_since, self.dumped_since = now, None
             return
         if beat != self.beat or self.beat_since is None:
             self.beat, self.beat_since, self.dumped_since = beat, now, None
 
     def read_result(self, store: RecordStore, now: float) -> None:
-        """Take in the result file, if it is one of this task's jobs'."""
-        result = read_json(self.request.result_file)
+        """Take in the result file, if it is one of this task's jobs'. Raises OSError where that cannot be known."""
+        result = _read_result(self.request.result_file)
         if result is None or result == self.void_result:
             return
         job_id = str(result.get("job_id", ""))
@@ -150,6 +186,12 @@ class Flight:
         """Take in that there is no result file: a requeued job removes what its last run wrote, unless it succeeded."""
         if not self.succeeded:
             self.result = self.result_since = None
+
+    def saw_no_files(self, now: float) -> None:
+        """Take in that the file system did not answer: a missing result has to be missed anew."""
+        if self.result is None:
+            self.ended_since = now if self.ended_since is not None else None
+            self.absent_since = now if self.absent_since is not None else None
 
     def next_step(self, now: float, patience: Patience) -> Step:
         """What is to be done now; a pure function of what is known."""
@@ -172,7 +214,7 @@ class Flight:
     @property
     def _has_failed(self) -> bool:
         # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
-        return self.result is not None and self.result.get("outcome") in ("error", "input", "memory")
+        return self.result is not None and self.result.get("outcome") in ("error", "input", "memory", "files")
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
@@ -231,7 +273,7 @@ class Flight:
     def failure(self, cause: Cause, words: str = "") -> Failure:
         """The end of a flight that is not tried again; `words` are the scheduler's or Python's own, if any."""
         record = self.record
-        if cause in (Cause.EXCEPTION, Cause.INPUT):
+        if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.FILES):
             words = str((self.result or {}).get("exception") or "")
         elif not words and self.row is not None:
             words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"
@@ -246,8 +288,8 @@ class Flight:
         """Where the job stands, for people."""
         if self.row is None:
             return Progress(self.record.state, self.record.job_id, self.record.attempt)
-        said = read_json(self.request.heartbeat_file) if self.beat and self.row.phase is Phase.RUNNING else None
-        heartbeat = {key: value for key, value in (said or {}).items() if key != "time"}
+        said = _parse_beat(self.beat) if self.row.phase is Phase.RUNNING else {}
+        heartbeat = {key: value for key, value in said.items() if key != "time"}
         return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
 
 
@@ -255,18 +297,29 @@ def _over(since: float | None, now: float, limit: float, default: bool = False) 
     return default if since is None else now - since >= limit
 
 
-def with_results(flights: Iterable[Flight]) -> Iterable[Flight]:
-    """Those flights whose result file is there: one listing a folder, however many jobs.
+def _read_result(path: Path) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_beat(text: bytes) -> Mapping[str, Any]:
+    # It is written in place: a look may come in the middle.
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def listed_names(folder: Path) -> set[str]:
+    """The names in a folder, none where it is not there (yet); one listing, however many jobs write there.
 
     A listing also makes a network file system look again, where asking for one file may get a remembered "no".
     """
-    by_folder: dict[Path, deque[Flight]] = {}
-    for flight in flights:
-        by_folder.setdefault(flight.request.result_file.parent, deque()).append(flight)
-    for folder, members in by_folder.items():
-        try:
-            names = {entry.name for entry in folder.iterdir()}
-        except OSError as error:
-            logger.debug("cannot list %s: %s", folder, error)
-            continue
-        yield from (flight for flight in members if flight.request.result_file.name in names)
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()

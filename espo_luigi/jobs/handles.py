@@ -20,8 +20,9 @@ class JobRequest:
     """One task's work as a job; `run`, `rule` and `wildcards` are its identity, the rest may differ from run to run;
     `label` is its name for people.
 
-    `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed: the output may
-    become visible late on a network file system. `stall_timeout_seconds` None does not watch the heartbeat.
+    `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
+    become visible late on a network file system), and before any other try. `stall_timeout_seconds` None does not watch
+    the heartbeat.
     """
 
     run: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import socket
 import threading
@@ -14,8 +16,12 @@ from typing import Any
 import psutil
 
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.trouble import Minutely
 
-_EVERY_SECONDS = 2.0
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 2.0
+_LONGEST_WRITE_SECONDS = 30.0
 # What the beating itself and Dask's idle event loops take, a second; anything above is work.
 _IDLE_CPU = 0.1
 _IDLE_BYTES = 200_000
@@ -24,11 +30,13 @@ _IDLE_BYTES = 200_000
 class Monitor:
     """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
-    `scheduler` is Dask's, once there is one in this process.
+    `scheduler` is Dask's, once there is one in this process. `done` is set when the work is done, and only ending is
+    left.
     """
 
     def __init__(self) -> None:
         self.scheduler: Any = None
+        self.done = threading.Event()
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
@@ -125,15 +133,22 @@ class Monitor:
 
 
 @contextmanager
-def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Give a sign of life to `write` every two seconds, as long as something moves: a job that hangs falls silent."""
+def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_seconds: float) -> Iterator[None]:
+    """Give a sign of life to `write`, now and every so many seconds, if something moved: a job that hangs falls silent.
+
+    One that cannot be written is followed by the next: a healthy job must not fall silent for good.
+    """
     done = threading.Event()
+    trouble = Minutely()
 
     def beat() -> None:
-        write(monitor.sign_of_life())
-        while not done.wait(_EVERY_SECONDS):
-            if monitor.look():
-                write(monitor.sign_of_life())
+        moved, written = True, -math.inf
+        while True:
+            moved = _has_moved(monitor, trouble) or moved
+            if moved and time.monotonic() - written >= every_seconds:
+                written, moved = time.monotonic(), not _is_written(monitor, write, trouble)
+            if done.wait(min(every_seconds, _LOOK_SECONDS)):
+                return
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -141,8 +156,26 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None]) -> Iterat
         yield
     finally:
         done.set()
-        thread.join()
-        monitor.look()
+        # Not for ever, where the file system hangs.
+        thread.join(_LONGEST_WRITE_SECONDS)
+        _has_moved(monitor, trouble)
+
+
+def _has_moved(monitor: Monitor, trouble: Minutely) -> bool:
+    try:
+        return monitor.look()
+    except (psutil.Error, OSError) as error:
+        trouble.warn("cannot look at this job's processes: %s", error)
+        return True
+
+
+def _is_written(monitor: Monitor, write: Callable[[dict[str, Any]], None], trouble: Minutely) -> bool:
+    try:
+        write(monitor.sign_of_life())
+    except OSError as error:
+        trouble.warn("cannot write the heartbeat: %s", error)
+        return False
+    return True
 
 
 def _own_peak() -> int:

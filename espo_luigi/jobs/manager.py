@@ -1,9 +1,11 @@
 """The job manager: thousands of jobs from one thread, each brought to an outcome once.
 
 `JobManager.submit` returns a handle at once. One thread does the rest, in a cycle that costs the same number of
-commands however many jobs there are: submit what may be submitted; look for result files; ask the scheduler about all
-jobs, and its memory about those that it does not list; then take each job's next step (`Flight.next_step`).
-All state that must survive the driver is in `records`.
+commands however many jobs there are: submit what may be submitted; look at what became of the jobs (`Watcher`); then
+take each job's next step (`Flight.next_step`). All state that must survive the driver is in `records`.
+
+A step that the file system refuses is taken again in the next cycle. So each one writes before anything changes here or
+in the scheduler, and what it writes twice is the same.
 """
 
 from __future__ import annotations
@@ -11,25 +13,33 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.flights import Flight, Step, with_results
+from espo_luigi.jobs.flights import Flight, Step
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.policy import Cause, next_record
+from espo_luigi.jobs.policy import Cause, next_record, pause_before
 from espo_luigi.jobs.records import FINISHED, PLANNED, Record, RecordStore
-from espo_luigi.jobs.scheduler import Phase, Refusal, Row
+from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.stopping import CANCEL, DETACH, cancel_run, stopped, take_control
 from espo_luigi.jobs.submitter import JobSettings, Submitter
+from espo_luigi.jobs.trouble import Minutely, passes, persistently
+from espo_luigi.jobs.watcher import Watcher
 
 logger = logging.getLogger(__name__)
 
-_SAY_SILENT_EVERY = 60.0
+_CYCLE_SECONDS = 2.0
 _REFRESH_LOCK_EVERY = 30.0
+_START_PATIENCE = 300.0
+# Of why a job was not successful, what says nothing about whether its output is there.
+_MAY_BE_DONE = frozenset(Cause) - {Cause.EXCEPTION, Cause.INPUT, Cause.NO_OUTPUT}
 
 
 class JobManager:
@@ -54,20 +64,20 @@ class JobManager:
         self._incoming: deque[tuple[JobRequest, Handle]] = deque()
         self._ready: deque[Flight] = deque()
         self._flights: dict[str, Flight] = {}
-        self._leftovers: dict[str, float] = {}
+        self._trouble = Minutely(self._clock)
+        self._watcher = Watcher(settings, commands, self.store, self._submitter, self._trouble)
+        self._signals = Signals(commands)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._next_poll = self._next_refresh = 0.0
-        self._said_silent = self._said_file_error = -_SAY_SILENT_EVERY
-        self._silent_since: float | None = None
+        self._next_refresh = 0.0
         self._ended: Counter[str] = Counter()
         self._salt = ""
 
     def start(self) -> None:
         """Take the driver's lock and begin. Raises SecondDriverError when another driver has it."""
         self._lock.acquire()
-        self.store.create_folders()
-        self._salt = self.store.salt
+        persistently(self.store.create_folders, _START_PATIENCE)
+        self._salt = persistently(lambda: self.store.salt, _START_PATIENCE)
         take_control(self.store.folder)
         self._thread.start()
 
@@ -120,7 +130,7 @@ class JobManager:
     def _run(self) -> None:
         try:
             while self.stopping is None:
-                self._cycle()
+                self._tolerantly(self._cycle)
                 self._clock.wait(self._wake, self._pause())
                 self._wake.clear()
         except Exception:
@@ -134,41 +144,59 @@ class JobManager:
             self._lock.release()
 
     def _cycle(self) -> None:
+        self._watcher.notice_absence(self._flights.values(), self._cycle_seconds)
         self._tolerantly(self._obey_control)
-        self._admit()
+        self._tolerantly(self._admit)
         self._submit_ready()
-        self._read_results()
+        # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
         now = self._clock.now()
-        if now >= self._next_poll and (self._flights or self._leftovers):
-            self._poll(now)
-            self._next_poll = self._clock.now() + self.settings.poll_seconds
+        unwanted = self._watcher.look(self._flights.values())
         for flight in list(self._flights.values()):
-            self._guarded(self._take_step, flight)
+            self._guarded(partial(self._take_step, now), flight)
+        self._signals.send(unwanted)
         if now >= self._next_refresh:
             self._next_refresh = now + _REFRESH_LOCK_EVERY
             self._tolerantly(self._refresh_lock)
 
+    @property
+    def _cycle_seconds(self) -> float:
+        return min(_CYCLE_SECONDS, self.settings.result_seconds, self.settings.poll_seconds)
+
     def _pause(self) -> float:
         """Seconds until the next cycle; with more to submit, no longer than the rate of submission demands."""
-        longest = self.settings.result_seconds
-        return min(longest, self.commands.submit_rate.wait_seconds) if self._may_submit() else longest
+        longest = self._cycle_seconds
+        return min(longest, self.commands.submit_rate.wait_seconds) if self._next_ready() is not None else longest
 
     def _guarded(self, step: Callable[[Flight], None], flight: Flight) -> None:
         """One task's trouble (its folder unwritable, say) must not end the others."""
         try:
             step(flight)
+            flight.trouble_since = None
+        except OSError as error:
+            self._survive(flight, error)
         except Exception as error:
             logger.exception("%s: the driver could not handle this job", flight.record.name)
-            self._finish(flight, flight.failure(Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
+            self._give_up(flight, error)
+
+    def _survive(self, flight: Flight, error: OSError) -> None:
+        """Take the step again in the next cycle; what no waiting cures is given up after a while."""
+        now = self._clock.now()
+        flight.trouble_since = flight.trouble_since or now
+        self._trouble.warn("trouble with the files of %s, going on: %s", flight.record.name, error)
+        if not passes(error) and now - flight.trouble_since >= self.settings.patience.lasting_trouble:
+            self._give_up(flight, error)
+
+    def _give_up(self, flight: Flight, error: Exception) -> None:
+        with suppress(ValueError):
+            self._ready.remove(flight)
+        self._finish(flight, flight.failure(Cause.INTERNAL, f"{type(error).__name__}: {error}"), keep_record=True)
 
     def _tolerantly(self, look: Callable[[], None]) -> None:
         """A file system that fails for a while (ESTALE, EIO, EDQUOT) must not end the driver of a run of days."""
         try:
             look()
         except OSError as error:
-            if self._clock.now() - self._said_file_error >= _SAY_SILENT_EVERY:
-                self._said_file_error = self._clock.now()
-                logger.warning("trouble with the files in %s, going on: %s", self.store.folder, error)
+            self._trouble.warn("trouble with the files in %s, going on: %s", self.store.folder, error)
 
     def _obey_control(self) -> None:
         asked = take_control(self.store.folder)
@@ -189,6 +217,9 @@ class JobManager:
             try:
                 self._admit_one(request, handle)
             except Exception as error:
+                if isinstance(error, OSError) and passes(error):
+                    self._incoming.appendleft((request, handle))
+                    raise
                 self._forget(handle, Failure(Cause.INTERNAL, 0, f"{request.label}: {error}"))
 
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
@@ -204,105 +235,49 @@ class JobManager:
             logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
             record = replace(record, job_id=owner)
             self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True)
-            self._next_poll = 0.0
+            self._watcher.hurry()
 
     # Submitting.
 
     def _submit_ready(self) -> None:
         """Submit for as long as one look at the results may wait."""
-        until = self._clock.now() + self.settings.result_seconds
-        while self._may_submit() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
-            flight = self._ready.popleft()
-            self._flights[flight.handle.task] = flight
+        until = self._clock.now() + self._cycle_seconds
+        while self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
+            flight = self._next_ready()
+            if flight is None:
+                return
+            self._ready.remove(flight)
             self._guarded(self._submit_one, flight)
 
-    def _may_submit(self) -> bool:
-        room = len(self._flights) < self.settings.max_jobs
-        return bool(self._ready) and room and self.stopping is None and not self._submitter.held(self._clock.now())
+    def _next_ready(self) -> Flight | None:
+        """The next flight that may be submitted now."""
+        now, room = self._clock.now(), len(self._flights) < self.settings.max_jobs
+        if not room or self.stopping is not None or self._submitter.held(now):
+            return None
+        return next((flight for flight in self._ready if flight.not_before <= now), None)
 
     def _submit_one(self, flight: Flight) -> None:
+        try:
+            self._submitter.prepare(flight)
+        except OSError:
+            # To the end: the files of this one may be the only ones that fail.
+            self._ready.append(flight)
+            self._submitter.pause()
+            raise
+        self._flights[flight.handle.task] = flight
         refused = self._submitter.submit(flight)
         if refused is not None:
             self._finish(flight, flight.failure(Cause.REFUSED, refused))
 
-    # Watching.
-
-    def _read_results(self) -> None:
-        flights = list(self._flights.values())
-        present = {flight.handle.task for flight in with_results(flights)}
-        now = self._clock.now()
-        for flight in flights:
-            if flight.handle.task in present:
-                flight.read_result(self.store, now)
-            elif flight.result is not None:
-                flight.lost_result()
-
-    def _poll(self, now: float) -> None:
-        rows = self.commands.jobs()
-        if rows is None:
-            self._scheduler_is_silent(now, self._flights.values())
-            return
-        by_name = {row.name: row for row in rows}
-        missing = [flight for flight in self._flights.values() if not self._take_in(flight, by_name, now)]
-        self._cancel_leftovers(by_name, now)
-        if missing and not self._ask_memory(missing, now):
-            self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
-        else:
-            self._silent_since = None
-        for flight in self._flights.values():
-            # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
-            if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
-                flight.read_beat(now)
-            flight.handle.report(flight.progress())
-
-    def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
-        """Whether the answer settles this flight: it is known, or was known to have ended."""
-        row = by_name.get(flight.record.name)
-        if row is None:
-            return flight.ended_since is not None
-        if flight.record.job_id is None:
-            self._submitter.confirm(flight, row.job_id)
-        flight.saw(row, now)
-        return True
-
-    def _ask_memory(self, missing: list[Flight], now: float) -> bool:
-        ids = [f.record.job_id for f in missing if f.record.job_id]
-        names = [f.record.name for f in missing if not f.record.job_id]
-        rows = self.commands.remembered(ids, names)
-        # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
-        by_name = {row.name: row for row in rows or () if row.phase.ended}
-        for flight in missing:
-            known = self._take_in(flight, by_name, now)
-            # A submission without an id is settled by its claim: it does not have to wait for a database.
-            if not known and (rows is not None or flight.record.job_id is None):
-                flight.missed(now)
-        return rows is not None
-
-    def _scheduler_is_silent(self, now: float, flights: Iterable[Flight]) -> None:
-        for flight in flights:
-            flight.heard_nothing()
-        self._silent_since = self._silent_since or now
-        if now - self._said_silent >= _SAY_SILENT_EVERY:
-            self._said_silent = now
-            name, seconds = self._scheduler.NAME, now - self._silent_since
-            logger.warning("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
-
-    def _cancel_leftovers(self, by_name: Mapping[str, Row], now: float) -> None:
-        """A job that succeeded and does not go wastes its allocation."""
-        for name, since in list(self._leftovers.items()):
-            row = by_name.get(name)
-            if row is None or row.phase.ended:
-                del self._leftovers[name]
-            elif now - since >= self.settings.patience.latency_wait:
-                logger.warning("%s has written its result and does not end: cancelling job %s", name, row.job_id)
-                self.commands.cancel([row.job_id])
-                self._leftovers[name] = now
-
     # Each job's next step.
 
-    def _take_step(self, flight: Flight) -> None:
-        now = self._clock.now()
+    def _take_step(self, now: float, flight: Flight) -> None:
+        self._submitter.save(flight)
         step = flight.next_step(now, self.settings.patience)
+        if step in (Step.DUMP_STACK, Step.CANCEL_STALLED):
+            # The last look may be older than the pause that the job, or this driver, has just had.
+            flight.read_beat(now)
+            step = flight.next_step(now, self.settings.patience)
         if step is Step.SUCCEED:
             self._succeed(flight, now)
         elif step is Step.ENDED:
@@ -313,18 +288,17 @@ class JobManager:
             self._give_up_name(flight, now)
         elif step is Step.DUMP_STACK:
             logger.warning("%s: no heartbeat; asking job %s for its stack", flight.record.name, flight.record.job_id)
-            self.commands.dump_stack(str(flight.record.job_id))
-            flight.dumped_since = now
+            self._signals.dump(flight)
         elif step is not Step.WAIT:
-            self._cancel_one(flight, flight.ending(step), now)
+            self._cancel_one(flight, flight.ending(step))
 
-    def _cancel_one(self, flight: Flight, ending: str, now: float) -> None:
+    def _cancel_one(self, flight: Flight, ending: str) -> None:
         # On disk first: the next driver must not take our own cancellation for somebody's wish.
-        flight.record = replace(flight.record, ending=ending)
-        self.store.save(flight.record)
+        record = replace(flight.record, ending=ending)
+        self.store.save(record)
+        flight.record = record
         logger.warning("%s: cancelling job %s: %s", flight.record.name, flight.record.job_id, ending)
-        self.commands.cancel([str(flight.record.job_id)])
-        flight.cancel_since = now
+        self._signals.cancel(flight)
 
     def _succeed(self, flight: Flight, now: float) -> None:
         if flight.request.is_complete is not None and not flight.request.is_complete():
@@ -332,12 +306,17 @@ class JobManager:
             if waited >= self.settings.patience.latency_wait:
                 self._output_missing(flight)
             return
-        result = dict(flight.result or {})
         if flight.row is None or not flight.row.phase.ended:
-            self._leftovers[flight.record.name] = now
-        log, attempts = flight.log or Path(flight.record.log_pattern), flight.record.attempt
-        self._finish(flight, Success(str(result.get("job_id")), attempts, log, result, flight.adopted))
-        self.store.forget_files(flight.record.name)
+            self._watcher.see_off(flight.record.name, now)
+        name = flight.record.name
+        self._finish_well(flight)
+        self._tolerantly(partial(self.store.forget_files, name))
+
+    def _finish_well(self, flight: Flight) -> None:
+        record, result = flight.record, dict(flight.result or {})
+        log = flight.log or Path(record.log_pattern)
+        job_id = str(result.get("job_id") or record.job_id)
+        self._finish(flight, Success(job_id, record.attempt, log, result, flight.adopted))
 
     def _output_missing(self, flight: Flight) -> None:
         if not flight.adopted:
@@ -354,6 +333,8 @@ class JobManager:
             owner = self.store.claim_owner(flight.record.name)
             if owner is not None:
                 self._submitter.confirm(flight, owner)
+            else:
+                self._submitter.close_empty_claim(flight, now)
             return
         alone = not any(other.record.job_id for other in self._flights.values())
         unclear = flight.refusal is Refusal.UNCLEAR and alone
@@ -363,6 +344,13 @@ class JobManager:
             self._again(flight, flight.record.next_submission(Cause.UNCONFIRMED.words(self._scheduler)))
 
     def _retry_or_fail(self, flight: Flight, cause: Cause) -> None:
+        if cause in _MAY_BE_DONE and flight.request.is_complete is not None and flight.request.is_complete():
+            logger.warning(
+                "%s: job %s: %s; but its output is complete", flight.record.name, flight.record.job_id, cause.value
+            )
+            self.store.close(flight.record.name)
+            self._finish_well(flight)
+            return
         # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
         self.store.close(flight.record.name)
         node = flight.row.node if flight.row is not None else ""
@@ -376,14 +364,16 @@ class JobManager:
     def _again(self, flight: Flight, record: Record) -> None:
         self.store.save(record)
         flight.start_over(record)
+        flight.not_before = self._clock.now() + pause_before(record, self.settings.patience.after_trouble)
         del self._flights[flight.handle.task]
         self._ready.appendleft(flight)
 
     def _finish(self, flight: Flight, outcome: Outcome, keep_record: bool = False) -> None:
         if not keep_record:
             name = "success" if isinstance(outcome, Success) else outcome.cause.words(self._scheduler)
-            flight.record = replace(flight.record, state=FINISHED, outcome=name)
-            self.store.save(flight.record)
+            record = replace(flight.record, state=FINISHED, outcome=name)
+            self.store.save(record)
+            flight.record = record
         self._ended["succeeded" if isinstance(outcome, Success) else "failed"] += 1
         self._flights.pop(flight.handle.task, None)
         self._forget(flight.handle, outcome)

@@ -7,6 +7,7 @@ While it works, a heartbeat file says that it is alive and how far Dask is. What
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -15,8 +16,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,21 +29,25 @@ from espo_luigi.errors import EspoError, InputChangedError, SizingError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
-from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.session import limit_thread_pools
+from espo_luigi.jobs.trouble import is_file_trouble, persistently
 
 logger = logging.getLogger("espo_luigi.job")
 
-# What does an order's work, inside `signs_of_life`, with a monitor that may be told of Dask's scheduler.
+# For how long a job asks a file system again that fails for a moment.
+_PATIENCE_SECONDS = 300.0
+# How long Dask may take to end after the work is done.
+_LONGEST_END_SECONDS = 120.0
+
+# What does an order's work, inside `signs_of_life`, with a monitor that may be told of Dask's scheduler and has to be
+# told when the work is done.
 Work = Callable[[JobOrder, Monitor], None]
 
 
 def run_order(path: Path, work: Work) -> int:
     """Do what the order file says, by `work`; return the process's exit code."""
-    values = read_json(path)
-    if values is None:
-        raise SystemExit(f"{path}: not a readable job order")
+    values = _read_order(path)
     try:
         order, parent = JobOrder.parsed(values), values.get("parent")
     except (KeyError, TypeError) as error:
@@ -57,13 +62,27 @@ def run_order(path: Path, work: Work) -> int:
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
     job_id = schedulers.job_id()
-    if job_id is not None and _done_before(order.files.result, job_id):
+    if job_id is not None and persistently(lambda: _done_before(order.files.result, job_id), _PATIENCE_SECONDS):
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
         return 0
     with _alive(parent):
         result = _run(order, work)
-    write_json(order.files.result, result)
+    _hand_over(order, result)
     return 0 if result["outcome"] == "success" else 1
+
+
+def _read_order(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(persistently(path.read_text, _PATIENCE_SECONDS)))
+    except (OSError, ValueError, TypeError) as error:
+        raise SystemExit(f"{path}: not a readable job order ({error})") from error
+
+
+def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> None:
+    """Write the result, which hours of work may depend on; then nobody needs a sign of life any more."""
+    persistently(lambda: write_json(order.files.result, result), _PATIENCE_SECONDS)
+    with suppress(OSError):
+        order.files.heartbeat.unlink(missing_ok=True)
 
 
 def _set_up_process() -> None:
@@ -80,8 +99,13 @@ def _set_up_process() -> None:
 
 def _done_before(path: Path, job_id: str) -> bool:
     """Whether this very job has succeeded before it was requeued; what its last run wrote otherwise is removed."""
-    result = read_json(path)
-    if result is not None and result.get("job_id") == job_id and result.get("outcome") == "success":
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        result = {}
+    if result.get("job_id") == job_id and result.get("outcome") == "success":
         return True
     path.unlink(missing_ok=True)
     return False
@@ -100,19 +124,30 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
         "traceback": None,
         "job_id": schedulers.job_id(),
     }
-    try:
-        work(order, monitor)
-    except EspoError as error:
+    with _ending_in_time(monitor, lambda: _hand_over(order, result | _account(order, monitor, started))):
+        try:
+            work(order, monitor)
+        except BaseException as error:
+            result |= _failure(error, monitor)
+    return result | _account(order, monitor, started)
+
+
+def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
+    """What the result says of an error: nothing of one that came when the work was done."""
+    if monitor.done.is_set():
+        logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
+        return {}
+    said = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
+    if isinstance(error, EspoError):
         logger.error("%s", error)
-        result |= {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
-    except BaseException as error:
-        logger.exception("The task failed")
-        result |= {
-            "outcome": _outcome(error),
-            "exception": f"{type(error).__name__}: {error}",
-            "traceback": traceback.format_exc(),
-        }
-    return result | {
+        return said
+    logger.exception("The task failed")
+    return said | {"traceback": traceback.format_exc()}
+
+
+def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any]:
+    """What was asked, and what it took."""
+    return {
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
         "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
@@ -127,19 +162,54 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _ending_in_time(monitor: Monitor, hand_over: Callable[[], None]) -> Iterator[None]:
+    """Have what hangs after the work was done end as the success that it is: Dask's end may wait for ever."""
+    over = threading.Event()
+
+    def watch() -> None:
+        monitor.done.wait()
+        if not over.wait(_LONGEST_END_SECONDS):
+            logger.warning("The work is done, but the job does not end: leaving Dask behind")
+            hand_over()
+            os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
     """Return what `work` does its work in, so that the driver hears of it while it does."""
-    return beating(monitor, partial(write_json, order.files.heartbeat))
+    return beating(monitor, partial(_write_beat, order.files.heartbeat), order.beat_seconds)
+
+
+def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
+    # Neither renamed nor forced onto the disk: any change is a sign of life, and a metadata server hears of hundreds.
+    text = json.dumps(beat).encode()
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        os.write(file, text)
+    finally:
+        os.close(file)
 
 
 def _outcome(error: BaseException) -> str:
-    if isinstance(error, EspoError):
-        return "input" if isinstance(error, InputChangedError) else "error"
+    if isinstance(error, SystemExit):
+        return "stopped"
+    if isinstance(error, InputChangedError):
+        return "input"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):
         return "memory"
-    return "stopped" if isinstance(error, SystemExit) else "error"
+    return "files" if is_file_trouble(error) else "error"
 
 
 def allocated(asked: Resources, rule: str) -> Resources:

@@ -41,7 +41,8 @@ class JobFiles:
         return cls(
             jobs / f"{stem}.json",
             jobs / f"{stem}.result.json",
-            jobs / f"{stem}.heartbeat.json",
+            # Not among the results, which are listed again and again.
+            workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
 
@@ -52,8 +53,9 @@ class JobOrder:
 
     `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
     `settings` say what is to be done, in the words of whoever does it; `wildcards` are the parameters that identify
-    it. `preload` are modules to import once for all jobs. `is_complete` is asked after the job reported success.
-    `on_progress` hears where the job stands, and how many per cent are done where that is known.
+    it. `preload` are modules to import once for all jobs. `beat_seconds` is how often it gives a sign of life while it
+    gets on. `is_complete` is asked after the job has ended. `on_progress` hears where the job stands, and how many per
+    cent are done where that is known.
     """
 
     id: str
@@ -67,6 +69,7 @@ class JobOrder:
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     options: JobOptions = field(default_factory=JobOptions)
     preload: tuple[str, ...] = ()
+    beat_seconds: float = 2.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[str, int | None], None] | None = None
 

@@ -12,6 +12,7 @@ from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.scheduler import Phase, Scheduler
 
 GROWTH = 1.5
+_LONGER_PAUSE = 5
 
 
 class Cause(enum.Enum):
@@ -19,6 +20,7 @@ class Cause(enum.Enum):
 
     EXCEPTION = "exception"
     INPUT = "input gone or replaced"
+    FILES = "file system failed"
     MEMORY = "out of memory"
     TIMEOUT = "time limit"
     NODE = "node failed"
@@ -59,9 +61,11 @@ _FINAL = frozenset(
     }
 )
 # A job's own word for its end, where that is an exception of Python.
-_BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT}
+_BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT, "files": Cause.FILES}
 # Not the job's fault: no attempt is charged.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+# Tried on another node.
+_MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES})
 
 
 @dataclass(frozen=True)
@@ -78,17 +82,25 @@ def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") ->
     """The record of another submission after `cause`, or None when there is to be none."""
     if cause in _FINAL:
         return None
+    changes: dict[str, Any] = {}
+    if cause in _MAYBE_THE_NODE and node:
+        changes["exclude"] = tuple(sorted({*record.exclude, node}))
     if cause in _UNCHARGED:
         if record.uncharged >= limits.max_uncharged:
             return None
-        changes: dict[str, Any] = {"uncharged": record.uncharged + 1}
-        if cause is Cause.NODE and node:
-            changes["exclude"] = tuple(sorted({*record.exclude, node}))
-        return record.next_submission(cause.value, **changes)
+        return record.next_submission(cause.value, uncharged=record.uncharged + 1, **changes)
     if record.attempt > limits.retries:
         return None
     more = _more_resources(record, cause, limits)
-    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **more)
+    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **changes, **more)
+
+
+def pause_before(record: Record, first: float) -> float:
+    """Seconds to wait before the record's submission: `first`, growing, after a file system that failed."""
+    ends = [past["ended"] for past in record.history]
+    if not ends or ends[-1] != Cause.FILES.value:
+        return 0.0
+    return min(first * _LONGER_PAUSE ** (ends.count(Cause.FILES.value) - 1), 30 * first)
 
 
 def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:
@@ -139,6 +151,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 EXPLANATION: Mapping[Cause, str] = {
     Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
     Cause.INPUT: "an input was not the one that it began with, and nothing was published",
+    Cause.FILES: "a disk, a quota or a network file system failed under it; see to it, and run again",
     Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",

@@ -126,11 +126,17 @@ class RecordStore:
         """Make sure that no job of that name ever starts its work; False when one has."""
         path = self.claim_path(name)
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(_CLOSED)
+            create_whole(path, _CLOSED)
         except FileExistsError:
             return path.read_text(encoding="utf-8").strip() == _CLOSED
         return True
+
+    def is_claimed_by_nobody(self, name: str) -> bool:
+        """Whether there is a claim that names nobody, as versions before this one could leave."""
+        try:
+            return not self.claim_path(name).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return False
 
     def close(self, name: str) -> None:
         """Make sure that a job of that name, which has ended, does nothing if somebody requeues it."""
@@ -158,6 +164,16 @@ def write_atomically(path: Path, text: str, durable: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
     os.replace(aside, path)
+
+
+def create_whole(path: Path, text: str) -> None:
+    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

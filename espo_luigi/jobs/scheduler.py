@@ -128,8 +128,8 @@ class Scheduler(Protocol):
     def has_ended(self, stderr: str, /) -> bool:
         """Whether a cancellation failed because the job had ended meanwhile."""
 
-    def stack_dump(self, job_id: str, /) -> tuple[str, ...]:
-        """The command that sends SIGUSR1 to a job."""
+    def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
+        """The commands that send SIGUSR1 to jobs."""
 
     def says_out_of_memory(self, log_tail: str, /) -> bool:
         """Whether the job's log ends with the scheduler's own words for a job killed for memory."""

@@ -93,17 +93,23 @@ def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: 
 
 def _render_claim(claim_file: str, job_id: str) -> str:
     # Of all jobs that may ever start under this name, one works: whoever creates the claim first, the job by its
-    # id or the driver by a word. A requeued job finds its own id and goes on. Only its own job leaves a claim empty (it
-    # died between creating and writing), and a driver's is empty no longer than an instant.
+    # id or the driver by a word. A requeued job finds its own id and goes on. A claim is written aside and linked: it
+    # appears whole. While the file system fails, and where a claim is empty, the job looks again for four minutes.
     return f"""\
 claim={shlex.quote(claim_file)}
-( set -o noclobber; printf '%s\\n' "${job_id}" > "$claim" ) 2>/dev/null
-[ -s "$claim" ] || sleep 2
-if ! owner=$(cat -- "$claim"); then
-    echo "Cannot write $claim: nothing is done, as another job might do the same work." >&2
+aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$
+for pause in 1 2 4 8 15 30 60 120 0; do
+    why=$( {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 )
+    owner=$(cat -- "$claim" 2>/dev/null)
+    [ -n "$owner" ] && break
+    sleep "$pause"
+done
+rm -f -- "$aside"
+if [ -z "$owner" ]; then
+    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ -n "$owner" ] && [ "$owner" != "${job_id}" ]; then
+if [ "$owner" != "${job_id}" ]; then
     echo "This work belongs to '$owner': job ${job_id} does nothing." >&2
     exit 0
 fi"""

@@ -301,7 +301,7 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"standby mode|Munge encode failed|authentication error|Communication (connection|shutdown)", Refusal.PASSING),
     (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
     (r"invalid|unrecognized option|not permitted|permission denied|can ?not be satisfied", Refusal.PERMANENT),
-    (r"is not available|is ambiguous|requires an argument|more processors|unable to open file", Refusal.PERMANENT),
+    (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )
 
 
@@ -363,9 +363,9 @@ def has_ended(stderr: str) -> bool:
     return "Invalid job id" in stderr or "already completing or completed" in stderr
 
 
-def stack_dump(job_id: str) -> tuple[str, ...]:
-    """The command that sends SIGUSR1 to the job's command, which writes its stack to the log."""
-    return ("scancel", "--signal=USR1", "--batch", job_id)
+def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
+    """The commands that send SIGUSR1 to each job's own command, which writes its stack to the log."""
+    return [("scancel", "--signal=USR1", "--batch", *group) for group in chunked(job_ids)]
 
 
 # What a user's environment may say to Slurm's commands. The rest would change the form of their answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,8 @@ class JobSettings:
     log_dir: Path
     max_jobs: int = 500
     poll_seconds: float = 10.0
-    result_seconds: float = 1.0
+    result_seconds: float = 10.0
+    beat_seconds: float = 30.0
     first_backoff: float = 5.0
     max_uncharged: int = 20
     patience: Patience = field(default_factory=Patience)
@@ -67,17 +69,29 @@ class Submitter:
         """Whether to wait before the next submission."""
         return now < self._hold_until
 
+    def prepare(self, flight: Flight) -> None:
+        """Write down that the flight is about to be submitted, and what its job needs.
+
+        Raises OSError when that cannot be written: the scheduler has not heard of it, and its name can be used again.
+        """
+        script = self._scheduler.render(self.script_values(flight.request, flight.record))
+        record = replace(flight.record, state=SUBMITTING)
+        self._store.save(record, durable=True)
+        self._prepare_files(flight, script)
+        flight.record = record
+
+    def pause(self) -> None:
+        """Submit nothing for a moment."""
+        self._hold_until = self._commands.clock.now() + self._settings.first_backoff
+
     def submit(self, flight: Flight) -> str | None:
-        """Submit; return the scheduler's words when it will never take this job.
+        """Submit what is prepared; return the scheduler's words when it will never take this job.
 
         After any other answer the flight is under way: with its job's id, or, where that failed or was not answered,
-        without; then what became of it is found out by its name.
+        without; then what became of it is found out by its name. Raises no OSError: it is not to be submitted again.
         """
         values = self.script_values(flight.request, flight.record)
-        script, path = self._scheduler.render(values), self._store.script_path(flight.record.name)
-        flight.record = replace(flight.record, state=SUBMITTING)
-        self._store.save(flight.record, durable=True)
-        self._prepare_files(flight, script)
+        path = self._store.script_path(flight.record.name)
         answer = self._commands.submit(self._scheduler.submission(values, path))
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if job_id is not None:
@@ -90,11 +104,29 @@ class Submitter:
         return None
 
     def confirm(self, flight: Flight, job_id: str) -> None:
-        """Write down the id of the flight's job."""
+        """Take in the id of the flight's job, and write it down now or, where the file system fails, later."""
         flight.record = replace(flight.record, state=SUBMITTED, job_id=job_id)
-        self._store.save(flight.record)
+        flight.unsaved = True
+        with contextlib.suppress(OSError):
+            self.save(flight)
         flight.refusal = flight.refused_since = None
         flight.handle.report(flight.progress())
+
+    def save(self, flight: Flight) -> None:
+        """Write down what is known of the flight, if that is not yet done."""
+        if flight.unsaved:
+            self._store.save(flight.record)
+            flight.unsaved = False
+
+    def close_empty_claim(self, flight: Flight, now: float) -> None:
+        """Close a claim that names nobody, and stays so: a driver or a job could not write it."""
+        if not self._store.is_claimed_by_nobody(flight.record.name):
+            return
+        flight.empty_claim_since = flight.empty_claim_since or now
+        if now - flight.empty_claim_since >= self._settings.patience.latency_wait:
+            path = self._store.claim_path(flight.record.name)
+            logger.warning("%s is empty, and no job of that name is known: closing it", path)
+            self._store.close(flight.record.name)
 
     def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
         """What the script of the record's submission is made of."""

@@ -9,7 +9,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.preview import preview
-from espo_luigi.driver.sections import read_profile
+from espo_luigi.driver.sections import SECTIONS, read_profile
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
 from espo_luigi.jobs.slurm import SlurmOptions
 
@@ -83,3 +83,21 @@ def test_a_job_asks_for_no_more_than_a_node_has() -> None:
     text = preview(Job())
     assert "#SBATCH --cpus-per-task=2" in text
     assert "#SBATCH --mem=4096M" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 30.0),
+        ({"heartbeat_seconds": "60"}, 60.0),
+        ({"absent_after": "20"}, 5.0),
+        ({"stall_timeout": "40"}, 10.0),
+        ({"stall_timeout": "0"}, 30.0),
+    ],
+)
+def test_signs_of_life_come_several_times_in_the_time_for_which_they_are_waited_for(
+    options: dict[str, str], seconds: float
+) -> None:
+    for name, value in options.items():
+        get_config().set("slurm", name, value)
+    assert SECTIONS["slurm"]().batch_settings().manager.beat_seconds == seconds

@@ -66,7 +66,8 @@ class Work:
         """A manager that is not started, with short waits."""
         limits = {"max_status_per_second": 10.0, "max_submit_per_second": 100.0, "timeout_seconds": 20.0}
         running = Commands(slurm, CommandSettings(**{**limits, **(commands or {})}), environ, clock)
-        times = {"poll_seconds": 0.5, "result_seconds": 0.1, "first_backoff": 0.5, "patience": PATIENCE}
+        looks = {"poll_seconds": 0.5, "result_seconds": 0.1, "beat_seconds": 0.5}
+        times = {**looks, "first_backoff": 0.5, "patience": PATIENCE}
         where = {"workdir": self.folder, "log_dir": self.folder / "slurm_logs"}
         return JobManager(JobSettings(**{**where, **times, **settings}), running, self.folder / "state")
 

@@ -16,7 +16,7 @@ from espo_luigi.jobs.session import dask_session
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_EVERY_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "_LOOK_SECONDS", 0.5)
 
 
 def spin(seconds: float) -> None:
@@ -27,7 +27,7 @@ def spin(seconds: float) -> None:
 
 def test_work_is_seen_and_hanging_is_silence() -> None:
     beats: list[dict[str, Any]] = []
-    with beating(Monitor(), beats.append):
+    with beating(Monitor(), beats.append, 0.5):
         until = time.monotonic() + 20
         while len(beats) < 3 and time.monotonic() < until:
             spin(0.1)

@@ -24,9 +24,18 @@ from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.stopping import request_stop
 
-PATIENCE = Patience(latency_wait=0.6, absent_after=1.5, settle=0.4, unclear_refusal=1.0, hopeless=0.5, stack_dump=0.2)
+PATIENCE = Patience(
+    latency_wait=0.6,
+    absent_after=1.5,
+    settle=0.4,
+    unclear_refusal=1.0,
+    hopeless=0.5,
+    stack_dump=0.2,
+    lasting_trouble=3.0,
+    after_trouble=2.0,
+)
 
-SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "first_backoff": 0.2, "patience": PATIENCE}
+SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "beat_seconds": 0.1, "first_backoff": 0.2, "patience": PATIENCE}
 
 
 class FakeCluster:
@@ -407,7 +416,7 @@ def test_an_error_in_the_listener_disturbs_nobody(fake: FakeCluster, work: Work)
 
 def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Work) -> None:
     def complete() -> bool:
-        raise OSError("stale file handle")
+        raise ValueError("no such store")
 
     manager = fake.manager()
     bad, good = manager.submit(work.request("a", is_complete=complete)), manager.submit(work.request("b"))
@@ -415,7 +424,7 @@ def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Wor
     fake.finish("a", "1")
     fake.finish("b", "2")
     outcome = fake.outcome(bad, 5)
-    assert isinstance(outcome, Failure) and "stale file handle" in outcome.message
+    assert isinstance(outcome, Failure) and "no such store" in outcome.message
     assert isinstance(fake.outcome(good, 5), Success)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record
+from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
 from espo_luigi.jobs.records import Record, RecordStore
 from espo_luigi.jobs.stopping import request_stop, take_control
 
@@ -105,6 +105,28 @@ def test_a_name_under_which_a_job_started_cannot_be_closed(store: RecordStore) -
     assert store.claim_owner("a") is None
 
 
+def test_a_claim_that_names_nobody_is_told_from_one_that_is_not_there(store: RecordStore) -> None:
+    assert not store.is_claimed_by_nobody("a")
+    store.claim_path("a").touch()
+    assert store.is_claimed_by_nobody("a") and not store.close_unclaimed("a")
+    store.close("a")
+    assert not store.is_claimed_by_nobody("a") and store.close_unclaimed("a")
+
+
+def test_of_many_that_want_a_name_one_gets_it_whole(store: RecordStore) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from espo_luigi.jobs.records import create_whole\n"
+        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "create_whole(Path(sys.argv[1]), sys.argv[3])"
+    )
+    path, at = store.claim_path("a"), str(time.time() + 1.0)
+    command = [sys.executable, "-c", code, str(path), at]
+    makers = [subprocess.Popen([*command, str(n)], stderr=subprocess.DEVNULL) for n in range(5)]
+    (winner,) = [number for number, maker in enumerate(makers) if maker.wait() == 0]
+    assert path.read_text() == str(winner)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_more_memory_is_given_up_to_its_cap_and_then_no_more() -> None:
     second = next_record(RECORD, Cause.MEMORY, LIMITS)
     assert second is not None and (second.memory_bytes, second.attempt) == (6 * GIB, 2)
@@ -128,7 +150,7 @@ def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> N
     assert next_record(RECORD, cause, LIMITS) is None
 
 
-@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
+@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.FILES, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
 def test_retries_are_counted(cause: Cause) -> None:
     second = next_record(RECORD, cause, Limits(1, None, None))
     assert second is not None and second.attempt == 2
@@ -158,6 +180,9 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.CANCELLED, None, "node failed", Cause.NODE),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
+        (Phase.FAILED, "files", "", Cause.FILES),
+        (Phase.CANCELLED, "files", "result written", Cause.FILES),
+        (None, "files", "", Cause.FILES),
         (None, "input", "", Cause.INPUT),
         (Phase.FAILED, "memory", "", Cause.MEMORY),
         (Phase.FAILED, "stopped", "", Cause.CRASHED),
@@ -168,6 +193,19 @@ def test_slurms_word_goes_before_the_jobs_own(
     phase: Phase | None, outcome: str | None, ending: str, cause: Cause
 ) -> None:
     assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
+
+
+def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
+    limits, record, pauses = Limits(9, None, None), RECORD, [pause_before(RECORD, 60)]
+    for number in range(1, 5):
+        following = next_record(record, Cause.FILES, limits, f"n{number}")
+        assert following is not None
+        record = following
+        pauses.append(pause_before(record, 60))
+    assert pauses == [0, 60, 300, 1500, 1800]
+    assert (record.exclude, record.attempt) == (("n1", "n2", "n3", "n4"), 5)
+    crashed = next_record(record, Cause.CRASHED, limits)
+    assert crashed is not None and pause_before(crashed, 60) == 0
 
 
 def _hold_lock(folder: Path, name: str = "driver.lock") -> subprocess.Popen[str]:

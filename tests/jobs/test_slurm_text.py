@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,10 +81,12 @@ def test_a_script_is_bash_without_syntax_errors(values: ScriptValues) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def run_script(folder: Path, job_id: str, **changes: object) -> subprocess.CompletedProcess[str]:
-    values = replace(PLAIN, argv=("echo", "worked"), workdir=str(folder), claim_file=str(folder / "claim"), **changes)
+def run_script(folder: Path, job_id: str, while_waiting: str = "true") -> subprocess.CompletedProcess[str]:
+    """Run a job's script, whose pauses take no time: `while_waiting` is what happens in each."""
+    values = replace(PLAIN, argv=("echo", "worked"), workdir=str(folder), claim_file=str(folder / "claim"))
+    script = f"sleep() {{ {while_waiting}; }}\n{render(values)}"
     environ = {**os.environ, "SLURM_JOB_ID": job_id}
-    return subprocess.run(["bash"], input=render(values), text=True, capture_output=True, env=environ, check=False)
+    return subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=False)
 
 
 def test_of_two_jobs_of_one_name_the_first_to_start_works(tmp_path: Path) -> None:
@@ -98,11 +101,50 @@ def test_a_requeued_job_finds_its_own_claim_and_works(tmp_path: Path) -> None:
     assert run_script(tmp_path, "1").stdout == "worked\n"
 
 
+def test_a_claim_appears_whole_and_nothing_else_stays(tmp_path: Path) -> None:
+    run_script(tmp_path, "1")
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+    assert (tmp_path / "claim").read_text() == "1\n"
+
+
+def test_a_claim_is_made_once_the_file_system_lets_it_be_made(tmp_path: Path) -> None:
+    (tmp_path / "claim").symlink_to(tmp_path / "missing" / "claim")
+    done = run_script(tmp_path, "1", while_waiting=f"rm -f {tmp_path}/claim")
+    assert (done.returncode, done.stdout) == (0, "worked\n")
+
+
+def test_full_disks_make_no_empty_claim(tmp_path: Path) -> None:
+    # What is written aside goes to a device that is always full.
+    script = f"HOSTNAME=h; cd {tmp_path}; aside=.claim.1.h.$$; ln -s /dev/full $aside; sleep() {{ ls -A > seen; }}\n"
+    values = replace(PLAIN, argv=("echo", "worked"), workdir=str(tmp_path), claim_file=str(tmp_path / "claim"))
+    environ = {**os.environ, "SLURM_JOB_ID": "1"}
+    done = subprocess.run(
+        ["bash"], input=script + render(values), text=True, capture_output=True, env=environ, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left on device" in done.stderr
+    assert not (tmp_path / "claim").exists() and "claim\n" not in (tmp_path / "seen").read_text().split(".claim")[0]
+
+
+def test_of_many_jobs_that_start_at_once_one_works(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda number: run_script(tmp_path, str(number)), range(1, 9)))
+    assert sorted(one.stdout for one in done) == [""] * 7 + ["worked\n"]
+    assert all(one.returncode == 0 for one in done)
+
+
+def test_a_claim_that_stays_empty_is_nobodys_and_the_job_says_so(tmp_path: Path) -> None:
+    (tmp_path / "claim").touch()
+    done = run_script(tmp_path, "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing is done" in done.stderr
+
+
 def test_a_job_that_cannot_claim_its_work_does_nothing_and_fails(tmp_path: Path) -> None:
     (tmp_path / "claim").symlink_to(tmp_path / "missing" / "claim")
     done = run_script(tmp_path, "1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "Cannot write" in done.stderr
+    assert "Cannot claim the work by" in done.stderr and "File exists" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def command(tmp_path: Path, demo_raw: Path) -> list[str]:
     (tmp_path / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
-        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nmax_jobs = 3\n"
+        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
     )
     luigi = Path(sys.executable).parent / "luigi"

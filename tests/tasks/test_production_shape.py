@@ -187,7 +187,8 @@ def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, run: Calla
     (tmp_path / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
-        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nmax_jobs = 3\n[worker]\nwait_interval = 0.5\n"
+        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n"
+        "[worker]\nwait_interval = 0.5\n"
     )
     use([tmp_path / "config.yml", tmp_path / "paths.yml"], tmp_path)
     luigi_command, (sim_id,) = Path(sys.executable).parent / "luigi", context().simulations

@@ -21,13 +21,19 @@
 #SBATCH --exclusive
 
 claim=/work/state/claims/espo6.Adjust.0123456789ab.1
-( set -o noclobber; printf '%s\n' "$SLURM_JOB_ID" > "$claim" ) 2>/dev/null
-[ -s "$claim" ] || sleep 2
-if ! owner=$(cat -- "$claim"); then
-    echo "Cannot write $claim: nothing is done, as another job might do the same work." >&2
+aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+for pause in 1 2 4 8 15 30 60 120 0; do
+    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 )
+    owner=$(cat -- "$claim" 2>/dev/null)
+    [ -n "$owner" ] && break
+    sleep "$pause"
+done
+rm -f -- "$aside"
+if [ -z "$owner" ]; then
+    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ -n "$owner" ] && [ "$owner" != "$SLURM_JOB_ID" ]; then
+if [ "$owner" != "$SLURM_JOB_ID" ]; then
     echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
     exit 0
 fi

@@ -1,0 +1,164 @@
+"""What became of the jobs under way: result files, the scheduler's listing and memory, heartbeats.
+
+A look costs the same number of commands, and of folder listings, however many jobs there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.flights import Flight, listed_names
+from espo_luigi.jobs.records import RecordStore
+from espo_luigi.jobs.scheduler import Phase, Row
+from espo_luigi.jobs.submitter import JobSettings, Submitter
+from espo_luigi.jobs.trouble import Minutely
+
+logger = logging.getLogger(__name__)
+
+# A driver that was away for longer than so many commands may take has been stopped, or its file system hung.
+_AWAY_COMMANDS = 4
+
+
+class Watcher:
+    """Tells the `flights` of a manager what there is to know of them; only the manager's thread uses it."""
+
+    def __init__(
+        self, settings: JobSettings, commands: Commands, store: RecordStore, submitter: Submitter, trouble: Minutely
+    ) -> None:
+        self._settings = settings
+        self._commands = commands
+        self._store = store
+        self._submitter = submitter
+        self._trouble = trouble
+        self._silence = Minutely(commands.clock)
+        self._silent_since: float | None = None
+        self._leftovers: dict[str, float] = {}
+        self._last_cycle = commands.clock.now()
+        self._next_poll = self._next_results = self._last_results = 0.0
+
+    def look(self, flights: Iterable[Flight]) -> list[str]:
+        """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
+        flights, now = list(flights), self._commands.clock.now()
+        unwanted: list[str] = []
+        if now >= self._next_poll and (flights or self._leftovers):
+            unwanted = self._poll(flights, now)
+            now = self._commands.clock.now()
+            self._next_poll = now + self._settings.poll_seconds
+        if now >= self._next_results or any(self._has_just_ended(flight) for flight in flights):
+            self._read_results(flights, now)
+            self._last_results = now
+            self._next_results = now + min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+        return unwanted
+
+    def _has_just_ended(self, flight: Flight) -> bool:
+        return flight.ended_since is not None and flight.ended_since > self._last_results
+
+    def hurry(self) -> None:
+        """Ask the scheduler in the next cycle."""
+        self._next_poll = 0.0
+
+    def see_off(self, name: str, now: float) -> None:
+        """See that a job that succeeded also goes: it wastes its allocation otherwise."""
+        self._leftovers[name] = now
+
+    def notice_absence(self, flights: Iterable[Flight], pause: float) -> None:
+        """After a gap, let all waiting begin anew: what was seen before it says nothing of now."""
+        now = self._commands.clock.now()
+        away, self._last_cycle = now - self._last_cycle, now
+        if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
+            return
+        logger.warning("this driver was away for %.0f s: it looks at all jobs anew", away)
+        self._leftovers = dict.fromkeys(self._leftovers, now)
+        self._next_poll = self._next_results = 0.0
+        for flight in flights:
+            flight.start_clocks_anew(now)
+
+    def _read_results(self, flights: Iterable[Flight], now: float) -> None:
+        by_folder: dict[Path, list[Flight]] = {}
+        for flight in flights:
+            by_folder.setdefault(flight.request.result_file.parent, []).append(flight)
+        for folder, members in by_folder.items():
+            try:
+                names = listed_names(folder)
+            except OSError as error:
+                self._saw_no_files(members, error, now)
+                continue
+            for flight in members:
+                self._read_result(flight, names, now)
+
+    def _read_result(self, flight: Flight, names: set[str], now: float) -> None:
+        if flight.request.result_file.name not in names:
+            flight.lost_result()
+            return
+        try:
+            flight.read_result(self._store, now)
+        except OSError as error:
+            self._saw_no_files([flight], error, now)
+
+    def _saw_no_files(self, flights: Iterable[Flight], error: OSError, now: float) -> None:
+        self._trouble.warn("trouble with the files of results, going on: %s", error)
+        for flight in flights:
+            flight.saw_no_files(now)
+
+    def _poll(self, flights: list[Flight], now: float) -> list[str]:
+        rows = self._commands.jobs()
+        if rows is None:
+            self._scheduler_is_silent(now, flights)
+            return []
+        by_name = {row.name: row for row in rows}
+        missing = [flight for flight in flights if not self._take_in(flight, by_name, now)]
+        if missing and not self._ask_memory(missing, now):
+            self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
+        else:
+            self._silent_since = None
+        for flight in flights:
+            # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
+            if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
+                flight.listen(now, self._settings.beat_seconds)
+            flight.handle.report(flight.progress())
+        return self._unwanted(by_name, now)
+
+    def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
+        """Whether the answer settles this flight: it is known, or was known to have ended."""
+        row = by_name.get(flight.record.name)
+        if row is None:
+            return flight.ended_since is not None
+        if flight.record.job_id is None:
+            self._submitter.confirm(flight, row.job_id)
+        flight.saw(row, now)
+        return True
+
+    def _ask_memory(self, missing: list[Flight], now: float) -> bool:
+        ids = [f.record.job_id for f in missing if f.record.job_id]
+        names = [f.record.name for f in missing if not f.record.job_id]
+        rows = self._commands.remembered(ids, names)
+        # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
+        by_name = {row.name: row for row in rows or () if row.phase.ended}
+        for flight in missing:
+            known = self._take_in(flight, by_name, now)
+            # A submission without an id is settled by its claim: it does not have to wait for a database.
+            if not known and (rows is not None or flight.record.job_id is None):
+                flight.missed(now)
+        return rows is not None
+
+    def _scheduler_is_silent(self, now: float, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            flight.heard_nothing()
+        self._silent_since = self._silent_since or now
+        name, seconds = self._commands.scheduler.NAME, now - self._silent_since
+        self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
+
+    def _unwanted(self, by_name: Mapping[str, Row], now: float) -> list[str]:
+        found = []
+        for name, since in list(self._leftovers.items()):
+            row = by_name.get(name)
+            if row is None or row.phase.ended:
+                del self._leftovers[name]
+            elif now - since >= self._settings.patience.latency_wait:
+                logger.warning("%s has written its result and does not end: cancelling job %s", name, row.job_id)
+                self._leftovers[name] = now
+                found.append(row.job_id)
+        return found

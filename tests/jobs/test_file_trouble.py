@@ -1,0 +1,412 @@
+"""File systems that fail for a moment, as the driver sees it: nothing fails, nothing is charged, nothing is doubled."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Work
+from test_jobs_fake import PATIENCE, FakeCluster, has_id
+
+from espo_luigi.jobs import slurm, watcher
+from espo_luigi.jobs.batch import BatchEngine, BatchSettings
+from espo_luigi.jobs.handles import Failure, Success
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.submitter import JobSettings
+
+ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
+
+
+@pytest.fixture
+def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
+    fake = FakeCluster(work, tmp_path / "fake")
+    yield fake
+    for manager in fake.managers:
+        manager.detach()
+
+
+class Faults:
+    """Has methods of `RecordStore` fail, for as long as `number` is set; `when` says for what arguments."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = 0
+        self.names: set[str] = set()
+        self.when: Callable[..., bool] = lambda *_: True
+        for name in ("load", "save", "claim_owner", "close", "close_unclaimed", "forget_files"):
+            monkeypatch.setattr(RecordStore, name, self._failing(name, getattr(RecordStore, name)))
+
+    def begin(self, number: int, *names: str) -> None:
+        self.names, self.number = set(names), number
+
+    def end(self) -> None:
+        self.number = 0
+
+    def _failing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(store: RecordStore, *arguments: Any, **keywords: Any) -> Any:
+            if self.number and (name in self.names or not self.names) and self.when(*arguments):
+                raise OSError(self.number, os.strerror(self.number))
+            return method(store, *arguments, **keywords)
+
+        return call
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
+    fake: FakeCluster, work: Work, faults: Faults, number: int
+) -> None:
+    manager = fake.manager()
+    faults.begin(number)
+    handles = [manager.submit(work.request(f"a{i}", retries=0)) for i in range(20)]
+    fake.clock.go_on(5)
+    assert [handle.outcome for handle in handles] == [None] * 20
+    faults.end()
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(number)
+    for handle in handles:
+        name = handle.label.removeprefix("rule (name=").removesuffix(")")
+        fake.finish(name, str(handle.progress.job_id))
+    fake.clock.go_on(5)
+    faults.end()
+    outcomes = [fake.outcome(handle, 20) for handle in handles]
+    assert all(isinstance(outcome, Success) and outcome.attempts == 1 for outcome in outcomes)
+    assert len(fake.calls("sbatch")) == 20
+
+
+def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
+    fake: FakeCluster, work: Work, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.begin(errno.EDQUOT, "save")
+    handle = manager.submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    fake.clock.go_on(8)
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
+    assert caplog.text.count("trouble with the files") == 1
+    faults.end()
+    fake.clock.go_on(2)
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.state, record.job_id) == (SUBMITTED, "1")
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_finds_the_job(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    first = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.begin(errno.EDQUOT, "save")
+    fake.eventually(has_id(first.submit(work.request("a"))))
+    first.detach()
+    faults.end()
+    handle = fake.manager().submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    manager = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTING
+    faults.begin(errno.ENOSPC, "save")
+    handle = manager.submit(work.request("a"))
+    fake.clock.go_on(5)
+    assert fake.calls("sbatch") == []
+    faults.end()
+    fake.eventually(has_id(handle))
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.submission, record.attempt, record.history) == (1, 1, ())
+
+
+def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    manager = fake.manager()
+    handle = manager.submit(work.request("a", retries=1))
+    fake.eventually(has_id(handle))
+    faults.begin(errno.EIO, "save", "close")
+    fake.set_state("FAILED")
+    fake.clock.go_on(PATIENCE.latency_wait + 5)
+    faults.end()
+    fake.eventually(lambda: handle.progress.job_id == "2")
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
+
+
+def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    faults.begin(errno.ESTALE, "claim_owner", "close_unclaimed")
+    fake.finish("a", "1")
+    manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    fake.clock.go_on(5)
+    assert manager.stopping is None and handle.outcome is None
+    faults.end()
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "output")
+
+    manager = fake.manager()
+    bad, good = manager.submit(work.request("a", is_complete=complete)), manager.submit(work.request("b"))
+    fake.eventually(lambda: has_id(bad)() and has_id(good)())
+    fake.finish("a", "1")
+    fake.clock.go_on(PATIENCE.lasting_trouble - 1)
+    assert bad.outcome is None
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "Permission denied" in outcome.message
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go_on(
+    fake: FakeCluster, work: Work
+) -> None:
+    (work.folder / "slurm_logs").mkdir()
+    (work.folder / "slurm_logs" / "bad").write_text("in the way")
+    manager = fake.manager()
+    bad = manager.submit(work.request("a", rule="bad"))
+    good = manager.submit(work.request("b"))
+    fake.eventually(has_id(good))
+    outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
+    assert isinstance(outcome, Failure) and "File exists" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+    assert manager.status() == {"waiting": 0, "pending": 1, "failed": 1}
+
+
+def test_results_that_cannot_be_looked_for_are_not_missing(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_listing(folder: Path) -> set[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+
+    handle = fake.manager().submit(work.request("a", retries=3))
+    fake.eventually(has_id(handle))
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher, "listed_names", no_listing)
+        fake.finish("a", "1", outcome="error", exception="ValueError: no")
+        fake.set_state("FAILED")
+        fake.clock.go_on(10 * PATIENCE.latency_wait)
+        assert handle.outcome is None
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
+    fake: FakeCluster, work: Work
+) -> None:
+    handle = fake.manager().submit(work.request("a", retries=1))
+    fake.eventually(has_id(handle))
+    fake.set_state("RUNNING")
+    fake.eventually(lambda: handle.progress.state == "RUNNING")
+    fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
+    fake.set_state("FAILED")
+    ended = fake.clock.now()
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.after_trouble + 10)
+    assert fake.clock.now() - ended >= PATIENCE.after_trouble
+    assert "--exclude=n1" in fake.calls("sbatch")[1].split()
+    fake.finish("a", "2", outcome="files", exception="OSError: [Errno 28] No space left on device")
+    fake.set_state("FAILED")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.FILES
+    assert "No space left on device" in outcome.message and "run again" in outcome.message
+    assert outcome.attempts == 2
+
+
+def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    first = manager.submit(work.request("a", retries=1))
+    fake.eventually(has_id(first))
+    second = manager.submit(work.request("b"))
+    fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
+    fake.set_state("FAILED")
+    fake.eventually(has_id(second), PATIENCE.after_trouble / 2)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"])
+def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
+    fake: FakeCluster, work: Work, state: str
+) -> None:
+    manager = fake.manager()
+    handle = manager.submit(work.request("a", retries=3, is_complete=lambda: True))
+    fake.eventually(has_id(handle))
+    fake.set_state(state)
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
+    assert isinstance(outcome, Success) and outcome.job_id == "1"
+    assert len(fake.calls("sbatch")) == 1
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver", "nobody can requeue it"
+
+
+def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) -> None:
+    handle = fake.manager().submit(work.request("a", is_complete=lambda: True))
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1", outcome="error", exception="HealthCheckError: all NaN")
+    fake.set_state("FAILED")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+
+
+def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
+    manager = fake.manager(**settings)
+    handles = [manager.submit(work.request(name, stall_timeout_seconds=3.0)) for name in names]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.set_state("RUNNING")
+    fake.eventually(lambda: all(handle.progress.state == "RUNNING" for handle in handles))
+    return handles
+
+
+def test_a_heartbeat_is_read_again_before_its_job_is_taken_for_hanging(fake: FakeCluster, work: Work) -> None:
+    # Between two of the driver's usual looks, the time of a stall passes.
+    (handle,) = running(fake, work, "a", beat_seconds=1000.0)
+    for beat in range(16):
+        (work.folder / "heartbeats" / "a").write_text(json.dumps({"time": beat}))
+        fake.clock.go_on(0.5)
+    assert handle.outcome is None and fake.calls("scancel") == []
+
+
+def test_a_heartbeat_is_read_again_between_the_stack_and_the_cancellation(fake: FakeCluster, work: Work) -> None:
+    running(fake, work, "a", beat_seconds=1000.0)
+    fake.eventually(lambda: fake.calls("scancel"))
+    (work.folder / "heartbeats" / "a").write_text("it goes on")
+    fake.clock.go_on(2)
+    assert len(fake.calls("scancel")) == 1 and "--signal=USR1" in fake.calls("scancel")[0]
+
+
+def test_many_jobs_that_hang_take_one_command_for_their_stacks_and_one_to_end_them(
+    fake: FakeCluster, work: Work
+) -> None:
+    running(fake, work, *"abcdefgh")
+    fake.eventually(lambda: len(fake.calls("scancel")) == 2)
+    dump, cancel = (call.split() for call in fake.calls("scancel"))
+    assert "--signal=USR1" in dump and "--signal=USR1" not in cancel
+    assert set("12345678") <= set(dump) and set("12345678") <= set(cancel)
+
+
+def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    (handle,) = running(fake, work, "a")
+    fake.clock.sleep(20)
+    fake.clock.go_on(2)
+    assert "away for 2" in caplog.text
+    assert fake.calls("scancel") == [] and handle.outcome is None
+    fake.forget_jobs()
+    fake.clock.go_on(0.5)
+    fake.clock.sleep(20)
+    fake.clock.go_on(0.5)
+    assert handle.outcome is None
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome)
+
+
+def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        other = manager._flights[second.task]
+        if other.ended_since is not None and not hung:
+            hung.append(True)
+            fake.clock.sleep(3 * PATIENCE.latency_wait)
+            fake.finish("b", "2")
+        return bool(hung)
+
+    hung: list[bool] = []
+    manager = fake.manager()
+    first = manager.submit(work.request("a", is_complete=complete))
+    second = manager.submit(work.request("b", retries=3))
+    fake.eventually(lambda: has_id(first)() and has_id(second)())
+    fake.finish("a", "1")
+    fake.set_state("COMPLETED")
+    assert isinstance(fake.outcome(second, 5), Success)
+    assert hung and len(fake.calls("sbatch")) == 2
+
+
+def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    claim = manager.store.claim_path(f"{handle.task}.1")
+    claim.touch()
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    assert claim.read_text() == "the driver"
+    assert f"{claim} is empty" in caplog.text
+
+
+def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path)
+    store.create_folders()
+    # The device that is always full, where what is linked is written first.
+    (tmp_path / "claims" / f".a.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        store.close_unclaimed("a")
+    assert list((tmp_path / "claims").iterdir()) == []
+    assert store.close_unclaimed("a")
+
+
+def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    bad = manager.submit(work.request("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
+    fake.finish("a", "1")
+    good = manager.submit(work.request("b"))
+    fake.eventually(has_id(good))
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
+
+
+def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write, left = JobOrder.write, [2]
+
+    def failing(order: JobOrder, **more: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        write(order, **more)
+
+    monkeypatch.setattr(JobOrder, "write", failing)
+    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
+    settings = BatchSettings(
+        tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path, result_seconds=0.1)
+    )
+    engine = BatchEngine(slurm, settings)
+    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(engine.run, order)
+        deadline = time.monotonic() + 30
+        while not fake.calls("sbatch") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
+        assert running.result(30) == 2
+    engine.close()
+    written = json.loads(order.files.order.read_text())
+    assert (left, written["beat_seconds"]) == ([0], 30.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from espo_luigi.jobs.handles import JobRequest, Progress, Success
 from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import task_name
@@ -53,12 +53,14 @@ class BatchSettings:
 
 
 class BatchEngine:
-    """Has one `JobManager` bring every job to its end."""
+    """Has one `JobManager` bring every job to its end, for as long as the folders are `still_ours`."""
 
-    def __init__(self, scheduler: Scheduler, settings: BatchSettings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
+    ) -> None:
         self._settings = settings
         commands = Commands(scheduler, settings.commands)
-        self._manager = JobManager(settings.manager, commands, settings.state_dir)
+        self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
         self._manager.start()
         self._submitter = Submitter(settings.manager, commands, self._manager.store)
         self._guard = threading.Lock()
@@ -78,8 +80,10 @@ class BatchEngine:
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
         order = fitted(order, self._settings)
-        request = request_of(order, self._settings)
-        if not (self._is_out(request) and request.job_file.exists()):
+        request = replace(request_of(order, self._settings), write_order=order.write)
+        if self._is_out(request) and request.job_file.exists():
+            _warn_of_another_configuration(order)
+        else:
             order.write()
         outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
         if isinstance(outcome, Success):
@@ -168,6 +172,19 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"
+
+
+def _warn_of_another_configuration(order: JobOrder) -> None:
+    theirs = str((read_json(order.files.order) or {}).get("configuration", ""))
+    if theirs != order.configuration:
+        logger.warning(
+            "%s: its job is out already, ordered under another configuration (%s, now %s). If it works, it goes on, "
+            "and what it makes is used like what is there already; if it has not begun, it will refuse, and is "
+            "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
+            order.label,
+            theirs or "none",
+            order.configuration or "none",
+        )
 
 
 def _report(order: JobOrder, progress: Progress) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import EspoError, InputChangedError, SizingError
+from espo_luigi.errors import ConfigurationChangedError, EspoError, InputChangedError, SizingError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
@@ -134,7 +134,8 @@ def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[N
 
 def _outcome(error: BaseException) -> str:
     if isinstance(error, EspoError):
-        return "input" if isinstance(error, InputChangedError) else "error"
+        kinds = {InputChangedError: "input", ConfigurationChangedError: "configuration"}
+        return next((word for kind, word in kinds.items() if isinstance(error, kind)), "error")
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):

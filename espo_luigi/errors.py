@@ -14,6 +14,10 @@ class ConfigurationError(EspoError):
     """A configuration file is missing, unreadable, or holds a key or a value that is not allowed."""
 
 
+class ConfigurationChangedError(ConfigurationError):
+    """A job finds another configuration than the one under which it was ordered."""
+
+
 class ParameterError(EspoError):
     """A task parameter names something that neither the configuration nor the catalogue holds."""
 

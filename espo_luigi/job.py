@@ -14,6 +14,7 @@ from luigi.task_register import Register
 
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import ConfigurationChangedError
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 def work(order: JobOrder, monitor: Monitor) -> None:
     """Rebuild the task, start its Dask session, and call its `work`."""
     task = rebuild_task(order)
+    check_configuration(task, order)
     # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off, need
     # not go through it, and a forked job need not copy it.
     gc.freeze()
@@ -63,6 +65,17 @@ def rebuild_task(order: JobOrder) -> SlurmTask:
             configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
     importlib.import_module(order.module)
     return Register.get_task_cls(order.family).from_str_params({**order.parameters, **order.resources.as_text()})
+
+
+def check_configuration(task: SlurmTask, order: JobOrder) -> None:
+    """Raise `ConfigurationChangedError` unless the job finds the configuration under which it was ordered."""
+    found = task.configuration_id()
+    if found != order.configuration:
+        raise ConfigurationChangedError(
+            f"{task.label()} was ordered under configuration {order.configuration or '(none)'}, and its job finds "
+            f"{found or '(none)'}: the files were edited since. Nothing was done. To go on under the new one, give the "
+            "command again (what is complete stays: delete what the change concerns); else put the files back first"
+        )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def engine(name: str) -> Engine:
 
 
 def _batch_engine(name: str) -> BatchEngine:
-    return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings())
+    return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
 
 
 def _local_engine() -> LocalEngine:
@@ -47,7 +47,8 @@ def _local_engine() -> LocalEngine:
     _held.hold([DriverLock(state_dir())])
     chosen = settings()
     memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
-    return LocalEngine(LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory))
+    served = LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
+    return LocalEngine(served, _held.still_held)
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

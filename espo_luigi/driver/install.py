@@ -12,6 +12,7 @@ from luigi.configuration import get_config
 from espo_luigi.driver.linear_scheduler import LinearScheduler
 from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.jobs.submitter import JobSettings
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
@@ -43,9 +44,10 @@ def show_progress_on_stderr() -> None:
 
 
 # What a luigi.cfg gets that does not say otherwise: an exit code for each failure (Luigi's own are 0), no lock in a
-# folder that belongs to the first user of a login node (a run has its own), and no success without its output.
+# folder that belongs to the first user of a login node (a run has its own), no success without its output, and as many
+# tasks at once as jobs may be in flight (Luigi's own default is one): a waiting one costs a thread.
 _DEFAULTS = {
-    "core": {"no_lock": "true"},
+    "core": {"no_lock": "true", "workers": str(JobSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
     "retcode": {

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import luigi
-import yaml
 
+from espo_luigi.driver.profile import as_options, read_profile
 from espo_luigi.driver.settings import Settings, give_parameter, settings, state_dir
-from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.batch import BatchSettings
 from espo_luigi.jobs.commands import CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.resources import parse_memory, parse_time
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
 from espo_luigi.jobs.script import JobOptions, own_names
 from espo_luigi.jobs.submitter import JobSettings
 
@@ -53,6 +52,11 @@ class BatchSection:
         default=int(BatchSettings.stall_timeout_seconds or 0),
         description="seconds without heartbeat after which a job hangs",
     )
+    on_sigterm = luigi.ChoiceParameter(
+        choices=["detach", "cancel"],
+        default="detach",
+        description="what becomes of the jobs when the driver is terminated",
+    )
     max_jobs = luigi.IntParameter(default=JobSettings.max_jobs, description="jobs in flight at once")
     max_submit_per_second = luigi.FloatParameter(default=CommandSettings.max_submit_per_second)
     max_status_per_second = luigi.FloatParameter(default=CommandSettings.max_status_per_second)
@@ -76,9 +80,15 @@ class BatchSection:
         names = self.options.__dataclass_fields__
         general = {name: getattr(self, name) for name in names if hasattr(self, name)}
         mine = {name: value for name, value in own.items() if name in names}
-        chosen: dict[str, Any] = {}
-        for layer in (read_profile(type(self).__name__, self.profile, self.options), rule, general, mine):
-            chosen |= {name: value for name, value in layer.items() if value}
+        section = type(self).__name__
+        layers = {
+            "the rule's options": rule,
+            f"[{section}] of luigi.cfg": general,
+            "the options of the task": mine,
+        }
+        chosen = read_profile(section, self.profile, self.options)
+        for where, layer in layers.items():
+            chosen |= {name: value for name, value in as_options(layer, where).items() if value}
         return self.options(**chosen)
 
     def _beat_seconds(self) -> float:
@@ -119,6 +129,12 @@ class slurm(BatchSection, Settings):
     scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
 
 
+def leaves_jobs_on_sigterm() -> bool:
+    """Whether SIGTERM leaves the jobs to the next driver: always where the driver is itself a job, whose time is up."""
+    section = SECTIONS.get(settings().engine)
+    return section is not None and (job_id() is not None or section().on_sigterm == "detach")
+
+
 SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm}
 
 
@@ -130,27 +146,3 @@ def add_options(owner: type, names: tuple[str, ...]) -> None:
 
 for _section in SECTIONS.values():
     add_options(_section, own_names(_section.options))
-
-
-def read_profile(section: str, path: str, options: type[JobOptions]) -> dict[str, Any]:
-    """Return the options of a cluster's profile, which a section of luigi.cfg names.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file cannot be read or names an option that does not exist.
-    """
-    if not path:
-        return {}
-    try:
-        profile = yaml.safe_load(Path(path).expanduser().read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"[{section}] profile = {path}: {error}") from error
-    known = set(options.__dataclass_fields__)
-    unknown = set(profile) - known
-    if unknown:
-        raise ConfigurationError(
-            f"[{section}] profile = {path}: unknown {', '.join(sorted(unknown))}; "
-            f"expected some of: {', '.join(sorted(known))}"
-        )
-    return profile

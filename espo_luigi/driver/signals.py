@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 class Stopped(KeyboardInterrupt):
@@ -15,27 +19,57 @@ class Stopped(KeyboardInterrupt):
 
 
 class Detach(Stopped):
-    """The terminal is gone: the driver ends, and its jobs are left to the next one."""
+    """The driver ends, and its jobs are left to the next one: the terminal is gone, or the machine goes down."""
 
 
-@contextmanager
-def heard() -> Iterator[None]:
-    """Turn SIGTERM into what Ctrl-C does, and SIGHUP into `Detach`, in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class Signals:
+    """Has the first signal raise an exception in the main thread, and notes the others, until `restore`.
 
-    def stop(signum: int, _frame: object) -> None:
-        raise (Detach if signum == signal.SIGHUP else Stopped)(signum)
+    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs` says so, or `Stopped`. What
+    the exception sets off (jobs are cancelled, records written) is not to be interrupted by a second signal.
+    """
 
-    # nohup has SIGHUP ignored, and means it.
-    wanted = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, stop) for signum in wanted}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    def __init__(self, leaves_jobs: Callable[[], bool]) -> None:
+        self._leaves_jobs = leaves_jobs
+        self._before: dict[signal.Signals, Any] = {}
+
+    def hear(self) -> None:
+        """Begin; in a thread other than the main one, where no signal arrives, nothing happens."""
+        if threading.current_thread() is threading.main_thread():
+            # nohup has SIGHUP ignored, and means it; so does a shell that starts a command in the background.
+            heard = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if not _is_ignored(one)]
+            self._before = {one: signal.signal(one, self._stop) for one in heard}
+
+    def only_note(self) -> None:
+        """From here on, say that a signal came, and go on."""
+        for one in self._before:
+            signal.signal(one, _note)
+
+    def restore(self) -> None:
+        """Do with signals what was done before."""
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+        self._before = {}
+
+    def _stop(self, signum: int, _frame: object) -> None:
+        self.only_note()
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        detaches = signum == signal.SIGHUP or self._leaves_jobs()
+        raise (Detach if detaches else Stopped)(signum)
+
+
+def _is_ignored(one: signal.Signals) -> bool:
+    return signal.getsignal(one) is signal.SIG_IGN
+
+
+def _note(signum: int, _frame: object) -> None:
+    logger.warning(
+        "%s: this run is stopping already, which takes up to some minutes. If it has to end at once: kill -KILL %d; "
+        "the next run sees to what is left",
+        signal.Signals(signum).name,
+        os.getpid(),
+    )
 
 
 def end_quietly(interrupt: KeyboardInterrupt) -> None:

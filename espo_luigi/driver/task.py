@@ -13,6 +13,7 @@ import luigi
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
+from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
@@ -131,6 +132,13 @@ class SlurmTask(luigi.Task):
         """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
         return nullcontext()
 
+    def configuration_id(self) -> str:
+        """Return what tells the configuration of `work` from any other: a job that finds another one refuses.
+
+        Parameters and sections of luigi.cfg travel with the job and need not be in it.
+        """
+        return ""
+
     def work(self) -> None:
         """Do the work; runs on the compute node, with a Dask client active."""
         raise NotImplementedError(f"{type(self).__name__} has no work()")
@@ -152,8 +160,7 @@ class SlurmTask(luigi.Task):
         """Return what the current engine (or another one) has to know of this task's job."""
         section = SECTIONS.get(engine_name or settings().engine)
         options = {name: getattr(self, name) for name in OPTION_NAMES}
-        parameters, configuration = self.to_str_params(), get_config()
-        sections = {name: dict(configuration.items(name, raw=True)) for name in configuration.sections()}
+        parameters = self.to_str_params()
         return JobOrder(
             id=self.task_id,
             label=self.label(),
@@ -163,12 +170,28 @@ class SlurmTask(luigi.Task):
             wildcards=self.wildcards,
             resources=self.allocation,
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
-            settings={**sections, "espo": settings().to_str_params()},
+            settings={**self._sections(), "espo": settings().to_str_params()},
+            configuration=self.configuration_id(),
             options=section().options_of(self.slurm_default, options) if section else JobOptions(),
             preload=self.preload,
             is_complete=self.complete,
             on_progress=self._show,
         )
+
+    def _sections(self) -> dict[str, dict[str, str]]:
+        """The sections of luigi.cfg that a job may need as they are in the driver; anything else it finds there itself.
+
+        They are those of the task, of what it requires, and of the project's own `luigi.Config`s: passwords stand in
+        Luigi's and in other programs' sections.
+        """
+        configuration = get_config()
+        names = configuration.sections()
+        configs, tasks = _projects_sections(tuple(names), len(Register.task_names()))
+        needed = {self.get_task_family(), *configs}
+        if not tasks <= needed:
+            needed |= {task.get_task_family() for task in self.deps()}
+        common = configuration.defaults().items()
+        return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
 
     def _show(self, message: str, percent: int | None) -> None:
         """Show on Luigi's page where the job stands."""
@@ -179,6 +202,22 @@ class SlurmTask(luigi.Task):
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+@functools.lru_cache(maxsize=64)
+def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
+    """Those of `names` that are a `luigi.Config` of the project, and its tasks: neither Luigi's nor a scheduler's."""
+    kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
+    own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
+    configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}
+    return configs, own.keys() - configs
+
+
+def _registered_class(name: str) -> type:
+    try:
+        return Register.get_task_cls(name)
+    except TaskClassException:
+        return luigi.Task
 
 
 def _hashable(value: Any) -> Any:

@@ -21,9 +21,9 @@ from luigi.task import Task
 
 from espo_luigi.driver.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
-from espo_luigi.driver.sections import OPTION_NAMES
+from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.settings import settings
-from espo_luigi.driver.signals import Detach, Stopped, end_quietly, heard
+from espo_luigi.driver.signals import Detach, Signals, Stopped, end_quietly
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.driver.threads import Results, ThreadTaskProcess
 from espo_luigi.errors import EspoError
@@ -63,6 +63,7 @@ class EspoWorker(luigi.worker.Worker):
         self._disabled: set[str] = set()
         self._announcing_again = False
         self._is_running = False
+        self._signals = Signals(leaves_jobs_on_sigterm)
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
@@ -161,18 +162,29 @@ class EspoWorker(luigi.worker.Worker):
             del self._add_task_history[known:]
 
     def run(self) -> bool:
-        """Run until everything is done or has failed; a signal stops the run, or (SIGHUP) leaves its jobs running."""
+        """Run until everything is done or has failed; a signal stops the run, or leaves its jobs running."""
         if self._refused:
             return False
+        self._say_how_many_at_once()
         self._release_left_over()
         self._is_running = True
-        with heard():
-            succeeded = super().run()
+        succeeded = super().run()
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
         return bool(succeeded)
+
+    def _say_how_many_at_once(self) -> None:
+        section = SECTIONS.get(settings().engine)
+        if section is not None and section().max_jobs > self.worker_processes:
+            logger.info(
+                "[core] workers = %d is below [%s] max_jobs = %d: no more than %d job(s) are submitted at once",
+                self.worker_processes,
+                section.__name__,
+                section().max_jobs,
+                self.worker_processes,
+            )
 
     def _release_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:
@@ -186,8 +198,21 @@ class EspoWorker(luigi.worker.Worker):
         else:
             self._run_of_tasks.release_left_over()
 
+    def __enter__(self) -> EspoWorker:
+        """Hear signals from here on."""
+        self._signals.hear()
+        super().__enter__()
+        return self
+
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
-        """Stop what still runs (or leave it, after SIGHUP), and end the engines."""
+        """Stop what still runs (or leave it, after `Detach`), and end the engines, whatever signals come meanwhile."""
+        self._signals.only_note()
+        try:
+            return self._end(kind, error, traceback)
+        finally:
+            self._signals.restore()
+
+    def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
         detaching = isinstance(error, Detach)
         if detaching:
             self._running_tasks.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from espo_luigi.jobs.handles import JobRequest, Progress, Success
 from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import task_name
@@ -55,12 +55,14 @@ class BatchSettings:
 
 
 class BatchEngine:
-    """Has one `JobManager` bring every job to its end."""
+    """Has one `JobManager` bring every job to its end, for as long as the folders are `still_ours`."""
 
-    def __init__(self, scheduler: Scheduler, settings: BatchSettings) -> None:
+    def __init__(
+        self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
+    ) -> None:
         self._settings = settings
         commands = Commands(scheduler, settings.commands)
-        self._manager = JobManager(settings.manager, commands, settings.state_dir)
+        self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
         self._manager.start()
         self._submitter = Submitter(settings.manager, commands, self._manager.store)
         self._guard = threading.Lock()
@@ -82,7 +84,7 @@ class BatchEngine:
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
         order = replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
-        request = request_of(order, self._settings)
+        request = replace(request_of(order, self._settings), write_order=order.write)
         persistently(lambda: self._write(order, request), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
         if isinstance(outcome, Success):
@@ -92,7 +94,9 @@ class BatchEngine:
         raise kind(outcome.message + last_lines(outcome.tail))
 
     def _write(self, order: JobOrder, request: JobRequest) -> None:
-        if not (self._is_out(request) and request.job_file.exists()):
+        if self._is_out(request) and request.job_file.exists():
+            _warn_of_another_configuration(order)
+        else:
             order.write()
 
     def _pause(self, seconds: float) -> None:
@@ -182,6 +186,19 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"
+
+
+def _warn_of_another_configuration(order: JobOrder) -> None:
+    theirs = str((read_json(order.files.order) or {}).get("configuration", ""))
+    if theirs != order.configuration:
+        logger.warning(
+            "%s: its job is out already, ordered under another configuration (%s, now %s). If it works, it goes on, "
+            "and what it makes is used like what is there already; if it has not begun, it will refuse, and is "
+            "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
+            order.label,
+            theirs or "none",
+            order.configuration or "none",
+        )
 
 
 def _report(order: JobOrder, progress: Progress) -> None:

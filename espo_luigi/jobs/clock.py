@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 
+# Linux alone tells of the time that a machine slept.
+_SLEEP_COUNTS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock:
     """The machine's own; a test gives the manager another one."""
 
     def now(self) -> float:
-        """Seconds that only grow, whatever the machine's date is set to."""
-        return time.monotonic()
+        """Seconds that only grow, whatever the machine's date is set to, and also while it sleeps, its lid closed."""
+        return time.clock_gettime(_SLEEP_COUNTS)
 
     def wait(self, event: threading.Event, seconds: float) -> None:
         """Wait for `event`, for so many seconds at most."""

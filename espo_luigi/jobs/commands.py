@@ -86,12 +86,17 @@ class Commands:
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
-        self._environ = scheduler.environment(os.environ if environ is None else environ)
+        mine = os.environ if environ is None else environ
+        self._environ = scheduler.environment(mine)
+        # A submission hands its environment on to the job, and takes a time of the user's (``--begin``) in their zone.
+        own_zone = {"TZ": mine["TZ"]} if "TZ" in mine else {}
+        without_zone = {name: value for name, value in self._environ.items() if name != "TZ"}
+        self._submit_environ = without_zone | own_zone
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
         """Submit one script; ``stdout`` holds the job's id when it was accepted."""
         self.submit_rate.wait()
-        return self._run(argv)
+        return self._run(argv, self._submit_environ)
 
     def jobs(self) -> list[Row] | None:
         """All jobs of this user that the scheduler knows, those that ended a short while ago included."""
@@ -145,12 +150,12 @@ class Commands:
         logger.warning("%s failed: %s", argv[0], answer.words)
         return False
 
-    def _run(self, argv: tuple[str, ...]) -> Answer:
+    def _run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
         self.counts[argv[0]] += 1
         try:
             done = subprocess.run(
                 argv,
-                env=self._environ,
+                env=environ or self._environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=self.settings.timeout_seconds,

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
 _CANCEL_AGAIN = 60.0
+# Outcomes of a job that says itself that it has failed.
+_FAILED = ("error", "input", "configuration", "memory", "files")
 _CLOCKS = (
     "ended_since",
     "absent_since",
@@ -78,6 +80,8 @@ class Flight:
     record: Record
     scheduler: Scheduler
     adopted: bool = False
+    # Whether its order is one that an earlier driver wrote, maybe under another configuration.
+    old_order: bool = False
     row: Row | None = None
     ended_since: float | None = None
     absent_since: float | None = None
@@ -214,7 +218,7 @@ class Flight:
     @property
     def _has_failed(self) -> bool:
         # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
-        return self.result is not None and self.result.get("outcome") in ("error", "input", "memory", "files")
+        return self.result is not None and self.result.get("outcome") in _FAILED
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
@@ -231,7 +235,9 @@ class Flight:
         gone = _over(self.absent_since, now, patience.absent_after) and not alive
         if not gone:
             return Step.WAIT
-        return Step.LOST if self.result is None else Step.ENDED
+        # One that an earlier driver was cancelling is not lost: the scheduler has forgotten it since.
+        cancelled = self.record.ending == Cause.DRIVER_CANCELLED.value
+        return Step.LOST if self.result is None and not cancelled else Step.ENDED
 
     def _step_while_running(self, now: float, patience: Patience) -> Step:
         timeout = self.request.stall_timeout_seconds
@@ -273,7 +279,7 @@ class Flight:
     def failure(self, cause: Cause, words: str = "") -> Failure:
         """The end of a flight that is not tried again; `words` are the scheduler's or Python's own, if any."""
         record = self.record
-        if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.FILES):
+        if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
             words = str((self.result or {}).get("exception") or "")
         elif not words and self.row is not None:
             words = f"{self.hopeless_words or self.row.said} on {self.row.node or 'no node'}"

@@ -21,8 +21,8 @@ class JobRequest:
     `label` is its name for people.
 
     `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
-    become visible late on a network file system), and before any other try. `stall_timeout_seconds` None does not watch
-    the heartbeat.
+    become visible late on a network file system), and before any other try. `write_order` writes `job_file` anew.
+    `stall_timeout_seconds` None does not watch the heartbeat.
     """
 
     run: str
@@ -42,6 +42,7 @@ class JobRequest:
     time_cap_minutes: int | None = None
     stall_timeout_seconds: float | None = None
     is_complete: Callable[[], bool] | None = None
+    write_order: Callable[[], None] | None = None
 
     def limits(self, max_uncharged: int) -> Limits:
         """How far retries of this request may go."""

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +60,14 @@ class Slots:
 
 
 class LocalEngine:
-    """Runs jobs as child processes; a job dies with its driver, so that the next driver never meets it."""
+    """Runs jobs as child processes; a job dies with its driver, so that the next driver never meets it.
 
-    def __init__(self, settings: LocalSettings) -> None:
+    `still_ours` is asked before each starts: whether this driver may still work where it does.
+    """
+
+    def __init__(self, settings: LocalSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
         self._command = settings.server
+        self._still_ours = still_ours
         self._slots = Slots(settings.cpus or machine_cpus(), settings.memory_bytes or machine_memory() * 9 // 10)
         self._server: ForkServer | None = None
         self._lock = threading.Lock()
@@ -84,7 +88,8 @@ class LocalEngine:
         """
         order = replace(order, resources=self._fit(order))
         with self._slots.taken(order.resources):
-            if self._stopping:
+            # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
+            if not self._still_ours() or self._stopping:
                 raise JobError(f"{order.label}: not started, the run is stopping")
             order.write(parent=os.getpid())
             for stale in (order.files.result, order.files.heartbeat):

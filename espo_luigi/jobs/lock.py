@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
+from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.records import read_json, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,9 @@ class DriverLock:
         return holder if holder is not None and self._may_live(holder) else None
 
     def _write(self) -> None:
-        # Where it was started is for people; it is not what tells this driver from another.
-        write_atomically(self.path, json.dumps({**self._mine, "started_in": _working_folder()}))
+        # Where it was started is for people; it is not what tells this driver from another. Colleagues who share a
+        # folder have to be able to read who holds it.
+        write_atomically(self.path, json.dumps({**self._mine, "started_in": _working_folder()}), public=True)
 
     def _is_mine(self, holder: dict[str, Any]) -> bool:
         return all(holder.get(key) == value for key, value in self._mine.items())
@@ -118,6 +120,9 @@ class HeldLocks:
         self._changing = threading.Lock()
         self._held: dict[Path, DriverLock] = {}
         self._released = threading.Event()
+        self._clock = Clock()
+        self._looked = self._clock.now()
+        self._any_lost = False
 
     def hold(self, locks: Iterable[DriverLock]) -> None:
         """Take all of `locks` that are not held yet, or, raising SecondDriverError, none of them."""
@@ -130,6 +135,7 @@ class HeldLocks:
             undo.pop_all()
             if new and not self._held:
                 self._released = threading.Event()
+                self._looked, self._any_lost = self._clock.now(), False
                 threading.Thread(target=self._refresh, args=(self._released,), daemon=True).start()
             self._held |= new
 
@@ -137,21 +143,29 @@ class HeldLocks:
         """Give all locks up; in a folder that cannot be written any more, one stays, whose holder will be dead."""
         with self._changing:
             self._released.set()
-            held, self._held = self._held, {}
+            held, self._held, self._any_lost = self._held, {}, False
             for lock in held.values():
                 with contextlib.suppress(OSError):
                     lock.release()
 
+    def still_held(self) -> bool:
+        """Whether no lock has become another driver's; looks, if the last look is a while ago."""
+        if self._clock.now() - self._looked >= self._every:
+            self._look()
+        return not self._any_lost
+
     def _refresh(self, released: threading.Event) -> None:
         while not released.wait(self._every):
-            with self._changing:
-                lost = [lock for lock in self._held.values() if not released.is_set() and not _refreshed(lock)]
-                for lock in lost:
-                    del self._held[lock.path]
+            self._look()
+
+    def _look(self) -> None:
+        with self._changing:
+            lost = [lock for lock in self._held.values() if not _refreshed(lock)]
             for lock in lost:
-                self._on_lost(
-                    SecondDriverError(f"{lock.path} is another driver's now: this one was silent for too long")
-                )
+                del self._held[lock.path]
+            self._looked, self._any_lost = self._clock.now(), self._any_lost or bool(lost)
+        for lock in lost:
+            self._on_lost(SecondDriverError(f"{lock.path} is another driver's now: this one was silent for too long"))
 
 
 def _refreshed(lock: DriverLock) -> bool:

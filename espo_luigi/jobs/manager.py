@@ -46,10 +46,16 @@ class JobManager:
     """Submits requests to a scheduler and brings each to an outcome.
 
     Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the flights; the other
-    methods may be called from any thread.
+    methods may be called from any thread. `still_ours` says whether other folders than `state_dir` are this driver's.
     """
 
-    def __init__(self, settings: JobSettings, commands: Commands, state_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: JobSettings,
+        commands: Commands,
+        state_dir: Path,
+        still_ours: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.settings = settings
         self.commands = commands
         self._scheduler = commands.scheduler
@@ -59,6 +65,7 @@ class JobManager:
         self.stopping: str | None = None
         self.cancelled = 0
         self._lock = DriverLock(state_dir)
+        self._others_are_ours = still_ours
         self._handles: dict[str, Handle] = {}
         self._guard = threading.Lock()
         self._incoming: deque[tuple[JobRequest, Handle]] = deque()
@@ -71,6 +78,7 @@ class JobManager:
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._next_refresh = 0.0
         self._ended: Counter[str] = Counter()
+        self._lost = False
         self._salt = ""
 
     def start(self) -> None:
@@ -137,6 +145,7 @@ class JobManager:
             logger.exception("the job manager cannot go on; jobs stay as they are, for the next driver")
             self.stopping = DETACH
         try:
+            self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
                 self._cancel_everything()
         finally:
@@ -146,17 +155,18 @@ class JobManager:
     def _cycle(self) -> None:
         self._watcher.notice_absence(self._flights.values(), self._cycle_seconds)
         self._tolerantly(self._obey_control)
+        if not self._is_still_ours():
+            return
         self._tolerantly(self._admit)
         self._submit_ready()
         # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
         now = self._clock.now()
         unwanted = self._watcher.look(self._flights.values())
         for flight in list(self._flights.values()):
-            self._guarded(partial(self._take_step, now), flight)
-        self._signals.send(unwanted)
-        if now >= self._next_refresh:
-            self._next_refresh = now + _REFRESH_LOCK_EVERY
-            self._tolerantly(self._refresh_lock)
+            if self._is_still_ours():
+                self._guarded(partial(self._take_step, now), flight)
+        if self._is_still_ours():
+            self._signals.send(unwanted)
 
     @property
     def _cycle_seconds(self) -> float:
@@ -204,10 +214,21 @@ class JobManager:
             logger.warning("asked from outside to %s", asked)
             self.stopping = self.stopping or asked
 
+    def _is_still_ours(self) -> bool:
+        """Look at the locks before anything is done, if that is a while ago: this process may have been stopped since.
+
+        Where they cannot be looked at, this driver waits until they can.
+        """
+        if self._clock.now() >= self._next_refresh:
+            self._tolerantly(self._refresh_lock)
+        return not self._lost and self._clock.now() < self._next_refresh
+
     def _refresh_lock(self) -> None:
-        if not self._lock.refresh():
+        if self._lock.refresh() and self._others_are_ours():
+            self._next_refresh = self._clock.now() + _REFRESH_LOCK_EVERY
+        else:
             logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
-            self.stopping = self.stopping or DETACH
+            self._lost, self.stopping = True, DETACH
 
     # Taking in requests.
 
@@ -234,7 +255,7 @@ class JobManager:
             owner = record.job_id or self.store.claim_owner(record.name)
             logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
             record = replace(record, job_id=owner)
-            self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True)
+            self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True, old_order=True)
             self._watcher.hurry()
 
     # Submitting.
@@ -242,7 +263,7 @@ class JobManager:
     def _submit_ready(self) -> None:
         """Submit for as long as one look at the results may wait."""
         until = self._clock.now() + self._cycle_seconds
-        while self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
+        while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
             flight = self._next_ready()
             if flight is None:
                 return
@@ -354,7 +375,10 @@ class JobManager:
         # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
         self.store.close(flight.record.name)
         node = flight.row.node if flight.row is not None else ""
-        following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
+        if cause is Cause.CONFIGURATION and flight.old_order:
+            following: Record | None = flight.record.next_submission(cause.value)
+        else:
+            following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
         if following is None:
             self._finish(flight, flight.failure(cause))
         else:

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import EspoError, InputChangedError, SizingError
+from espo_luigi.errors import ConfigurationChangedError, EspoError, InputChangedError, SizingError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
@@ -203,8 +203,8 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
 def _outcome(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "stopped"
-    if isinstance(error, InputChangedError):
-        return "input"
+    if isinstance(error, (InputChangedError, ConfigurationChangedError)):
+        return "input" if isinstance(error, InputChangedError) else "configuration"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):

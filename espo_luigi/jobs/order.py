@@ -52,10 +52,10 @@ class JobOrder:
     """One job, as whoever runs it needs to know it; what the job itself needs of it is the order file.
 
     `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
-    `settings` say what is to be done, in the words of whoever does it; `wildcards` are the parameters that identify
-    it. `preload` are modules to import once for all jobs. `beat_seconds` is how often it gives a sign of life while it
-    gets on. `is_complete` is asked after the job has ended. `on_progress` hears where the job stands, and how many per
-    cent are done where that is known.
+    `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
+    `wildcards` are the parameters that identify it. `preload` are modules to import once for all jobs. `beat_seconds`
+    is how often it gives a sign of life while it gets on. `is_complete` is asked after the job has ended. `on_progress`
+    hears where the job stands, and how many per cent are done where that is known.
     """
 
     id: str
@@ -67,6 +67,7 @@ class JobOrder:
     resources: Resources
     files: JobFiles
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    configuration: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0

@@ -21,6 +21,7 @@ class Cause(enum.Enum):
     EXCEPTION = "exception"
     INPUT = "input gone or replaced"
     FILES = "file system failed"
+    CONFIGURATION = "configuration changed"
     MEMORY = "out of memory"
     TIMEOUT = "time limit"
     NODE = "node failed"
@@ -53,6 +54,7 @@ _FINAL = frozenset(
     {
         Cause.EXCEPTION,
         Cause.INPUT,
+        Cause.CONFIGURATION,
         Cause.CANCELLED,
         Cause.DEADLINE,
         Cause.REFUSED,
@@ -61,8 +63,13 @@ _FINAL = frozenset(
     }
 )
 # A job's own word for its end, where that is an exception of Python.
-_BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT, "files": Cause.FILES}
-# Not the job's fault: no attempt is charged.
+_BY_OUTCOME = {
+    "error": Cause.EXCEPTION,
+    "input": Cause.INPUT,
+    "configuration": Cause.CONFIGURATION,
+    "files": Cause.FILES,
+}
+# Not the job's fault: no attempt is charged, but there is an end to it.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
 # Tried on another node.
 _MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES})
@@ -82,6 +89,9 @@ def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") ->
     """The record of another submission after `cause`, or None when there is to be none."""
     if cause in _FINAL:
         return None
+    if cause is Cause.DRIVER_CANCELLED:
+        # By whoever stopped the run, and has started it again: that says nothing about the job.
+        return record.next_submission(cause.value)
     changes: dict[str, Any] = {}
     if cause in _MAYBE_THE_NODE and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
@@ -140,6 +150,9 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
             return ours
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
+    forgotten = phase is None and outcome in (None, "stopped")
+    if ending == Cause.DRIVER_CANCELLED.value and (phase is Phase.CANCELLED or forgotten):
+        return Cause.DRIVER_CANCELLED
     if outcome == "memory" or log_says_memory:
         return Cause.MEMORY
     # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
@@ -152,6 +165,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
     Cause.INPUT: "an input was not the one that it began with, and nothing was published",
     Cause.FILES: "a disk, a quota or a network file system failed under it; see to it, and run again",
+    Cause.CONFIGURATION: "it was ordered under another one, and did nothing: not retried",
     Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",

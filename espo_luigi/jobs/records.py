@@ -8,9 +8,12 @@ finds the claim closed and does nothing.
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -73,7 +76,9 @@ class RecordStore:
         for name in ("records", "claims", "scripts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not self._salt_path.exists():
-            write_atomically(self._salt_path, secrets.token_hex(8))
+            # Lost in a crash of the machine, all jobs would get other names, and run twice.
+            write_atomically(self._salt_path, secrets.token_hex(8), durable=True)
+            sync_folder(self.folder.parent)
 
     @property
     def salt(self) -> str:
@@ -155,15 +160,43 @@ class RecordStore:
         return self.folder / "records" / f"{task}.json"
 
 
-def write_atomically(path: Path, text: str, durable: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees the old text or the new one."""
+def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
+    """Write a file beside its name and rename it: a reader sees the old text or the new one.
+
+    Only the user reads it, and, in a folder that hands its group on (setgid), that group as far as the umask lets it; a
+    `public` one has the mode of any file. `durable` also survives a crash of the machine.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
+    with open(aside, "w", encoding="utf-8", opener=None if public else _open_private) as file:
         file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())
     os.replace(aside, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a crash of the machine, where the file system can do that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_a_groups(folder: str) -> bool:
+    # A umask alone says little: where each user has a group of their own, all have one that lets the group write.
+    return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
 
 
 def create_whole(path: Path, text: str) -> None:

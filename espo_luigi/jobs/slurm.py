@@ -375,9 +375,9 @@ _DROPPED_PREFIXES = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of Slurm's commands."""
+    """The environment of Slurm's commands, whose times are UTC's: an hour that comes twice a year would mix up runs."""
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DROPPED_PREFIXES)}
-    return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard"}
+    return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:

@@ -32,13 +32,23 @@ def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Rec
     if rows is None:
         return None
     # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-    alive = [row.job_id for row in rows if row.name in out and not row.phase.ended]
-    if alive and not commands.cancel(alive):
+    alive = {row.name: row.job_id for row in rows if row.name in out and not row.phase.ended}
+    # On disk first: killed from here on, this driver leaves jobs of which the next one knows who has cancelled them.
+    for name in alive:
+        _save(store, replace(out[name], ending=Cause.DRIVER_CANCELLED.value))
+    if alive and not commands.cancel(alive.values()):
         return None
     for record in out.values():
         store.close(record.name)
         store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
     return len(alive)
+
+
+def _save(store: RecordStore, record: Record) -> None:
+    try:
+        store.save(record)
+    except OSError as error:
+        logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
 
 
 def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) -> int:

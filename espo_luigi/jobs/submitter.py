@@ -10,7 +10,7 @@ from pathlib import Path
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, Patience
 from espo_luigi.jobs.handles import JobRequest
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.script import ScriptValues
 
@@ -153,6 +153,9 @@ class Submitter:
 
     def _prepare_files(self, flight: Flight, script: str) -> None:
         request = flight.request
+        if flight.old_order and request.write_order is not None:
+            request.write_order()
+        flight.old_order = False
         log = Path(self._scheduler.log_path(flight.record.log_pattern, "0"))
         folders = (log.parent, request.result_file.parent)
         for folder in (*folders, request.heartbeat_file.parent):
@@ -161,4 +164,4 @@ class Submitter:
                 self._made_folders.add(folder)
         request.result_file.unlink(missing_ok=True)
         request.heartbeat_file.unlink(missing_ok=True)
-        self._store.script_path(flight.record.name).write_text(script, encoding="utf-8")
+        write_atomically(self._store.script_path(flight.record.name), script)

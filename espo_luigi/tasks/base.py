@@ -174,6 +174,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         paths = context().config.paths
         return paths.tmpdir, paths.final
 
+    def configuration_id(self) -> str:
+        """Return the hash of the configuration as it was parsed, which the outputs' markers carry, too."""
+        return self.context.config.hash
+
     def guarded(self) -> AbstractContextManager[None]:
         """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
         return store.unchanged(self._input_paths(), self.raw_files())

@@ -286,3 +286,31 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert "stopped with the run" in str(failures[0])
+
+
+def test_a_job_that_finds_the_configuration_edited_refuses_with_both(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "configuration").write_text("A")
+    result = run(toy_tasks.AfterEdits(n=1, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert (tmp_path / "edited.txt").read_text() == "A"
+    assert not (tmp_path / "count-1.txt").exists()
+    assert "AfterEdits n=1" in log.text and "was ordered under configuration A, and its job finds B" in log.text
+    assert json.loads(next(own_workdir.glob("jobs/AfterEdits/*.result.json")).read_text())["outcome"] == "configuration"
+    # The same command in a new process, which reads the files as they are now.
+    toy_tasks._configuration.cache_clear()
+    luigi.task_register.Register.clear_instance_cache()
+    assert run(toy_tasks.AfterEdits(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
+    assert (tmp_path / "count-1.txt").read_text() == "B"
+
+
+def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines._held, "_every", 0.05)
+    engine("local")
+    lock = own_workdir / "slurm" / "driver.lock"
+    before = lock.stat().st_mtime_ns
+    deadline = time.monotonic() + 10
+    while lock.stat().st_mtime_ns == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert lock.stat().st_mtime_ns > before

@@ -9,7 +9,8 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.preview import preview
-from espo_luigi.driver.sections import SECTIONS, read_profile
+from espo_luigi.driver.profile import read_profile
+from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
 from espo_luigi.jobs.slurm import SlurmOptions
 
@@ -101,3 +102,73 @@ def test_signs_of_life_come_several_times_in_the_time_for_which_they_are_waited_
     for name, value in options.items():
         get_config().set("slurm", name, value)
     assert SECTIONS["slurm"]().batch_settings().manager.beat_seconds == seconds
+
+
+def profile_of(folder: Path, text: str) -> dict[str, object]:
+    (folder / "profile.yml").write_text(text)
+    return read_profile("slurm", str(folder / "profile.yml"), SlurmOptions)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("account: 12345", "account", "12345"),
+        ("account: 012345", "account", "012345"),
+        ("qos: 1_0", "qos", "1_0"),
+        ("partition: yes", "partition", "yes"),
+        ("environment: {THREADS: 4, A: 1.50, B: true}", "environment", {"THREADS": "4", "A": "1.50", "B": "true"}),
+        ("extra: {gpus-per-node: 1, exclusive: }", "extra", {"gpus-per-node": "1", "exclusive": ""}),
+        ("exclude: n1,n2", "exclude", ("n1", "n2")),
+        ("exclude: [n1, n2]", "exclude", ("n1", "n2")),
+        ("exclude: 'n[1-3,7], m1'", "exclude", ("n[1-3,7]", "m1")),
+        ("exclude: 17", "exclude", ("17",)),
+    ],
+)  # fmt: skip
+def test_scalars_of_a_profile_are_text_and_lists_may_be_written_as_text(
+    tmp_path: Path, text: str, name: str, value: object
+) -> None:
+    assert profile_of(tmp_path, text) == {name: value}
+    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
+    assert getattr(Job().order("slurm").options, name) == value or name == "qos", "the rule has a QOS of its own"
+
+
+def test_a_profile_reaches_the_script_as_it_is_written(tmp_path: Path) -> None:
+    profile_of(
+        tmp_path,
+        "account: 012345\nexclude: 'n[1-3,7],m1'\nextra: {gpus-per-node: 1}\nenvironment: {NUMBA_NUM_THREADS: 4}\n",
+    )
+    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
+    text = preview(Job())
+    assert "#SBATCH --account=012345\n" in text
+    assert '#SBATCH --exclude="n[1-3,7],m1"\n' in text
+    assert "#SBATCH --gpus-per-node=1\n" in text
+    assert "export NUMBA_NUM_THREADS=4\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- account", r"expected options, such as 'account: ctb-somebody', not \['account'\]"),
+        ("account: [a, b]", r"account is \['a', 'b'\], expected text or a number"),
+        ("environment: A=1", "environment is 'A=1', expected names with values"),
+        ("extra: {a: {b: 1}}", "extra: a is {'b': '1'}, expected text or a number"),
+        ("exclude: [[n1]]", r"exclude is \['n1'\], expected text"),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error_with_the_profiles_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^\[slurm\] profile = .*profile.yml: " + words):
+        profile_of(tmp_path, text)
+
+
+def test_what_a_profile_leaves_open_is_not_given(tmp_path: Path) -> None:
+    assert profile_of(tmp_path, "account:\nqos: ~\npartition: null\n") == {}
+
+
+def test_numbers_in_luigi_cfg_and_in_a_rule_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_config().set("slurm", "environment", '{"NUMBA_NUM_THREADS": 4}')
+    get_config().set("Job", "extra", '{"gpus-per-node": 1}')
+    monkeypatch.setattr(Job, "slurm_default", {"exclude": ["n1"], "account": 7})
+    options = Job().order("slurm").options
+    assert isinstance(options, SlurmOptions)
+    assert (options.environment, options.extra) == ({"NUMBA_NUM_THREADS": "4"}, {"gpus-per-node": "1"})
+    assert (options.exclude, options.account) == (("n1",), "7")

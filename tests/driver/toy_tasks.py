@@ -1,5 +1,6 @@
 """Small tasks without climate data, for the engines' tests."""
 
+import functools
 import os
 import signal
 import time
@@ -262,3 +263,58 @@ class SlowOnesAndGated(SlowOnes):
 
     def requires(self) -> list[luigi.Task]:
         return [*super().requires(), Gated(n=self.n, folder=self.folder, seconds=0.0)]
+
+
+@functools.cache
+def _configuration(folder: str) -> str:
+    """What the file called ``configuration`` said when this process first asked."""
+    path = Path(folder) / "configuration"
+    return path.read_text().strip() if path.exists() else ""
+
+
+class Configured(Count):
+    """Depend on the file called ``configuration``, and write what it says."""
+
+    uses_dask = False
+
+    def configuration_id(self) -> str:
+        return _configuration(str(self.folder))
+
+    def work(self) -> None:
+        with (Path(str(self.folder)) / "starts").open("a") as file:
+            file.write(f"{self.n}\n")
+        with self.output().open("w") as file:
+            file.write(self.configuration_id())
+
+
+class Edits(Configured):
+    """Have somebody edit the configuration during the run, by the time this is done."""
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / "edited.txt"))
+
+    def work(self) -> None:
+        super().work()
+        (Path(str(self.folder)) / "configuration").write_text("B")
+
+
+class AfterEdits(Configured):
+    """Begin after the configuration was edited."""
+
+    def requires(self) -> list[luigi.Task]:
+        return [Edits(n=self.n, folder=self.folder)]
+
+
+class toys(luigi.Config):
+    """A section of luigi.cfg that says where `Placed` puts its output."""
+
+    place = luigi.Parameter(default=".")
+
+
+class Placed(Slow):
+    """Put the output where luigi.cfg says, which is no parameter: another run's looks like this one's."""
+
+    uses_dask = False
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / toys().place / "placed.txt"))

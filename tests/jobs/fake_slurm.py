@@ -19,6 +19,7 @@ read = lambda file: open(os.path.join(here, file)).read() if os.path.exists(os.p
 def write(file, text, mode="a"):
     with open(os.path.join(here, file), mode) as out:
         out.write(text)
+write("zones", name + " " + os.environ.get("TZ", "none") + chr(10))
 write("calls", name + " " + " ".join(arguments) + chr(10))
 do = read(name + ".do").strip()
 if do == "hang":
@@ -51,6 +52,8 @@ elif name == "scancel":
         if line[0] in ids and "--batch" not in arguments:
             line[1] = "CANCELLED"
     write("jobs", "".join("|".join(line) + chr(10) for line in lines), "w")
+    if do == "take-then-fail":
+        sys.exit("scancel: error: Kill job error: Socket timed out on send/recv operation")
 """
 
 

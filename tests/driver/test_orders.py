@@ -1,0 +1,89 @@
+"""What of luigi.cfg travels with a job, and how many jobs it lets run at once."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+from luigi.task_register import Register
+
+from espo_luigi import job
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.records import read_json
+
+SECRETS = {"smtp": "password", "s3": "aws_secret_access_key", "my_database": "token", "core": "rpc-secret"}
+
+
+class ours(luigi.Config):
+    place = luigi.Parameter(default="here")
+
+
+@pytest.fixture(autouse=True)
+def luigi_cfg() -> Iterator[None]:
+    configuration = get_config()
+    for section, name in SECRETS.items():
+        configuration.set(section, name, "hunter2")
+    configuration.set("Sum", "memory", "3GB")
+    configuration.set("Count", "time", "7")
+    configuration.set("Fail", "memory", "9GB")
+    configuration.set("ours", "place", "there")
+    configuration.set("slurm", "environment", '{"TOKEN": "hunter2"}')
+    Register.clear_instance_cache()
+    yield
+    for section, name in SECRETS.items():
+        configuration.remove_option(section, name)
+    for section in ("Sum", "Count", "Fail", "ours", "slurm", "smtp", "s3", "my_database"):
+        configuration.remove_section(section)
+    Register.clear_instance_cache()
+
+
+def test_an_order_holds_what_its_task_needs_and_nobodys_password(tmp_path: Path) -> None:
+    order = toy_tasks.Sum(n=1, folder=str(tmp_path)).order()
+    order.write()
+    assert "hunter2" not in order.files.order.read_text()
+    settings = json.loads(order.files.order.read_text())["settings"]
+    assert settings.keys() == {"espo", "Sum", "Count", "ours"}
+    assert (settings["Sum"], settings["Count"]) == ({"memory": "3GB"}, {"time": "7"})
+    assert settings["ours"] == {"place": "there"}
+
+
+def test_a_task_is_rebuilt_from_its_order_as_the_driver_had_it(tmp_path: Path) -> None:
+    order = toy_tasks.Sum(n=1, folder=str(tmp_path)).order()
+    order.write()
+    get_config().set("ours", "place", "elsewhere")
+    get_config().set("Sum", "memory", "1GB")
+    task = job.rebuild_task(JobOrder.parsed(read_json(order.files.order) or {}))
+    assert (task.memory, ours().place) == ("3GB", "there")
+
+
+def test_an_order_is_for_the_user_alone_unless_the_folder_is_a_groups(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        modes = []
+        for name, mode in (("own", 0o755), ("shared", 0o2775)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name).chmod(mode)
+            get_config().set("espo", "workdir", str(tmp_path / name))
+            order = toy_tasks.Count(n=1, folder=str(tmp_path)).order()
+            order.write()
+            modes.append(stat.S_IMODE(order.files.order.stat().st_mode))
+    finally:
+        os.umask(before)
+    assert modes == [0o600, 0o660]
+
+
+@pytest.mark.parametrize(("cfg", "workers"), [("", "500"), ("[core]\nworkers = 3\n", "3")])
+def test_as_many_tasks_run_at_once_as_jobs_may_be_in_flight_unless_luigi_cfg_says_otherwise(
+    tmp_path: Path, cfg: str, workers: str
+) -> None:
+    (tmp_path / "luigi.cfg").write_text(cfg)
+    code = "import luigi.interface as i; from espo_luigi import install; install(); print(i.core().workers)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == workers

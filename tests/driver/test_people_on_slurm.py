@@ -1,0 +1,208 @@
+"""People and a real Slurm: Ctrl-C twice, a kill while cancelling, a login node that goes down, an edited file."""
+
+import json
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_slurm_engine import Driver, eventually
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+
+from espo_luigi.jobs.records import RecordStore
+
+_MISSING = missing_packages(False)
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+SLOW = ("SlowOnes", "--n", "3", "--seconds")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=16)) as started:
+        yield started
+
+
+@pytest.fixture()
+def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
+    return Driver(tmp_path, cluster)
+
+
+def wrap_scancel(driver: Driver, script: str) -> None:
+    """Have scancel do what `script` says, where ``$real`` is Slurm's own."""
+    programs = driver.folder / "bin"
+    programs.mkdir()
+    real = shutil.which("scancel", path=driver.environ["PATH"])
+    (programs / "scancel").write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
+    (programs / "scancel").chmod(0o755)
+    driver.environ = driver.environ | {"PATH": f"{programs}:{driver.environ['PATH']}"}
+
+
+def configure(driver: Driver, section: str, line: str) -> None:
+    path = driver.folder / "luigi.cfg"
+    text = path.read_text()
+    path.write_text(
+        text.replace(f"{section}\n", f"{section}\n{line}\n") if section in text else f"{text}{section}\n{line}\n"
+    )
+
+
+def no_jobs_of(driver: Driver) -> bool:
+    return not driver.jobs()
+
+
+def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> None:
+    wrap_scancel(driver, 'touch cancelling; sleep 3; exec $real "$@"')
+    process = driver.start(*SLOW, "300")
+    driver.wait_for_starts(3)
+    process.send_signal(signal.SIGINT)
+    eventually((driver.folder / "cancelling").exists)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(signum)
+        time.sleep(0.3)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, errors
+    assert "3 job(s) cancelled" in errors
+    assert "SIGINT: this run is stopping already" in errors
+    assert "Traceback" not in errors
+    eventually(lambda: no_jobs_of(driver))
+
+
+def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_charge(driver: Driver) -> None:
+    wrap_scancel(driver, '$real "$@"; touch cancelled; sleep 60')
+    process = driver.start(*SLOW, "300")
+    driver.wait_for_starts(3)
+    process.send_signal(signal.SIGINT)
+    eventually((driver.folder / "cancelled").exists)
+    process.kill()
+    process.communicate()
+    # The first attempt was the only one that is allowed.
+    process = driver.start(*SLOW, "1", "--slurm-retries", "0")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
+    records = list(RecordStore(driver.folder / "work" / "slurm").all())
+    assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
+    assert {one.history[0]["ended"] for one in records} == {"cancelled by the driver"}
+
+
+def test_a_driver_that_is_terminated_leaves_its_jobs_to_the_next(driver: Driver) -> None:
+    process = driver.start(*SLOW, "10")
+    driver.wait_for_starts(3)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert "Detached: the jobs go on" in errors and "cancelled" not in errors
+    process = driver.start(*SLOW, "10")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+
+def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: Driver) -> None:
+    configure(driver, "[slurm]", "on_sigterm = cancel")
+    luigi = Path(sys.executable).parent / "luigi"
+    command = [str(luigi), "--module", "toy_tasks", *SLOW, "20", "--folder", str(driver.folder), "--local-scheduler"]
+    script = driver.folder / "driver.sh"
+    python_path = shlex.quote(driver.environ["PYTHONPATH"])
+    script.write_text(f"#!/bin/bash\ncd {driver.folder}\nexport PYTHONPATH={python_path}\nexec {shlex.join(command)}\n")
+    options = ("--parsable", "--job-name=driver", f"--output={driver.folder}/driver.out")
+    job_id = driver.cluster.run("sbatch", *options, str(script)).strip()
+    driver.wait_for_starts(3)
+    # As at the end of its time: SIGTERM to all of the job's processes, and SIGKILL after KillWait.
+    driver.cluster.run("scancel", job_id)
+    eventually(lambda: "Detached: the jobs go on" in (driver.folder / "driver.out").read_text())
+    eventually(lambda: len(driver.jobs()) == 3)
+    process = driver.start(*SLOW, "10")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+
+def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over(driver: Driver) -> None:
+    process = driver.start("SlowOnes", "--n", "6", "--seconds", "3", "--slurm-max-jobs", "2")
+    driver.wait_for_starts(2)
+    process.send_signal(signal.SIGSTOP)
+    lock = driver.folder / "work" / "slurm" / "driver.lock"
+    lock.unlink()
+    lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
+    before = len(list(RecordStore(driver.folder / "work" / "slurm").all()))
+    time.sleep(32)  # longer than a driver may trust its last look
+    process.send_signal(signal.SIGCONT)
+    _, errors = process.communicate(timeout=60)
+    assert "driver.lock is no longer this driver's" in errors
+    assert process.returncode == 30, errors
+    assert len(list(RecordStore(driver.folder / "work" / "slurm").all())) == before == 2
+    assert driver.starts().total() == 2
+
+
+def test_it_is_said_that_luigi_lets_fewer_jobs_run_than_slurm_may(driver: Driver) -> None:
+    process = driver.start("Configured", "--n", "1")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
+
+
+def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_anew(driver: Driver) -> None:
+    (driver.folder / "configuration").write_text("A")
+    process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"hold": ""}', "--slurm-retries", "0")
+    eventually(lambda: bool(driver.jobs()))
+    eventually(lambda: driver.record().job_id is not None)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    (driver.folder / "configuration").write_text("B")
+    driver.cluster.run("scontrol", "release", str(driver.record().job_id))
+    result = driver.folder / "work" / "jobs" / "Configured"
+    eventually(lambda: bool(list(result.glob("*.result.json"))))
+    process = driver.start("Configured", "--n", "1", "--slurm-retries", "0")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "ordered under another configuration (A, now B)" in errors
+    assert (driver.folder / "count-1.txt").read_text() == "B"
+    record = driver.record()
+    assert [past["ended"] for past in record.history] == ["configuration changed"]
+    assert (record.submission, record.attempt) == (2, 1)
+    assert driver.starts() == Counter({"1": 1})
+
+
+def test_a_result_of_another_runs_job_in_the_same_work_folder_is_not_taken_for_this_ones(driver: Driver) -> None:
+    for place in ("first", "second"):
+        (driver.folder / place).mkdir()
+    placed = ("Placed", "--n", "1", "--seconds", "4", "--slurm-retries", "0")
+    configure(driver, "[toys]", "place = first")
+    process = driver.start(*placed)
+    driver.wait_for_starts(1)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    path = driver.folder / "luigi.cfg"
+    path.write_text(path.read_text().replace("place = first", "place = second"))
+    process = driver.start(*placed)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (driver.folder / "first" / "placed.txt").exists()
+    assert (driver.folder / "second" / "placed.txt").exists()
+    assert "its result is of an earlier run and its output is gone; submitting anew" in errors
+    assert driver.starts() == Counter({"1": 2})
+
+
+def test_files_of_a_run_are_the_users_own_and_a_termination_cancels_where_that_is_wanted(driver: Driver) -> None:
+    configure(driver, "[smtp]", "password = hunter2")
+    process = driver.start(*SLOW, "300", "--slurm-on-sigterm", "cancel")
+    driver.wait_for_starts(3)
+    files = [path for path in (driver.folder / "work").rglob("*") if path.is_file()]
+    assert len([path for path in files if path.suffix in (".json", ".sh")]) >= 9
+    assert not [path for path in files if "hunter2" in path.read_text(errors="replace")]
+    others = [path for path in files if path.stat().st_mode & 0o077]
+    # Claims are written by the job's script, and hold its id; locks are for all to read.
+    assert {path.parent.name if path.parent.name == "claims" else path.name for path in others} <= {
+        "claims",
+        "driver.lock",
+        ".driver.lock.guard",
+    }
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "3 job(s) cancelled" in errors) == (143, True), errors
+    eventually(lambda: no_jobs_of(driver))

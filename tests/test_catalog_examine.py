@@ -393,3 +393,24 @@ def test_limits_are_those_of_the_flags_in_canonical_units() -> None:
 
 def test_a_flag_without_threshold_has_xclims_own() -> None:
     assert limits_of({"tasmax": {"temperature_extremely_high": {}}})["tasmin"] == pytest.approx((-np.inf, 333.15))
+
+
+def test_blocks_of_days_are_no_larger_than_they_may_be_and_read_once(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file whose year is too much, blocks are whole stored chunks of some days, each read once."""
+    read: list[tuple[str, int, int, str]] = []
+    real = xr.backends.netCDF4_.NetCDF4ArrayWrapper._getitem
+
+    def counted(self: Any, key: Any) -> Any:
+        if self.variable_name in UNITS:
+            read.append((self.datastore._filename, key[0].start or 0, key[0].stop, repr(key[1:])))
+        return real(self, key)
+
+    monkeypatch.setattr(xr.backends.netCDF4_.NetCDF4ArrayWrapper, "_getitem", counted)
+    monkeypatch.setattr("espo_luigi.catalog.examine.BLOCK_BYTES", 230 * len(LAT) * len(LON) * 4)
+    assert files.problems() == []
+    assert len(read) == len(set(read))
+    sizes = [weather("pr", years, files.calendar).sizes["time"] for years in YEARS]
+    blocks = {(start, min(start + 200, size)) for size in sizes for start in range(0, size, 200)}
+    assert {(start, stop) for _, start, stop, _ in read} == blocks

@@ -20,6 +20,8 @@ from espo_luigi.science.extract import check_extent, day_of, subset_box
 from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.input_values import Limits, value_problems
 
+# Of one variable, the most that is in memory at a time.
+BLOCK_BYTES = 64 * 1024**2
 # What makes a file one that is not looked at any further.
 LOST = ("unreadable_files", "units", "calendars", "grids")
 
@@ -85,7 +87,7 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
     held = _Held()
     for asset in match.assets:
         try:
-            ds = within(open_years(asset, match, open_kwargs), (period,))
+            ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES), (period,))
         except DataError as error:
             held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
             continue
@@ -137,10 +139,18 @@ def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset)
         return
     name = max(far, key=far.__getitem__)
     place = np.unravel_index(int(apart[name].argmax()), apart[name].shape)
-    where = {name: float(piece[name].values[place])}
+    at = float(piece[name].values[place])
     message = f"{name} differs by up to {far[name]:.1g} degrees from {first_file}, whose coordinates are taken"
-    count = sum(int((values > 0).sum()) for values in apart.values())
-    yield Problem("coordinates_by_round_off", message, file, _named(piece), **where, value=far[name], count=count)
+    yield Problem(
+        "coordinates_by_round_off",
+        message,
+        file,
+        _named(piece),
+        lat=at if name == "lat" else None,
+        lon=at if name == "lon" else None,
+        value=far[name],
+        count=sum(int((values > 0).sum()) for values in apart.values()),
+    )
 
 
 def _ends(files: Sequence[RawSeries], period: Period) -> Iterator[Problem]:

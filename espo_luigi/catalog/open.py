@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,17 @@ def wanted_of(asset: Asset, match: Match) -> list[str]:
     return [name for name in match.variables if name in asset.variables]
 
 
-def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
+def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
+
+    Its chunks have no more than `most_bytes`, but for a stored one that is larger.
 
     Raises
     ------
     DataError
         If it cannot be read, or lacks a wanted variable, coordinates or dates.
     """
-    ds = _open_file(asset, match, dict(open_kwargs))
+    ds = _open_file(asset, match, dict(open_kwargs), most_bytes)
     missing = [name for name in wanted_of(asset, match) if name not in ds.data_vars]
     if missing:
         raise DataError(
@@ -122,7 +125,7 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
     return ds[[]].assign({name: data}).drop_encoding()
 
 
-def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Dataset:
+def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_bytes: float) -> xr.Dataset:
     if "://" not in asset.path and not Path(asset.path).exists():
         raise DataError(
             f"{asset.path} is in the catalogue (id {match.id}) but does not exist; correct the catalogue or the path."
@@ -134,7 +137,7 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Da
     try:
         if is_zarr(asset.path, asset.columns.get("format", "")):
             return open_zarr(asset.path, open_kwargs)
-        return open_netcdf(asset.path, match.variables, open_kwargs)
+        return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:
         raise DataError(

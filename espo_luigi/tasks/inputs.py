@@ -47,7 +47,7 @@ class InputTask(EspoTask):
         store.write_table(COLUMNS, rows, path, None if fatal else self.marker())
         if fatal:
             raise DataError(
-                f"{self.label()}: {len(fatal)} problem(s) of its files, because of which nothing is made of them. "
+                f"{len(fatal)} problem(s) of its files, because of which nothing is made of them. "
                 f"Correct the files, or exclude the dataset; what `extraction.on_input_problem` allows to, may warn "
                 f"instead. All are in {path}:\n{render(fatal)}"
             )

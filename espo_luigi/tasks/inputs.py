@@ -39,6 +39,13 @@ class InputTask(EspoTask):
         """Return what is wrong with the files; reads them."""
         raise NotImplementedError
 
+    def complete(self) -> bool:
+        """Return True if the table is there, and nothing in it is what the configuration lets fail by now."""
+        if not super().complete():
+            return False
+        actions = self.context.config.extraction.on_input_problem
+        return all(getattr(actions, row["problem"]) == "warn" for row in store.read_table(self.out_problems().path))
+
     def work(self) -> None:
         """Write the table; raises `DataError` if it has a problem that fails."""
         rows = self._rows(self.problems())
@@ -48,8 +55,8 @@ class InputTask(EspoTask):
         if fatal:
             raise DataError(
                 f"{len(fatal)} problem(s) of its files, because of which nothing is made of them. "
-                f"Correct the files, or exclude the dataset; what `extraction.on_input_problem` allows to, may warn "
-                f"instead. All are in {path}:\n{render(fatal)}"
+                f"Correct the files, or exclude the dataset; `extraction.on_input_problem` lets through what is only "
+                f"suspicious. All are in {path}:\n{render(fatal)}"
             )
 
     def run(self) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from conftest import Load
 
+from espo_luigi.config import RunConfig
 from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.choices import INPUT_PROBLEMS, SuspiciousInput, UnusableInput
+
+Load = Callable[..., RunConfig]
 
 
 def test_every_kind_of_problem_has_its_key_and_the_defaults_are_what_espo_g_does(load_with: Load) -> None:

@@ -146,6 +146,17 @@ def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(raw: Pat
     assert task.complete() and rows_of(task)[0]["action"] == "warn"
 
 
+def test_a_warning_that_is_made_an_error_afterwards_is_one(raw: Path, tmp_path: Path) -> None:
+    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+    task = tasks.InputCheck(sim_id=NOLEAP)
+    task.work()
+    assert task.complete()
+    on_problem(tmp_path, tasmax_below_tasmin="fail")
+    assert not task.complete()
+    assert not espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
+    assert jobs(tmp_path) == {"InputCheck": 1}
+
+
 def test_a_table_can_be_read_by_a_spreadsheet(raw: Path) -> None:
     swap(raw, "Demo-NoLeap", 5000, 3, 3)
     task = tasks.InputCheck(sim_id=NOLEAP)

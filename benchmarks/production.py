@@ -329,7 +329,7 @@ def show(run: Run, spent: dict[str, float], kept: int) -> dict[str, Any]:
 
 def show_continent(run: Run) -> None:
     """What the whole of North America would take, by this run's figures: the only extrapolation here."""
-    once = ("RefDefault", "ReferenceCalendar", "OffDiagRefProp", "MoveRef")
+    once = ("RefInputCheck", "RefDefault", "ReferenceCalendar", "OffDiagRefProp", "MoveRef")
     factor = BANDS * BAND_CELLS / run.cells
     cpu = {
         name: rule["cpu_seconds"] * factor * (1 if name in once else SIMULATIONS) / 3600

@@ -77,7 +77,12 @@ def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder:
     assert again.returncode == 0, again.stderr
     assert f"Nothing to do: what was asked for is there already: {wanted}" in again.stderr
     table = espo(folder, "tasks").stdout
-    assert [line.split()[0] for line in table.splitlines()] == ["rule", "RefDefault", "ReferenceCalendar"]
+    assert [line.split()[0] for line in table.splitlines()] == [
+        "rule",
+        "RefInputCheck",
+        "RefDefault",
+        "ReferenceCalendar",
+    ]
 
 
 def test_a_path_that_no_task_makes_is_an_error_that_names_the_nearest(folder: Path) -> None:

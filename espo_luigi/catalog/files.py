@@ -27,20 +27,26 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     return xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
 
 
-def open_netcdf(path: str, variables: Sequence[str], options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy."""
+def open_netcdf(
+    path: str, variables: Sequence[str], options: Mapping[str, Any], most_bytes: float = math.inf
+) -> xr.Dataset:
+    """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy.
+
+    `most_bytes` makes chunks smaller than that where a year is more.
+    """
     engine = {"engine": options["engine"]} if "engine" in options else {}
     with xr.open_dataset(path, decode_cf=False, **engine) as probe:
         held = [probe[name] for name in variables if name in probe]
-        days = _days_per_chunk(max(held, key=lambda data: data.nbytes)) if held else DAYS_PER_CHUNK
+        days = _days_per_chunk(max(held, key=lambda data: data.nbytes), most_bytes) if held else DAYS_PER_CHUNK
     return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **options})
 
 
-def _days_per_chunk(data: xr.DataArray) -> int:
+def _days_per_chunk(data: xr.DataArray, most_bytes: float) -> int:
     """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
     stored = (data.encoding.get("chunksizes") or (1,))[0]
-    bytes_per_day = math.prod(data.shape[1:]) * 4  # in single precision, whatever it is packed in
-    return max(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // max(bytes_per_day, 1)) // stored, 1) * stored
+    bytes_per_day = max(math.prod(data.shape[1:]) * 4, 1)  # in single precision, whatever it is packed in
+    days = min(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // bytes_per_day), most_bytes // bytes_per_day)
+    return int(max(days // stored, 1) * stored)
 
 
 def first_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,27 @@ def _catalogue_attributes(match: Match, combine_kwargs: Mapping[str, Any]) -> di
 
 def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict[str, xr.Dataset]:
     """Each wanted variable of one file as a dataset of its own, at midnight stamps, only the years of the match."""
-    ds = _open_file(asset, match, open_kwargs)
-    wanted = [name for name in match.variables if name in asset.variables]
-    missing = [name for name in wanted if name not in ds.data_vars]
+    ds = open_years(asset, match, open_kwargs)
+    return {name: single(ds, name, asset) for name in wanted_of(asset, match)} if ds.sizes["time"] else {}
+
+
+def wanted_of(asset: Asset, match: Match) -> list[str]:
+    """Return the variables of the match that a file holds."""
+    return [name for name in match.variables if name in asset.variables]
+
+
+def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
+    """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
+
+    Its chunks have no more than `most_bytes`, but for a stored one that is larger.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or lacks a wanted variable, coordinates or dates.
+    """
+    ds = _open_file(asset, match, dict(open_kwargs), most_bytes)
+    missing = [name for name in wanted_of(asset, match) if name not in ds.data_vars]
     if missing:
         raise DataError(
             f"{asset.path} has no variable {', '.join(missing)}; it has {', '.join(map(str, ds.data_vars))}. "
@@ -94,13 +113,11 @@ def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict
         named = normalise_coordinates(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    floored = _within(_floored(named, asset), match.periods)
-    if not floored.sizes["time"]:
-        return {}
-    return {name: _single(floored, name, asset) for name in wanted}
+    return within(_floored(named, asset), match.periods)
 
 
-def _single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
+def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
+    """Return one variable of an opened file, in canonical units; raises `DataError` if its units are unknown."""
     data = to_canonical_units(ds[name], asset.path).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are.
     data.attrs = {key: value for key, value in data.attrs.items() if key != "grid_mapping"}
@@ -108,15 +125,19 @@ def _single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
     return ds[[]].assign({name: data}).drop_encoding()
 
 
-def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> xr.Dataset:
+def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_bytes: float) -> xr.Dataset:
     if "://" not in asset.path and not Path(asset.path).exists():
         raise DataError(
             f"{asset.path} is in the catalogue (id {match.id}) but does not exist; correct the catalogue or the path."
         )
+    if Path(asset.path).is_file() and not Path(asset.path).stat().st_size:
+        raise DataError(
+            f"{asset.path} (id {match.id}) is empty (0 bytes). Download or make the file again, or exclude it."
+        )
     try:
         if is_zarr(asset.path, asset.columns.get("format", "")):
             return open_zarr(asset.path, open_kwargs)
-        return open_netcdf(asset.path, match.variables, open_kwargs)
+        return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:
         raise DataError(
@@ -133,8 +154,8 @@ def _floored(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
     return floor_to_day(ds)
 
 
-def _within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
-    """Only the years from the first period to the last: what is wrong elsewhere does not matter."""
+def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
+    """Return only the years from the first period to the last: what is wrong elsewhere does not matter."""
     if not periods or not ds.sizes["time"]:
         return ds
     years = ds["time"].dt.year.values
@@ -172,7 +193,7 @@ def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset
     """
     first_asset, _, first = pieces[0]
     for asset, _, piece in pieces[1:]:
-        if not _same_grid(first, piece):
+        if not same_grid(first, piece):
             raise DataError(
                 f"{asset.path} and {first_asset.path} are on different grids; expected the same lat and lon. "
                 "Exclude one."
@@ -181,7 +202,8 @@ def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset
     return [piece.assign_coords(coordinates) for _, _, piece in pieces]
 
 
-def _same_grid(first: xr.Dataset, other: xr.Dataset) -> bool:
+def same_grid(first: xr.Dataset, other: xr.Dataset) -> bool:
+    """Whether two datasets have the same latitudes and longitudes, up to round-off."""
     pairs = ((first[name], other[name]) for name in ("lat", "lon"))
     return all(
         one.dims == two.dims

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from espo_luigi.config.fields import (
     Arguments,
@@ -84,12 +84,45 @@ class Extraction(Section):
         return only if isinstance(only, str) else None
 
 
+def _only_fail(value: Any) -> Any:
+    if value == "warn":
+        raise ValueError("expected fail: no dataset can be made of such files. Correct them, or exclude the simulation")
+    return value
+
+
+Action = Literal["fail", "warn"]
+Fails = Annotated[Literal["fail"], BeforeValidator(_only_fail)]
+
+
+class OnInputProblem(Section):
+    """What each kind of problem with raw files does: stop what needs the files, or give a warning."""
+
+    unreadable_files: Fails = Field(default="fail", description="files that are missing, empty, truncated or damaged")
+    units: Fails = Field(default="fail", description="units that are absent or unknown")
+    calendars: Fails = Field(default="fail", description="calendars that change between files")
+    grids: Fails = Field(default="fail", description="latitudes and longitudes that change between files")
+    steps_not_daily: Fails = Field(default="fail", description="steps that are not days")
+    missing_days: Fails = Field(default="fail", description="days that are missing")
+    double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
+    days_out_of_order: Fails = Field(default="fail", description="days after later ones")
+    mislabelled_units: Action = Field(default="warn", description="impossible values on more than half of the days")
+    values_out_of_range: Action = Field(default="warn", description="impossible values")
+    tasmax_below_tasmin: Action = Field(default="warn", description="maxima under minima")
+    maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
+    constant_maps: Action = Field(default="warn", description="days with the same value in all cells")
+    coordinates_by_round_off: Action = Field(default="warn", description="coordinates that differ by round-off")
+
+
 class ExtractionSection(Section):
     """Section `extraction`."""
 
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
+    # Changes no number, so it does not belong in the hash.
+    on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
+        default_factory=OnInputProblem, exclude=True, description="what problems with raw files do, by kind"
+    )
     clean_up: Ignored = None
 
 

@@ -191,7 +191,7 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     start, end = (str(bound) for bound in period)
     _check_calendar(ds)
     selected = ds.sel(time=slice(start, end))
-    _check_extent(ds, selected, start, end)
+    check_extent(ds["time"].values, selected["time"].values, start, end)
     check_regular(selected["time"].values)
     return selected
 
@@ -202,18 +202,24 @@ def _check_calendar(ds: xr.Dataset) -> None:
         raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
 
 
-def _day(value: Any) -> str:
+def day_of(value: Any) -> str:
+    """Return the day of a date, numpy's or cftime's, as YYYY-MM-DD."""
     return value.isoformat()[:10] if isinstance(value, cftime.datetime) else str(value)[:10]
 
 
-def _check_extent(ds: xr.Dataset, selected: xr.Dataset, start: str, end: str) -> None:
+def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> None:
+    """Check that dates, those of `whole` that lie within a period, reach from its one end to its other.
+
+    Raises
+    ------
+    DataError
+        If they do not.
+    """
     first_wanted = start + {4: "-01-01", 7: "-01"}.get(len(start), "")
     last_wanted = end + {4: "-12-30", 7: "-28"}.get(len(end), "")
-    times = selected["time"].values
-    if times.size and _day(times[0]) <= first_wanted and _day(times[-1]) >= last_wanted:
+    if times.size and day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
         return
-    whole = ds["time"].values
-    found = f"{_day(whole.min())} to {_day(whole.max())}" if whole.size else "no time steps"
+    found = f"{day_of(whole.min())} to {day_of(whole.max())}" if whole.size else "no time steps"
     raise DataError(f"period {start}-{end} is wanted, but the data cover {found}; expected data for all of the period.")
 
 
@@ -228,7 +234,7 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
     steps = np.diff(times).astype("timedelta64[s]").astype("int64")
     wrong = np.flatnonzero(steps != SECONDS_PER_DAY)
     if wrong.size:
-        before, after = _day(times[wrong[0]]), _day(times[wrong[0] + 1])
+        before, after = day_of(times[wrong[0]]), day_of(times[wrong[0] + 1])
         kind = "double or out of order" if steps[wrong[0]] <= 0 else "missing, or stamps are not daily"
         raise DataError(
             f"{where + ': ' if where else ''}{before} is followed by {after}: days are {kind} "

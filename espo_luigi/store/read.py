@@ -17,6 +17,7 @@ from espo_luigi.errors import StoreError
 from espo_luigi.store.archive_ends import read_packed_marker
 from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, check_inventory
+from espo_luigi.store.table import marker_line
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ def _marker_text(path: Path) -> str | None:
     try:
         if path.suffix == ".zip":
             return read_packed_marker(path)
+        if path.suffix == ".csv":
+            return marker_line(path)
         text = (path / MARKER_NAME).read_text(encoding="utf-8")
         return text if (path / ROOT_METADATA_NAME).stat().st_size else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):

@@ -2,6 +2,7 @@
 
 | module | rules |
 |---|---|
+| `inputs` | InputCheck, RefInputCheck |
 | `reference` | RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid, Rechunk |
 | `adjustment` | Train, Adjust, CleanUp |
@@ -22,6 +23,7 @@ from espo_luigi.tasks.diagnostics import (
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
+from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks, Move
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
@@ -50,6 +52,7 @@ __all__ = [
     "Extract",
     "FinalZarr",
     "HealthChecks",
+    "InputCheck",
     "Move",
     "MoveDiag",
     "MoveRef",
@@ -58,6 +61,7 @@ __all__ = [
     "OffDiagSimPropMeas",
     "Rechunk",
     "RefDefault",
+    "RefInputCheck",
     "ReferenceCalendar",
     "Regrid",
     "Train",

@@ -308,4 +308,5 @@ def _info(value: Any) -> ZarrInfo:
 def _opened(value: Any, *, cut: bool) -> Any:
     if isinstance(value, list):
         return [_opened(one, cut=cut) for one in value]
-    return store.open_store(_info(value).path, cut=cut)
+    path = _info(value).path
+    return store.read_table(path) if path.suffix == ".csv" else store.open_store(path, cut=cut)

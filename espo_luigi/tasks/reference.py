@@ -16,6 +16,7 @@ from espo_luigi.ports import kept, upstream
 from espo_luigi.science import calendar, chunks, extract, stack
 from espo_luigi.science.land import land_map
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
+from espo_luigi.tasks.inputs import RefInputCheck
 from espo_luigi.tasks.land import cut, missing_land
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class RefDefault(EspoTask):
 
     region = RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    in_checked = upstream(RefInputCheck, "out_problems")
     out_reference = kept("reference/{ref_source}+{region}+default.zarr")
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
 
@@ -62,7 +64,7 @@ class RefDefault(EspoTask):
         """Return the reference's files."""
         return self.context.reference().files
 
-    def compute(self) -> dict[str, xr.Dataset]:
+    def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
         config = self.context.config
         extraction = config.extraction.reference

@@ -16,6 +16,7 @@ from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, gaps, regrid
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
+from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.reference import ReferenceCalendar
 
 logger = logging.getLogger(__name__)
@@ -30,13 +31,14 @@ class Extract(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
 
     def raw_files(self) -> list[Path]:
         """Return the simulation's files."""
         return self.context.simulation(self.sim_id).files
 
-    def compute(self) -> xr.Dataset:
+    def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the domain."""
         config = self.context.config
         extraction = config.extraction.simulation

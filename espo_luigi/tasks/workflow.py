@@ -11,6 +11,7 @@ from espo_luigi.ports import WorkflowTask
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.base import RegionParameter, SimulationParameter
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.product import FinalZarr, Move
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.settings import settings
@@ -28,13 +29,15 @@ class RegionWorkflow(WorkflowTask):
 
     def workflow(self) -> list[luigi.Task]:
         """Create the tasks and wire their ports."""
-        reference = RefDefault(region=self.region)
+        reference, extracted = RefDefault(region=self.region), Extract(sim_id=self.sim_id)
+        reference.in_checked = RefInputCheck().out_problems
+        extracted.in_checked = InputCheck(sim_id=self.sim_id).out_problems
         calendars = {name: ReferenceCalendar(region=self.region, calendar=name) for name in ("noleap", "360_day")}
         for converted in calendars.values():
             converted.in_default = reference.out_reference
         regridded = Regrid(sim_id=self.sim_id, region=self.region)
         regridded.in_reference = calendars["noleap"].out_reference
-        regridded.in_extracted = Extract(sim_id=self.sim_id).out_extracted
+        regridded.in_extracted = extracted.out_extracted
         rechunked = Rechunk(sim_id=self.sim_id, region=self.region)
         rechunked.in_regridded = regridded.out_regridded
         cleaned = CleanUp(sim_id=self.sim_id, region=self.region)

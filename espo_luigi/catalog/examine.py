@@ -1,0 +1,186 @@
+"""Looking for all that is wrong with the files of a dataset, where opening it ends at the first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dask
+import numpy as np
+import xarray as xr
+
+from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.open import open_years, same_grid, single, wanted_of, within
+from espo_luigi.catalog.search import Match
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.extract import check_extent, day_of, subset_box
+from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
+from espo_luigi.science.input_values import Limits, value_problems
+
+# Of one variable, the most that is in memory at a time.
+BLOCK_BYTES = 64 * 1024**2
+# What makes a file one that is not looked at any further.
+LOST = ("unreadable_files", "units", "calendars", "grids")
+
+
+@dataclass
+class _Held:
+    """The files that could be opened, a variable each, and what was wrong with them and the others."""
+
+    pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def examine_match(
+    match: Match,
+    *,
+    period: Period,
+    region: Mapping[str, Any],
+    limits: Mapping[str, Limits],
+    xr_open_kwargs: Mapping[str, Any] | None = None,
+) -> list[Problem]:
+    """Return what is wrong with the files of a search's match, each kind in each file once; reads them once.
+
+    Parameters
+    ----------
+    match : Match
+        What `Catalog.search` found.
+    period, region
+        What of it will be extracted: years, both included, and a box as of `science.extract.subset_box`. The rest of
+        the files is not read.
+    limits
+        The possible values of each variable, in canonical units.
+    xr_open_kwargs : mapping, optional
+        As of `open_match`.
+    """
+    held = _open(match, period, dict(xr_open_kwargs or {}))
+    problems = held.problems
+    series: dict[str, list[RawSeries]] = {}
+    for file, piece in _on_one_grid(_in_one_calendar(held.pieces, problems), problems):
+        series.setdefault(_named(piece), []).append(RawSeries(file, piece[_named(piece)]))
+    problems += _absent(match, period, series, problems)
+    lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
+    for name, files in series.items():
+        problems += [problem for raw in files for problem in day_problems(raw)]
+        # Of a variable whose file cannot be used, that file's days are no further problem.
+        problems += [] if name in lost else [*neighbour_problems(files), *_ends(files, period)]
+    daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
+    # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
+    with dask.config.set(scheduler="synchronous"):
+        problems += value_problems(_cut(daily, region, problems), limits)
+    return problems
+
+
+def _absent(match: Match, period: Period, series: Mapping[str, Any], problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield the variables of which no file has a day in the period, whatever the catalogue says."""
+    explained = {name for problem in problems for name in problem.variable.split(",")}
+    for name in match.variables:
+        if name not in explained | series.keys():
+            message = f"no file has a day of {period[0]}-{period[1]}; correct the dates in the catalogue"
+            yield Problem("missing_days", message, variable=name)
+
+
+def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
+    held = _Held()
+    for asset in match.assets:
+        try:
+            ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES), (period,))
+        except DataError as error:
+            held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
+            continue
+        for name in wanted_of(asset, match) if ds.sizes["time"] else ():
+            try:
+                held.pieces.append((asset.path, single(ds, name, asset)))
+            except DataError as error:
+                held.problems.append(Problem("units", str(error), asset.path, name))
+    return held
+
+
+def _named(piece: xr.Dataset) -> str:
+    return str(next(iter(piece.data_vars)))
+
+
+def _in_one_calendar(
+    pieces: Sequence[tuple[str, xr.Dataset]], problems: list[Problem]
+) -> Iterator[tuple[str, xr.Dataset]]:
+    """Yield the files in the calendar that most of them have."""
+    calendars = [calendar_of(piece) for _, piece in pieces]
+    usual = Counter(calendars).most_common(1)[0][0] if calendars else ""
+    for (file, piece), calendar in zip(pieces, calendars, strict=True):
+        if calendar == usual:
+            yield file, piece
+        else:
+            first = day_of(piece["time"].values[0])
+            message = f"the calendar is {calendar}, and {usual} in other files; expected one"
+            problems.append(Problem("calendars", message, file, _named(piece), first))
+
+
+def _on_one_grid(pieces: Iterator[tuple[str, xr.Dataset]], problems: list[Problem]) -> Iterator[tuple[str, xr.Dataset]]:
+    """Yield the files on the first one's grid, with its coordinates."""
+    first_file, first = next(pieces, ("", xr.Dataset()))
+    if first_file:
+        yield first_file, first
+    for file, piece in pieces:
+        if not same_grid(first, piece):
+            message = f"latitudes or longitudes are not those of {first_file}; expected one grid"
+            problems.append(Problem("grids", message, file, _named(piece)))
+            continue
+        problems += _round_off(first_file, first, file, piece)
+        yield file, piece.assign_coords({name: first[name] for name in ("lat", "lon")})
+
+
+def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset) -> Iterator[Problem]:
+    apart = {name: np.abs(piece[name].values - first[name].values) for name in ("lat", "lon")}
+    far = {name: float(values.max()) for name, values in apart.items()}
+    if not any(far.values()):
+        return
+    name = max(far, key=far.__getitem__)
+    place = np.unravel_index(int(apart[name].argmax()), apart[name].shape)
+    at = float(piece[name].values[place])
+    message = f"{name} differs by up to {far[name]:.1g} degrees from {first_file}, whose coordinates are taken"
+    yield Problem(
+        "coordinates_by_round_off",
+        message,
+        file,
+        _named(piece),
+        lat=at if name == "lat" else None,
+        lon=at if name == "lon" else None,
+        value=far[name],
+        count=sum(int((values > 0).sum()) for values in apart.values()),
+    )
+
+
+def _ends(files: Sequence[RawSeries], period: Period) -> Iterator[Problem]:
+    times = np.concatenate([raw.data["time"].values for raw in files])
+    try:
+        check_extent(times, times, *period)
+    except DataError as error:
+        begins_late = day_of(times.min()) > f"{period[0]}-01-01"
+        raw = min(files, key=_first_day) if begins_late else max(files, key=_last_day)
+        yield raw.problem("missing_days", str(error), _first_day(raw) if begins_late else _last_day(raw), 1)
+
+
+def _first_day(raw: RawSeries) -> int:
+    return int(raw.days.min())
+
+
+def _last_day(raw: RawSeries) -> int:
+    return int(raw.days.max())
+
+
+def _cut(
+    series: Mapping[str, Sequence[RawSeries]], region: Mapping[str, Any], problems: list[Problem]
+) -> dict[str, list[RawSeries]]:
+    """Cut all files to the box; none is left where the box does not fit their grid."""
+    try:
+        return {
+            name: [RawSeries(raw.file, subset_box(raw.data.to_dataset(), region)[name]) for raw in files]
+            for name, files in series.items()
+        }
+    except DataError as error:
+        file = next(raw.file for files in series.values() for raw in files)
+        problems.append(Problem("grids", str(error), file))
+        return {}

@@ -1,0 +1,182 @@
+"""Raw files that lie stop a run before anything heavy starts, or are said and let through, as configured."""
+
+import csv
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import luigi
+import netCDF4
+import numpy as np
+import pytest
+import yaml
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.config.regions import Region
+from espo_luigi.driver.run import walk
+from espo_luigi.report.jobs import job_results
+from espo_luigi.science.extract import subset_box
+from espo_luigi.tasks.context import context, forget
+from espo_luigi.tasks.inputs import box_around
+
+NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
+Configure = Callable[..., list[Path]]
+
+
+@pytest.fixture()
+def raw(tmp_path: Path, demo_raw: Path, configured: Configure) -> Path:
+    """A copy of the raw data that the test may damage; the demo does not make it anew."""
+    folder = tmp_path / "raw"
+    shutil.copytree(demo_raw, folder)
+    files = configured()
+    for text in (*folder.glob("*.*"), files[1]):
+        text.write_text(text.read_text().replace(str(demo_raw), str(folder)))
+    paths = yaml.safe_load(files[1].read_text())
+    del paths["demo"]
+    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
+    forget()
+    return folder
+
+
+def on_problem(folder: Path, **actions: str) -> None:
+    path = folder / "config.yml"
+    config = yaml.safe_load(path.read_text())
+    config["extraction"]["on_input_problem"] = actions
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    forget()
+
+
+def file_of(raw: Path, source: str, name: str, experiment: str) -> Path:
+    (path,) = [path for path in raw.rglob(f"{name}_day_{source}_{experiment}*.nc")]
+    return path
+
+
+def jobs(folder: Path) -> Counter[str]:
+    return Counter(result["family"] for result in job_results(folder / "run"))
+
+
+def swap(raw: Path, source: str, day: int, row: int, column: int) -> Path:
+    """Put a maximum 7 K under its minimum, on one day of the future; return the file."""
+    path = file_of(raw, source, "tasmax", "ssp585")
+    with netCDF4.Dataset(path, "a") as file, netCDF4.Dataset(file_of(raw, source, "tasmin", "ssp585")) as other:
+        file["tasmax"][day, row, column] = other["tasmin"][day, row, column] - 7
+    return path
+
+
+def rows_of(task: Any) -> list[dict[str, str]]:
+    return [dict(row) for row in store.read_table(task.out_problems().path)]
+
+
+def test_good_files_have_an_empty_complete_table(configured: Configure, tmp_path: Path) -> None:
+    configured()
+    wanted = [tasks.RefInputCheck(), *(tasks.InputCheck(sim_id=sim_id) for sim_id in (NOLEAP, DAY360))]
+    assert espo_luigi.build(wanted).succeeded
+    assert [rows_of(task) for task in wanted] == [[], [], []]
+    assert all(task.complete() for task in wanted)
+    names = {path.name for path in (tmp_path / "final" / "checks" / "NAM").iterdir()}
+    assert names == {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
+    assert espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
+    assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1, "Extract": 1}
+
+
+def test_nothing_reads_raw_files_before_they_were_checked(configured: Configure) -> None:
+    configured()
+    graph = list(walk([tasks.All()]))
+    families = Counter(task.get_task_family() for task in graph)
+    assert (families["InputCheck"], families["RefInputCheck"]) == (2, 1)
+    needed = {
+        task.task_id: {other.get_task_family() for other in luigi.task.flatten(task.requires())} for task in graph
+    }
+    firsts = {task_id.split("_")[0] for task_id, others in needed.items() if not others}
+    assert firsts == {"InputCheck", "RefInputCheck"}
+
+
+def test_files_that_lie_stop_the_run_before_any_extraction_starts(
+    raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    on_problem(tmp_path, tasmax_below_tasmin="fail")
+    # 12 March 2041: 26 years, and 31 + 28 + 11 days. The box of the extraction has this cell.
+    path = swap(raw, "Demo-NoLeap", 26 * 365 + 70, 3, 3)
+    missing = file_of(raw, "Demo-360Day", "pr", "historical")
+    missing.write_bytes(missing.read_bytes()[:100_000])
+    reference = file_of(raw, "Demo-Land", "pr", "reference")
+    reference.write_bytes(b"")
+    assert not espo_luigi.build([tasks.All()]).succeeded
+    assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1}
+    (row,) = rows_of(tasks.InputCheck(sim_id=NOLEAP))
+    assert (row["action"], row["problem"], row["variable"]) == ("fail", "tasmax_below_tasmin", "tasmax")
+    assert (row["file"], row["day"], row["count"]) == (str(path), "2041-03-12", "1")
+    assert (float(row["lat"]), float(row["lon"])) == pytest.approx((37.67 + 3 * 2.79, 284.0625 + 3 * 2.8125), rel=1e-5)
+    assert float(row["value"]) == pytest.approx(-7, abs=1e-3)
+    assert f"tasmax_below_tasmin (fail): tasmax, {path}, 2041-03-12, cell 46.04 °N 292.5 °E, value -7" in log.text
+    assert f"unreadable_files (fail): pr, {missing}" in log.text
+    assert f"{reference} (id " in log.text and "is empty (0 bytes)" in log.text
+    for task in (tasks.InputCheck(sim_id=NOLEAP), tasks.InputCheck(sim_id=DAY360), tasks.RefInputCheck()):
+        assert str(task.out_problems().path) in log.text
+        assert len(rows_of(task)) == 1 and not task.complete()
+
+
+def test_what_only_warns_is_shown_and_the_run_goes_on(raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    swap(raw, "Demo-360Day", 26 * 360 + 71, 4, 4)
+    with netCDF4.Dataset(file_of(raw, "Demo-Land", "tasmin", "reference"), "a") as file:
+        file["tasmin"][1500, 4, 3] = 190.0
+    assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, region="south")]).succeeded
+    assert jobs(tmp_path)["Extract"] == jobs(tmp_path)["Regrid"] == 1
+    (row,) = rows_of(tasks.InputCheck(sim_id=DAY360))
+    assert (row["action"], row["problem"], row["day"]) == ("warn", "tasmax_below_tasmin", "2041-03-12")
+    (row,) = rows_of(tasks.RefInputCheck())
+    assert (row["action"], row["problem"], row["value"]) == ("warn", "values_out_of_range", "190")
+    # 1500 days after 1 January 1991, and the fifth row and fourth column of the whole grid.
+    assert (row["day"], row["lat"], row["lon"]) == ("1995-02-09", "46.125", "-66.125")
+    said = [message for message in log.messages if "1 warning(s)" in message]
+    assert len(said) == 2 and all("(warn): " in message for message in said)
+
+
+def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(raw: Path, tmp_path: Path) -> None:
+    on_problem(tmp_path, tasmax_below_tasmin="fail")
+    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+    task = tasks.InputCheck(sim_id=NOLEAP)
+    assert not espo_luigi.build([task]).succeeded
+    on_problem(tmp_path, tasmax_below_tasmin="warn")
+    assert espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
+    assert task.complete() and rows_of(task)[0]["action"] == "warn"
+
+
+def test_a_warning_that_is_made_an_error_afterwards_is_one(raw: Path, tmp_path: Path) -> None:
+    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+    task = tasks.InputCheck(sim_id=NOLEAP)
+    task.work()
+    assert task.complete()
+    on_problem(tmp_path, tasmax_below_tasmin="fail")
+    assert not task.complete()
+    assert not espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
+    assert jobs(tmp_path) == {"InputCheck": 1}
+
+
+def test_a_table_can_be_read_by_a_spreadsheet(raw: Path) -> None:
+    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+    task = tasks.InputCheck(sim_id=NOLEAP)
+    task.work()
+    with task.out_problems().path.open(newline="") as file:
+        header, row, mark = csv.reader(file)
+    assert header == ["action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message"]
+    assert len(row) == len(header) and mark[0].startswith("# espo.json: ")
+
+
+def test_the_box_of_the_references_check_holds_all_regions_in_whatever_longitudes(configured: Configure) -> None:
+    configured()
+    regions = {
+        "south": Region(name="south", lon_bnds=[293.0, 295.5], lat_bnds=[45.0, 46.0], tile_buffer=1.5),
+        "north": Region(name="north", lon_bnds=[-68.0, -65.0], lat_bnds=[46.0, 48.0]),
+    }
+    box = box_around(regions.values())
+    assert (box["lon_bnds"], box["lat_bnds"], box["tile_buffer"]) == ((-68.0, -64.5), (45.0, 48.0), 1.5)
+    whole = context().reference_on_its_first_day
+    held = subset_box(whole, box)
+    for region in regions.values():
+        part = subset_box(whole, region.model_dump())
+        assert np.isin(part.lat, held.lat).all() and np.isin(part.lon, held.lon).all()

@@ -190,7 +190,7 @@ class Run:
     def _judge_leg(self, code: int, said: str, faults: list[Injected], log: Path) -> None:
         struck = [one for one in faults if one.hits != 0]
         ended_by_us = bool(faults) and faults[-1].kind.ends_driver
-        failures = _failures_in(said)
+        failures = failures_in(said)
         if "Traceback" in said:
             self._find(f"exit code {code}: the driver shows a traceback; log {log}\n{said[-1500:]}")
             self._blame(faults[-1:], "traceback")
@@ -244,7 +244,7 @@ class Run:
         wanted = self.outside / "undisturbed"
         make_undisturbed(self.groups, wanted)
         made = self.scene.login.folder / self.folder.name / "products"
-        different = sorted(_different(_contents(wanted / "products"), _contents(made)))
+        different = sorted(different_names(contents_of(wanted / "products"), contents_of(made)))
         self.verdict.products_equal = not different
         if different:
             self._find(f"products differ from those of an undisturbed run: {different[:10]}")
@@ -268,14 +268,14 @@ def _gravity(outcome: str) -> int:
     return (RIGHT, NAMED, ELSE).index(outcome)
 
 
-def _failures_in(said: str) -> list[str]:
+def failures_in(said: str) -> list[str]:
     """The lines in which the driver tells at its end what has failed, and why."""
     _, found, after = said.partition(" failed:\n")
     lines = after.splitlines() if found else []
     return [line.partition("ERROR")[2] or line for line in lines if "  " in line and line.strip()]
 
 
-def _contents(products: Path) -> dict[str, bytes]:
+def contents_of(products: Path) -> dict[str, bytes]:
     """All files of stores and members of archives, but for the markers, which hold the time."""
     contents: dict[str, bytes] = {}
     for path in sorted(products.rglob("*")):
@@ -288,5 +288,6 @@ def _contents(products: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents.items() if not name.endswith("espo.json")}
 
 
-def _different(wanted: dict[str, bytes], made: dict[str, bytes]) -> set[str]:
+def different_names(wanted: dict[str, bytes], made: dict[str, bytes]) -> set[str]:
+    """The files that are not the same in both, or not in both."""
     return {name for name in wanted.keys() | made.keys() if wanted.get(name) != made.get(name)}

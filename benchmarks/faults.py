@@ -1,8 +1,9 @@
 """What becomes of runs of 60 small tasks on a real Slurm when files, nodes and people fail, fault by fault.
 
-``python benchmarks/faults.py [--faults 200] [--seed S] [--seconds-limit 3600] [--a-run 20] [--groups 10]``. Real: Slurm
-(the throw-away cluster of `tests/throwaway_slurm.py`), the `luigi` command, jobs, stores, and the file system, which is
-a FUSE mount that fails on command (`tests/failing_files.py`), as two clients of one server: login node and nodes.
+``python benchmarks/faults.py [--faults 200] [--seed S] [--seconds-limit 3600] [--a-run 20] [--groups 10]
+[--only "driver's records"] [--folder KEPT]``. Real: Slurm (the throw-away cluster of `tests/throwaway_slurm.py`), the
+`luigi` command, jobs, stores, and the file system, which is a FUSE mount that fails on command
+(`tests/failing_files.py`), as two clients of one server: login node and nodes.
 
 Each run gets some 20 faults, a second or three apart. A driver that ends, by a fault or by itself with an error, is
 started again, as a user would. A fault has ended *right* if nobody had to hear of it; *named* if an error told of it
@@ -21,6 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -36,12 +39,14 @@ def main() -> None:
     parser.add_argument("--seconds-limit", type=float, default=3600.0)
     parser.add_argument("--a-run", type=int, default=20, help="faults in a run")
     parser.add_argument("--groups", type=int, default=10, help="groups of six tasks in a run")
+    parser.add_argument("--only", default="", help="kinds whose name has this in it")
     parser.add_argument("--run-limit", type=float, default=600.0, help="seconds after which a run hangs")
+    parser.add_argument("--folder", type=Path, help="where to work, and to leave the drivers' logs")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     rng, end = random.Random(options.seed), time.monotonic() + options.seconds_limit
-    kinds, verdicts = deck(rng, options.faults), []
-    with tempfile.TemporaryDirectory(prefix="espo-faults-") as folder, stage(Path(folder), rng) as scene:
+    kinds, verdicts = deck(rng, options.faults, options.only), []
+    with _working(options.folder) as folder, stage(folder, rng) as scene:
         while kinds and time.monotonic() < end:
             run = Run(scene, f"run{len(verdicts)}", options.groups, 1.0, options.run_limit)
             verdicts.append(verdict := run.through(kinds[: options.a_run]))
@@ -51,6 +56,16 @@ def main() -> None:
             scene.cluster.run("scancel", "--user", "root", check=False)
     _print_table(verdicts)
     print(json.dumps({"seed": options.seed, "load": os.getloadavg(), **_figures(verdicts)}))
+
+
+@contextmanager
+def _working(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True)
+        yield folder.absolute()
+    else:
+        with tempfile.TemporaryDirectory(prefix="espo-faults-") as made:
+            yield Path(made)
 
 
 def _without(kinds: list, verdict: Verdict) -> list:

@@ -61,6 +61,8 @@ class Fault:
         Name of an errno.
     seconds, times : float, int, optional
         For how long, and how often; by default until it is cleared.
+    lasting : float, optional
+        For how long from the first call that it strikes: an outage that nobody misses.
     hang : float
         Seconds until the call goes on, or fails by `error`.
     hide : float
@@ -75,6 +77,7 @@ class Fault:
     path: str = "*"
     error: str = ""
     seconds: float | None = None
+    lasting: float | None = None
     times: int | None = None
     hang: float = 0.0
     hide: float = 0.0
@@ -132,6 +135,11 @@ class FailingFiles:
     def hits(self, number: int) -> int:
         """How many calls a fault has struck."""
         return int(self._ask("hits", number))
+
+    def struck_at(self, number: int) -> float | None:
+        """When a fault first struck, in seconds since the epoch."""
+        found = self._ask("struck_at", number)
+        return None if found is None else float(found)
 
     def counts(self) -> dict[str, int]:
         """How many calls of each operation there have been since the mount."""

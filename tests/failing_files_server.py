@@ -38,12 +38,14 @@ class Rule:
     path: str
     error: str
     until: float
+    lasting: float
     times: float
     hang: float
     hide: float
     after: bool
     shared: bool
     hits: int = 0
+    struck_at: float | None = None
     cleared: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -58,6 +60,9 @@ class Rule:
             return False
         if not any(fnmatch.fnmatchcase(path.lstrip("/"), self.path) for path in paths):
             return False
+        if self.struck_at is None:
+            self.struck_at = time.time()
+            self.until = min(self.until, now + self.lasting)
         self.hits += 1
         return True
 
@@ -74,9 +79,11 @@ class Faults:
 
     def set(self, fault: dict[str, Any]) -> int:
         """Put a fault into force; return its number."""
-        seconds, times = fault.pop("seconds"), fault.pop("times")
-        until = float("inf") if seconds is None else time.monotonic() + seconds
-        rule = Rule(**fault, until=until, times=float("inf") if times is None else times)
+        seconds, lasting, times = (
+            float("inf") if fault[name] is None else fault[name] for name in ("seconds", "lasting", "times")
+        )
+        values = fault | {"lasting": lasting, "times": times, "until": time.monotonic() + seconds}
+        rule = Rule(**{name: value for name, value in values.items() if name != "seconds"})
         with self._guard:
             number = next(self._ids)
             self._rules[number] = self._all[number] = rule
@@ -94,6 +101,10 @@ class Faults:
     def hits(self, number: int) -> int:
         """How often a fault has struck."""
         return self._all[number].hits
+
+    def struck_at(self, number: int) -> float | None:
+        """When it first struck, in seconds since the epoch."""
+        return self._all[number].struck_at
 
     def counts(self) -> dict[str, int]:
         """How many calls of each operation there have been."""
@@ -328,7 +339,7 @@ class _Fuse(mfusepy.FUSE):
 
 def _serve_control(faults: Faults, socket_path: str) -> None:
     commands: dict[str, Callable[..., Any]] = {
-        name: getattr(faults, name) for name in ("set", "clear", "hits", "counts")
+        name: getattr(faults, name) for name in ("set", "clear", "hits", "struck_at", "counts")
     }
 
     class Handler(socketserver.StreamRequestHandler):
@@ -361,9 +372,16 @@ def main() -> None:
     # Nothing is cached by the kernel, so that each call comes here; inodes are the folder's own, so that links are.
     uncached = {"entry_timeout": 0.0, "attr_timeout": 0.0, "negative_timeout": 0.0}
     threads = {"max_threads": 64, "max_idle_threads": 64}
-    _Fuse(
-        Passthrough(folder, faults), mountpoint, foreground=True, allow_other=True, use_ino=True, **uncached, **threads
-    )
+    with contextlib.suppress(RuntimeError):  # the number of the signal that ended it
+        _Fuse(
+            Passthrough(folder, faults),
+            mountpoint,
+            foreground=True,
+            allow_other=True,
+            use_ino=True,
+            **uncached,
+            **threads,
+        )
 
 
 if __name__ == "__main__":

@@ -118,11 +118,12 @@ class Run:
         with self._requeued_jobs_start_at_once():
             while not self._leg(left, pause):
                 pass
-        self._judge_products()
-        self._count_starts()
         self.verdict.seconds = time.monotonic() - began
         for one in self.verdict.faults:
             one.hits_seen = one.hits
+            one.at = (one.mount.struck_at(one.number) if one.mount else None) or one.at
+        self._judge_products()
+        self._count_starts()
         self.scene.settle()
         return self.verdict
 
@@ -188,22 +189,17 @@ class Run:
             return None
 
     def _judge_leg(self, code: int, said: str, faults: list[Injected], log: Path) -> None:
-        struck = [one for one in faults if one.hits != 0]
-        ended_by_us = bool(faults) and faults[-1].kind.ends_driver
         failures = failures_in(said)
-        if "Traceback" in said:
-            self._find(f"exit code {code}: the driver shows a traceback; log {log}\n{said[-1500:]}")
-            self._blame(faults[-1:], "traceback")
-        if not failures and not ended_by_us:
-            failures = [said.strip()[-600:] or f"nothing was said; exit code {code}"]
+        if not failures and not (faults and faults[-1].kind.ends_driver):
+            failures = [said.strip()[-800:] or "nothing was said"]
+        struck = [one for one in self.verdict.faults if one.hits != 0]
         for failure in failures:
             naming = [one for one in struck if any(word in failure for word in one.kind.words)]
-            earlier = [one for one in self.verdict.faults if any(word in failure for word in one.kind.words)]
-            for one in naming or earlier[-1:]:
+            for one in naming:
                 one.outcome, one.words = max(one.outcome, NAMED, key=_gravity), failure
-            if not naming and not earlier:
+            if not naming:
                 self._find(f"exit code {code}: no fault is named; log {log}: {failure}")
-                self._blame(faults[-1:] or self.verdict.faults[-1:], failure)
+                self._blame(struck[-1:], failure)
 
     def _find(self, text: str) -> None:
         recent = ", ".join(f"{one.kind.name} ({one.hits} calls)" for one in self.verdict.faults[-4:])
@@ -257,8 +253,8 @@ class Run:
         seen: set[str] = set()
         for at, task in starts:
             if task in seen:
-                before = [one.kind.name for one in self.verdict.faults if one.at <= at]
-                self.verdict.extra_starts[before[-1] if before else "none"] += 1
+                before = [(one.at, one.kind.name) for one in self.verdict.faults if one.at <= at and one.hits_seen != 0]
+                self.verdict.extra_starts[max(before)[1] if before else "none"] += 1
             seen.add(task)
         done = Counter(task for _, task, what, _ in lines if what == "done")
         self.verdict.done_again = sum(n - 1 for n in done.values())

@@ -106,7 +106,7 @@ def _on_files(client: str, fault: Callable[[random.Random], Fault]) -> Callable[
 
 
 def _failing(client: str, operations: str, path: str, error: str) -> Callable[[Scene], tuple[FailingFiles, int]]:
-    return _on_files(client, lambda rng: Fault(operations, path, error, seconds=rng.uniform(1, 4)))
+    return _on_files(client, lambda rng: Fault(operations, path, error, lasting=rng.uniform(1, 4)))
 
 
 def _file_kinds() -> Iterator[Kind]:
@@ -119,9 +119,9 @@ def _file_kinds() -> Iterator[Kind]:
         yield Kind(f"hang, {client}", (), hang)
         late = _on_files(client, lambda rng: Fault(hide=rng.uniform(3, 6), seconds=20))
         yield Kind(f"late names, {client}", (), late)
-    lost = _on_files("nodes", lambda rng: Fault("rename", error="ENOENT", times=1, seconds=4, after=True))
+    lost = _on_files("nodes", lambda rng: Fault("rename", error="ENOENT", times=1, after=True))
     yield Kind("answer to a rename lost, nodes", _words("ENOENT"), lost)
-    made = _on_files("nodes", lambda rng: Fault("create mkdir link", error="EEXIST", times=1, seconds=4, after=True))
+    made = _on_files("nodes", lambda rng: Fault("create mkdir link", error="EEXIST", times=1, after=True))
     yield Kind("answer to a creation lost, nodes", _words("EEXIST"), made)
     for client in ("login", "nodes"):
         shared = _on_files(client, lambda rng: Fault("exclusive", shared=True, seconds=5))
@@ -215,10 +215,11 @@ CRASHES = (
 KINDS = (*_file_kinds(), *CRASHES)
 
 
-def deck(rng: random.Random, n: int) -> list[Kind]:
+def deck(rng: random.Random, n: int, only: str = "") -> list[Kind]:
     """Return `n` kinds in random order, of families in turn: the many errors of files do not crowd out the others."""
     families: dict[str, list[Kind]] = {}
-    for kind in rng.sample(KINDS, len(KINDS)):
+    wanted = [kind for kind in KINDS if only in kind.name]
+    for kind in rng.sample(wanted, len(wanted)):
         families.setdefault(kind.name.partition(",")[0], []).append(kind)
     dealt: list[Kind] = []
     turn = 0

@@ -127,6 +127,16 @@ def test_a_fault_ends_after_its_time_or_number(files: FailingFiles, folder: Path
     (folder / "b").touch()
 
 
+def test_an_outage_lasts_from_the_first_call_that_it_strikes(files: FailingFiles, folder: Path) -> None:
+    number = files.set(Fault("create", f"{folder.name}/*", error="EIO", lasting=0.5))
+    time.sleep(0.6)
+    assert files.struck_at(number) is None
+    assert fails_with((folder / "a").touch) == "EIO"
+    assert abs(float(files.struck_at(number) or 0) - time.time()) < 5
+    time.sleep(0.6)
+    (folder / "a").touch()
+
+
 def test_a_fault_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="operations are"):
         Fault("wriet")

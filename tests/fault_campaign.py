@@ -122,7 +122,8 @@ class Run:
         for one in self.verdict.faults:
             one.hits_seen = one.hits
             one.at = (one.mount.struck_at(one.number) if one.mount else None) or one.at
-        self._judge_products()
+        if self.verdict.legs[-1] == "0":
+            self._judge_products()
         self._count_starts()
         self.scene.settle()
         return self.verdict
@@ -272,10 +273,12 @@ def failures_in(said: str) -> list[str]:
 
 
 def contents_of(products: Path) -> dict[str, bytes]:
-    """All files of stores and members of archives, but for the markers, which hold the time."""
+    """All files of stores and members of archives, but for markers, which hold the time, and what was not published."""
     contents: dict[str, bytes] = {}
     for path in sorted(products.rglob("*")):
         name = str(path.relative_to(products))
+        if name.startswith("."):
+            continue
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 contents |= {f"{name}/{one}": archive.read(one) for one in archive.namelist()}

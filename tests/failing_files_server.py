@@ -111,17 +111,17 @@ class Faults:
         with self._guard:
             return dict(self._counts)
 
-    def struck_by(self, operation: str, paths: tuple[str, ...]) -> list[Rule]:
-        """Count a call; return what is wrong with it, after the hang if there is one."""
+    def struck_by(self, operation: str, *paths: str) -> Rule | None:
+        """Count a call; return what is wrong with it, the oldest fault if several are, after its hang if it has one."""
         with self._guard:
             self._counts[operation] += 1
             now = time.monotonic()
             self._forget(now)
-            rules = [one for one in self._rules.values() if not one.hide and one.strikes(operation, paths, now)]
-        for rule in rules:
-            if rule.hang:
-                rule.cleared.wait(rule.hang)
-        return rules
+            errors = (rule for rule in self._rules.values() if not rule.hide)
+            found = next((rule for rule in errors if rule.strikes(operation, paths, now)), None)
+        if found is not None and found.hang:
+            found.cleared.wait(found.hang)
+        return found
 
     def hidden_for(self, path: str) -> float:
         """For how many seconds from its appearance a name is not shown."""
@@ -151,16 +151,16 @@ class Passthrough(mfusepy.Operations):
         return self._folder + path
 
     def _do(self, operation: str, paths: tuple[str, ...], action: Callable[[], T]) -> T:
-        rules = [rule for rule in self._faults.struck_by(operation, paths) if rule.error]
-        for rule in rules:
-            if not rule.after:
-                raise OSError(rule.error_number, os.strerror(rule.error_number))
+        rule = self._faults.struck_by(operation, *paths)
+        error = OSError(rule.error_number, os.strerror(rule.error_number)) if rule is not None and rule.error else None
+        if rule is not None and error is not None and not rule.after:
+            raise error
         done = action()
-        for rule in rules:
+        if error is not None:
             # It was done, and the answer was lost: the client asks again, and hears that it is done already.
             if operation == "create" and isinstance(done, int):
                 os.close(done)
-            raise OSError(rule.error_number, os.strerror(rule.error_number))
+            raise error
         return done
 
     # Names.
@@ -280,9 +280,8 @@ class Passthrough(mfusepy.Operations):
         return self._do("open", (path,), lambda: os.open(self._real(path), flags & ~os.O_DIRECT))
 
     def create(self, path: str, mode: int, flags: int) -> int:
-        shared = (
-            any(rule.shared for rule in self._faults.struck_by("exclusive", (path,))) if flags & os.O_EXCL else False
-        )
+        rule = self._faults.struck_by("exclusive", path) if flags & os.O_EXCL else None
+        shared = rule is not None and rule.shared
         kept = flags & ~os.O_DIRECT & ~(os.O_EXCL if shared else 0)
         descriptor = self._do("create", (path,), lambda: os.open(self._real(path), kept | os.O_CREAT, mode))
         self._saw(path)

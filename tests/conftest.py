@@ -14,6 +14,8 @@ LONG = (
     "jobs/test_real_slurm.py",
     "tasks/test_production_shape.py",
     "driver/test_slurm_engine.py",
+    "test_faults.py",
+    "test_failing_files.py",
     "science/test_quantile_mapping.py",
 )
 

@@ -229,7 +229,7 @@ class ThrowawayCluster:
             ]
         if name in ("slurmdbd", "slurmctld"):
             return [_program(name), "-D"] if name == "slurmdbd" else [_program(name), "-D", "-f", str(conf)]
-        return [_program("slurmd"), "-D", "-N", name, "-f", str(conf)]
+        return [*self.spec.node_prefix, _program("slurmd"), "-D", "-N", name, "-f", str(conf)]
 
     def _wait_for(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
         if not _wait(ready, timeout):

@@ -11,7 +11,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What to start. Memory in MiB; `conf` and `dbd_conf` are further lines of slurm.conf and slurmdbd.conf."""
+    """What to start. Memory in MiB; `conf` and `dbd_conf` are further lines of slurm.conf and slurmdbd.conf.
+
+    `node_prefix` are words before the command of each node's daemon, such as those that give it other mounts.
+    """
 
     nodes: int = 4
     cpus: int = 64
@@ -20,6 +23,7 @@ class ClusterSpec:
     min_job_age: int = 300
     conf: tuple[str, ...] = ()
     dbd_conf: tuple[str, ...] = ()
+    node_prefix: tuple[str, ...] = ()
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -1,0 +1,276 @@
+"""The mount on which file-system trouble is tested is itself a file system, and fails as it is told, and only so."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from failing_files import FailingFiles, Fault, missing_parts
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store import Marker, link_store, open_store, pack, write_store
+from espo_luigi.store.publish import _exchange
+
+_MISSING = missing_parts()
+pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
+ERRORS = ("ESTALE", "EIO", "EDQUOT", "ENOSPC")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingFiles]:
+    folder = tmp_path_factory.mktemp("failing")
+    with FailingFiles.mounted(folder / "behind", folder / "mount") as mounted:
+        yield mounted
+
+
+@pytest.fixture()
+def folder(files: FailingFiles, request: pytest.FixtureRequest) -> Iterator[Path]:
+    made = files.mountpoint / str(abs(hash(request.node.name)))
+    made.mkdir()
+    yield made
+    files.clear()
+
+
+def fails_with(action: Callable[[], object]) -> str:
+    with pytest.raises(OSError) as raised:
+        action()
+    return errno.errorcode[raised.value.errno or 0]
+
+
+def test_links_renames_times_and_modes_are_those_of_a_file_system(folder: Path) -> None:
+    one, two, three = folder / "one", folder / "two", folder / "three"
+    one.write_text("text")
+    os.link(one, two)
+    assert os.path.samefile(one, two) and one.stat().st_nlink == 2
+    three.symlink_to("one")
+    assert three.read_text() == "text" and os.readlink(three) == "one"
+    os.utime(one, ns=(1_000_000_001, 2_000_000_002))
+    one.chmod(0o600)
+    assert (two.stat().st_mtime_ns, two.stat().st_mode & 0o777) == (2_000_000_002, 0o600)
+    before = time.time()
+    one.touch()
+    assert one.stat().st_mtime > before - 5
+    os.replace(one, folder / "four")
+    two.unlink()
+    assert sorted(os.listdir(folder)) == ["four", "three"]
+    assert (folder / "four").stat().st_nlink == 1
+
+
+def test_a_file_is_created_once_appended_mapped_and_synced(folder: Path) -> None:
+    path = folder / "file"
+    with path.open("x") as file:
+        file.write("abc")
+        file.flush()
+        os.fsync(file.fileno())
+    assert fails_with(lambda: path.open("x")) == "EEXIST"
+    with path.open("a") as file:
+        file.write("def")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:1] = b"X"
+        mapped.flush()
+    os.truncate(path, 5)
+    assert path.read_text() == "Xbcde"
+
+
+def test_a_lock_of_one_process_is_refused_to_another(folder: Path) -> None:
+    path = folder / "lock"
+    take = f"import fcntl; fcntl.lockf(open({str(path)!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with path.open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert subprocess.run([sys.executable, "-c", take], capture_output=True, check=False).returncode
+    assert not subprocess.run([sys.executable, "-c", take], capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("operation", ["write", "open", "create", "rename", "listdir", "stat", "fsync", "close"])
+def test_a_call_fails_as_told_where_told_and_then_no_more(
+    files: FailingFiles, folder: Path, operation: str, error: str
+) -> None:
+    def use(path: Path) -> None:
+        with (path / "file").open("w") as file:
+            file.write("x")
+            file.flush()
+            os.fsync(file.fileno())
+        with (path / "file").open():
+            os.replace(path / "file", path / "renamed")
+        assert os.listdir(path) == ["renamed"]
+
+    for name in ("struck", "spared"):
+        (folder / name).mkdir()
+    number = files.set(Fault(operation, f"{folder.name}/struck*", error=error))
+    use(folder / "spared")
+    assert files.hits(number) == 0
+    assert fails_with(lambda: use(folder / "struck")) == error
+    assert files.hits(number) > 0
+    files.clear(number)
+    use(folder / "struck")
+
+
+def test_a_fault_ends_after_its_time_or_number(files: FailingFiles, folder: Path) -> None:
+    files.set(Fault("create", f"{folder.name}/a*", error="EIO", times=2))
+    files.set(Fault("create", f"{folder.name}/b*", error="EDQUOT", seconds=0.5))
+    assert [fails_with((folder / f"a{n}").touch) for n in range(2)] == ["EIO", "EIO"]
+    (folder / "a2").touch()
+    assert fails_with((folder / "b").touch) == "EDQUOT"
+    time.sleep(0.6)
+    (folder / "b").touch()
+
+
+def test_an_outage_lasts_from_the_first_call_that_it_strikes(files: FailingFiles, folder: Path) -> None:
+    number = files.set(Fault("create", f"{folder.name}/*", error="EIO", lasting=0.5))
+    time.sleep(0.6)
+    assert files.struck_at(number) is None
+    assert fails_with((folder / "a").touch) == "EIO"
+    assert abs(float(files.struck_at(number) or 0) - time.time()) < 5
+    time.sleep(0.6)
+    (folder / "a").touch()
+
+
+def test_a_fault_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="operations are"):
+        Fault("wriet")
+
+
+def test_a_call_hangs_while_others_go_on_and_a_cleared_hang_goes_on_at_once(files: FailingFiles, folder: Path) -> None:
+    (folder / "slow").write_text("here")
+    number = files.set(Fault("open", f"{folder.name}/slow", hang=300))
+    read: list[str] = []
+    thread = threading.Thread(target=lambda: read.append((folder / "slow").read_text()))
+    thread.start()
+    (folder / "other").write_text("quick")
+    thread.join(0.5)
+    assert thread.is_alive()
+    files.clear(number)
+    thread.join(5)
+    assert read == ["here"]
+
+
+def test_what_hangs_fails_when_the_mount_ends(tmp_path: Path) -> None:
+    with FailingFiles.mounted(tmp_path / "behind", tmp_path / "mount") as files:
+        files.set(Fault("stat", "*gone", hang=300))
+        thread = threading.Thread(target=(tmp_path / "mount" / "gone").exists)
+        thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_names_are_swapped_where_the_file_system_can_and_refused_where_told(files: FailingFiles, folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "who").write_text(name)
+    assert _exchange(folder / "a", folder / "b")
+    assert (folder / "a" / "who").read_text() == "b"
+    files.set(Fault("exchange", error="EINVAL"))
+    assert not _exchange(folder / "a", folder / "b")
+    assert (folder / "a" / "who").read_text() == "b"
+
+
+def test_a_call_that_was_done_may_be_answered_by_an_error(files: FailingFiles, folder: Path) -> None:
+    number = files.set(Fault("link create", f"{folder.name}/*", error="EEXIST", times=1, after=True))
+    assert fails_with(lambda: (folder / "mine").open("x")) == "EEXIST"
+    assert (folder / "mine").exists()
+    files.clear(number)
+    files.set(Fault("link", f"{folder.name}/*", error="EEXIST", times=1, after=True))
+    assert fails_with(lambda: os.link(folder / "mine", folder / "linked")) == "EEXIST"
+    assert (folder / "mine").stat().st_nlink == 2
+
+
+@pytest.fixture()
+def clients(tmp_path: Path) -> Iterator[tuple[FailingFiles, FailingFiles]]:
+    where = tmp_path / "behind", tmp_path / "mount"
+    with FailingFiles.mounted(*where, private=True) as node, FailingFiles.mounted(*where) as login:
+        yield login, node
+
+
+def on(client: FailingFiles, script: str) -> str:
+    words = [*client.inside, "sh", "-c", script]
+    return subprocess.run(words, cwd=client.mountpoint, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def test_what_another_client_makes_is_seen_late_where_told(clients: tuple[FailingFiles, FailingFiles]) -> None:
+    login, node = clients
+    mount = login.mountpoint
+    (mount / "known").write_text("1")
+    number = login.set(Fault(path="*.new", hide=1.5))
+    on(node, f"echo 2 > {mount}/known; echo 3 > {mount}/a.new; mkdir {mount}/b.new")
+    assert (mount / "known").read_text() == "2\n", "what was seen once is seen"
+    assert os.listdir(mount) == ["known"]
+    assert not (mount / "a.new").exists() and not (mount / "b.new").exists()
+    (mount / "own.new").touch()
+    assert (mount / "own.new").exists(), "a client sees what it makes itself"
+    assert on(node, f"ls {mount}").split() == ["a.new", "b.new", "known", "own.new"]
+    time.sleep(1.6)
+    assert sorted(os.listdir(mount)) == ["a.new", "b.new", "known", "own.new"]
+    assert (mount / "a.new").read_text() == "3\n"
+    login.clear(number)
+
+
+def test_of_two_clients_one_creates_unless_told_that_both_do(clients: tuple[FailingFiles, FailingFiles]) -> None:
+    login, node = clients
+    mount = login.mountpoint
+    create = f"set -o noclobber; echo node > {mount}/claim && echo created"
+    assert on(node, f"bash -c '{create}'") == "created"
+    login.set(Fault(path="claim", hide=60))
+    assert fails_with(lambda: (mount / "claim").open("x")) == "EEXIST", "the server knows what the client does not see"
+    login.set(Fault("exclusive", "claim", shared=True))
+    with (mount / "claim").open("x") as file:
+        file.write("me!!")
+    assert on(node, f"cat {mount}/claim") == "me!!"
+
+
+def test_calls_are_counted(files: FailingFiles, folder: Path) -> None:
+    before = files.counts(), files.metadata_operations()
+    (folder / "file").write_text("x")
+    os.listdir(folder)
+    after = files.counts()
+    risen = {name: n - before[0].get(name, 0) for name, n in after.items() if n != before[0].get(name, 0)}
+    assert risen["create"] == risen["write"] == risen["listdir"] == risen["close"] == 1
+    assert files.metadata_operations() - before[1] == sum(n for name, n in risen.items() if name != "write")
+
+
+def example() -> xr.Dataset:
+    values = np.random.default_rng(3).normal(280, 5, (40, 12)).astype("float32")
+    return xr.Dataset({"tasmax": (("time", "loc"), values, {"units": "K"})}).chunk(time=20, loc=4)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_store_is_published_replaced_linked_and_packed_on_the_mount(
+    files: FailingFiles, folder: Path, exchange: bool
+) -> None:
+    if not exchange:
+        files.set(Fault("exchange", error="EINVAL"))
+    path, marker = folder / "a.zarr", Marker("Train", {"region": "south"})
+    for _ in range(2):
+        write_store(example(), path, marker)
+    link_store(path, folder / "b.zarr", marker)
+    pack(path, folder / "a.zarr.zip", marker)
+    for name in ("a.zarr", "b.zarr", "a.zarr.zip"):
+        xr.testing.assert_identical(open_store(folder / name).compute(), example().compute())
+    chunk = next(one for one in (path / "tasmax" / "c").rglob("*") if one.is_file())
+    assert chunk.stat().st_nlink == 2
+    assert sorted(os.listdir(folder)) == ["a.zarr", "a.zarr.zip", "b.zarr"]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("operation", ["write", "create", "mkdir", "rename", "fsync", "close"])
+def test_a_store_that_cannot_be_written_is_an_error_that_names_the_cause_and_nothing_is_left(
+    files: FailingFiles, folder: Path, operation: str, error: str
+) -> None:
+    number = files.set(Fault(operation, f"{folder.name}/*", error=error))
+    with pytest.raises(StoreError, match=error):
+        write_store(example(), folder / "a.zarr", Marker("Train"))
+    assert files.hits(number) > 0
+    files.clear(number)
+    write_store(example(), folder / "a.zarr", Marker("Train"))
+    assert os.listdir(folder) == ["a.zarr"]

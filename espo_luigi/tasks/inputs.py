@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from espo_luigi import store
@@ -89,6 +90,10 @@ class InputCheck(InputTask):
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
 
+    def raw_files(self) -> list[Path]:
+        """Return the simulation's files."""
+        return self.context.simulation(self.sim_id).files
+
     def problems(self) -> list[Problem]:
         """Look at what `Extract` will read."""
         config = self.context.config
@@ -101,6 +106,10 @@ class RefInputCheck(InputTask):
     """Rule `ref_input_check`, which ESPO-G has not: what is wrong with the raw files of the reference."""
 
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
+
+    def raw_files(self) -> list[Path]:
+        """Return the reference's files."""
+        return self.context.reference().files
 
     def problems(self) -> list[Problem]:
         """Look at what `RefDefault` will read for all regions: a box around them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -194,6 +195,9 @@ class Run:
         if not failures and not (faults and faults[-1].kind.ends_driver):
             failures = [said.strip()[-800:] or "nothing was said"]
         struck = [one for one in self.verdict.faults if one.hits != 0]
+        if died := re.search(r"^Exception in thread(.*\n)*?(?=\d)", said, re.MULTILINE):
+            self._find(f"exit code {code}: a thread of the driver died; log {log}:\n{died[0][-600:]}")
+            self._blame(struck[-1:], "a thread of the driver died")
         for failure in failures:
             naming = [one for one in struck if any(word in failure for word in one.kind.words)]
             for one in naming:

@@ -198,16 +198,17 @@ def _daemon_dies(name: Callable[[Scene], str]) -> Callable[[Scene], bool]:
 
 
 _NODE_WORDS = ("node failed", "preempted", "ended without a result", "lost")
+# No task may fail because its driver was told to end, or died: the next one goes on.
 CRASHES = (
     Kind("driver killed", (), _kill_driver(signal.SIGKILL), ends_driver=True),
-    Kind("driver terminated", ("signal 15", "SIGTERM", "ancelled"), _kill_driver(signal.SIGTERM), ends_driver=True),
-    Kind("Ctrl-C", ("SIGINT", "ancelled"), _kill_driver(signal.SIGINT), ends_driver=True),
-    Kind("Ctrl-C twice", ("SIGINT", "ancelled"), _kill_driver(signal.SIGINT, signal.SIGINT), ends_driver=True),
-    Kind("cancelling killed", ("ancelled",), _kill_driver(signal.SIGINT, signal.SIGKILL), ends_driver=True),
+    Kind("driver terminated", (), _kill_driver(signal.SIGTERM), ends_driver=True),
+    Kind("Ctrl-C", (), _kill_driver(signal.SIGINT), ends_driver=True),
+    Kind("Ctrl-C twice", (), _kill_driver(signal.SIGINT, signal.SIGINT), ends_driver=True),
+    Kind("cancelling killed", (), _kill_driver(signal.SIGINT, signal.SIGKILL), ends_driver=True),
     Kind("driver stopped, goes on", (), _stop_driver),
     Kind("job killed", ("ended without a result", "signal 9"), _kill_job),
     Kind("job requeued", _NODE_WORDS, _on_job("scontrol", "requeue")),
-    Kind("job cancelled by the user", ("ancelled",), _on_job("scancel")),
+    Kind("job cancelled by the user", ("somebody cancelled it",), _on_job("scancel")),
     Kind("node down", _NODE_WORDS, _node_fails),
     Kind("slurmd killed", _NODE_WORDS, _daemon_dies(Scene.some_node)),
     Kind("slurmctld killed", (), _daemon_dies(lambda scene: "slurmctld")),

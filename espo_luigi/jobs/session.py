@@ -149,6 +149,8 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
         "scheduler_kwargs": {"dashboard": dashboard},
         "worker_dashboard_address": "127.0.0.1:0",
     }
+    if not dashboard:
+        keywords["worker_class"] = _without_dashboard(several)
     if several or "interface" in client or "host" in client:
         # A worker of this process has no address by itself: it starts on an interface only with a protocol.
         keywords["protocol"] = "tcp"
@@ -156,6 +158,22 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
         # Dask takes a host or an interface, never both.
         keywords["host"] = "127.0.0.1"
     return {**keywords, **client}
+
+
+def _without_dashboard(several: bool) -> type:
+    """Return Dask's class of workers without their dashboard, for which each would import Bokeh, half a second long.
+
+    With no address, it is not started either, but then the worker listens beyond the loopback.
+    """
+    from distributed import Nanny, Worker
+
+    kind: Any = Nanny if several else Worker
+
+    class Plain(kind):
+        def __init__(self, *args: Any, **keywords: Any) -> None:
+            super().__init__(*args, **{**keywords, "dashboard": False})
+
+    return Plain
 
 
 def _layout(resources: Resources) -> tuple[int, int, float]:

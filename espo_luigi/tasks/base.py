@@ -99,7 +99,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         "espo_luigi.science.quantile_mapping",
         "xclim",
         "xsdba",
-        "distributed.dashboard.worker",
         "distributed.http.scheduler.info",
         "distributed.http.worker",
         "netCDF4",

@@ -1,5 +1,8 @@
 """The Dask cluster of one job: what too little memory does in each layout, and what the user's keywords change."""
 
+import http.client
+import subprocess
+import sys
 import time
 
 import dask
@@ -61,3 +64,31 @@ def test_workers_talk_where_the_user_says(n_workers: int, keywords: dict[str, st
         assert client.submit(abs, -1).result(timeout=30) == 1
     assert len(addresses) == 1 + n_workers
     assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
+
+
+@pytest.mark.parametrize(("dashboard", "expected"), [(False, 404), (True, 200)])
+def test_the_worker_has_a_dashboard_only_where_asked_for_and_always_on_the_loopback(
+    dashboard: bool, expected: int
+) -> None:
+    with dask_session(Resources(1, 1, "1GB"), dashboard=dashboard) as client:
+        server = next(iter(client.cluster.workers.values())).http_server
+        (listening,) = server._sockets.values()
+        address = listening.getsockname()
+        connection = http.client.HTTPConnection(*address, timeout=30)
+        connection.request("GET", "/status")
+        assert connection.getresponse().status == expected
+    assert address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_no_worker_imports_what_draws_dashboards(n_workers: int) -> None:
+    program = (
+        "import sys; from espo_luigi.jobs.resources import Resources\n"
+        "from espo_luigi.jobs.session import dask_session\n"
+        "if __name__ == '__main__':\n"
+        f"    with dask_session(Resources({n_workers}, {n_workers}, '2GB')) as client:\n"
+        "        print(client.submit(lambda: 'bokeh' in __import__('sys').modules).result())\n"
+        "    print('bokeh' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["False", "False"]

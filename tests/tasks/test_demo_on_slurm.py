@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import xarray as xr
 from demo_runs import use, write_config
+from test_production_shape import MANY, ONE, PERIODS, REGIONS, SHAPE, in_memory, make, make_raw, stacking
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi import tasks
@@ -17,46 +19,67 @@ from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import rules
 
 _MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING)),
+    pytest.mark.timeout(1500),
+]
+# Two bands, of 3 and 9 rows: each job imports for seconds, and a third region would show nothing that two do not.
+BANDS = {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": [45.75, 48.0]}}
+CHANGES = {**stacking(False), "custom__regions": BANDS}
+
+
+class Made(NamedTuple):
+    """The folder of a run that has ended, with its exit code and what it said."""
+
+    folder: Path
+    code: int
+    said: str
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as started:
-        yield started
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
-@pytest.fixture()
-def command(tmp_path: Path, demo_raw: Path) -> list[str]:
-    """The command that makes the demo, of one simulation, in the test's own folder."""
-    criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": ["Demo-360Day"]}
-    wanted = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
-    config = " ".join(map(str, write_config(tmp_path, demo_raw, **wanted)))
-    (tmp_path / "luigi.cfg").write_text(
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
+    """The demo in many chunks, of one simulation, by the command."""
+    folder = tmp_path_factory.mktemp("run")
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
+    (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
         "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nmax_jobs = 3\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
     )
     luigi = Path(sys.executable).parent / "luigi"
-    return [str(luigi), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    command = [luigi, "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster, (folder / "stderr").open("w") as stderr:
+        done = subprocess.run(command, cwd=folder, env=cluster.environ, stderr=stderr, check=False, timeout=1400)
+    return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:])
 
 
-@pytest.mark.timeout(1500)
-def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(
-    tmp_path: Path, cluster: ThrowawayCluster, command: list[str]
-) -> None:
-    with (tmp_path / "stderr").open("w") as stderr:
-        done = subprocess.run(command, cwd=tmp_path, env=cluster.environ, stderr=stderr, check=False, timeout=1400)
-    assert done.returncode == 0, (tmp_path / "stderr").read_text()[-4000:]
-    use([tmp_path / "config.yml", tmp_path / "paths.yml"], tmp_path)
+def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(made: Made) -> None:
+    assert made.code == 0, made.said
+    folder = made.folder
+    use([folder / "config.yml", folder / "paths.yml"], folder)
     graph = list(walk([tasks.All()]))
     assert {type(task) for task in graph} - {tasks.All} == set(rules())
     infos = [(type(task), item) for task in graph if isinstance(task, EspoTask) for item in task._infos().items()]
     kept = [info for rule, (name, info) in infos if not getattr(rule, name).is_temporary]
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
-    assert list((tmp_path / "work").iterdir()) == []
-    records = list(RecordStore(tmp_path / "run" / "slurm").all())
+    assert list((folder / "work").iterdir()) == []
+    records = list(RecordStore(folder / "run" / "slurm").all())
     assert len(records) == sum(isinstance(task, SlurmTask) for task in graph)
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}
+
+
+def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
+    """Every product, against one chunk for everything in this process."""
+    assert made.code == 0, made.said
+    one = make(tmp_path, raw, **ONE, **CHANGES)
+    assert any(name.startswith("final/NAM/") for name in one)
+    for name, path in one.items():
+        xr.testing.assert_identical(in_memory(made.folder / "final" / name), in_memory(path))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from demo_runs import use, write_config
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo
 from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.tasks import adjustment, reference
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import context
 
 # Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
 # 4 rows or on them, 10 columns in chunks of 3, 34 years in chunks of 4.
@@ -56,16 +52,20 @@ Products = dict[str, Path]
 SEA = [(6, 4), (6, 5), (7, 4), *((row, column) for row in range(4) for column in (6, 7, 8))]
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's data, with more sea."""
-    folder = ensure_demo({"folder": str(tmp_path_factory.mktemp("shape") / "raw"), "seed": 1})
+def make_raw(folder: Path) -> Path:
+    """Make the demo's data in a folder, with more sea."""
+    ensure_demo({"folder": str(folder), "seed": 1})
     for path in (folder / "reconstruction").rglob("*.nc"):
         with netCDF4.Dataset(path, "a") as file:
             variable = next(one for name, one in file.variables.items() if name in ("tasmax", "tasmin", "pr"))
             for row, column in SEA:
                 variable[:, row, column] = np.nan
     return folder
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
 def work_through(root: luigi.Task) -> list[EspoTask]:
@@ -96,24 +96,28 @@ def products(rules: list[EspoTask], final: Path) -> Products:
     return {str(path.relative_to(final)): path for path in kept}
 
 
+def make(folder: Path, raw: Path, **changes: object) -> Products:
+    """Make everything in `folder` under the shape with `changes`, in this process, and return the products."""
+    use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
+    return products(work_through(tasks.All()), folder / "final")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callable[..., Products]]:
     """A function that makes everything under a configuration, once, and returns the products."""
     made: dict[str, Products] = {}
 
-    def make(**changes: object) -> Products:
+    def once(**changes: object) -> Products:
         if repr(changes) not in made:
-            folder = tmp_path_factory.mktemp("run")
-            use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
             with pytest.MonkeyPatch.context() as patch:
                 if MANY.items() <= changes.items():
                     # Some 14 cells of the reference at a time, and two chunks of the product side by side.
                     patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 30 * 366)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
-                made[repr(changes)] = products(work_through(tasks.All()), folder / "final")
+                made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **changes)
         return made[repr(changes)]
 
-    yield make
+    yield once
 
 
 def in_memory(path: Path) -> xr.Dataset:
@@ -175,35 +179,3 @@ def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
             for variable in ("tasmax", "tasmin", "pr"):
                 np.testing.assert_array_equal(ds[variable].notnull().all("time"), land)
                 np.testing.assert_array_equal(ds[variable].notnull().any("time"), land)
-
-
-@pytest.mark.slurm
-@pytest.mark.skipif(missing_packages(False) is not None, reason=str(missing_packages(False)))
-@pytest.mark.timeout(900)
-def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, run: Callable[..., Products]) -> None:
-    """One simulation's scenario, with the rules that it needs, each task a job."""
-    one = run(**ONE, **stacking(False))
-    config = " ".join(map(str, write_config(tmp_path, raw, **{**SHAPE, **PERIODS, **MANY, **stacking(False)})))
-    (tmp_path / "luigi.cfg").write_text(
-        "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
-        f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
-        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nmax_jobs = 3\n[worker]\nwait_interval = 0.5\n"
-    )
-    use([tmp_path / "config.yml", tmp_path / "paths.yml"], tmp_path)
-    luigi_command, (sim_id,) = Path(sys.executable).parent / "luigi", context().simulations
-    command = [
-        luigi_command,
-        "--module",
-        "espo_luigi.tasks",
-        "ConcatenationFinal",
-        "--sim-id",
-        sim_id,
-        "--local-scheduler",
-    ]
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=cluster.environ, check=False, stderr=subprocess.PIPE, text=True, timeout=800
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (name,) = [name for name in one if name.startswith("final/NAM/")]
-    xr.testing.assert_identical(in_memory(tmp_path / "final" / name), in_memory(one[name]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# Files of a minute or more, the longest first: begun last, they would leave the other process with nothing to do.
+# Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
 LONG = (
     "tasks/test_end_to_end.py",
     "tasks/test_demo_on_slurm.py",
@@ -17,6 +17,9 @@ LONG = (
     "test_faults.py",
     "test_failing_files.py",
     "science/test_quantile_mapping.py",
+    "tasks/test_bad_input.py",
+    "driver/test_local.py",
+    "driver/test_luigid.py",
 )
 
 

@@ -40,7 +40,10 @@ class Fail(Count):
 
 
 class Sum(Count):
-    """Add what two `Count` tasks wrote."""
+    """Add what two `Count` tasks wrote, without Dask."""
+
+    # Importing and starting it takes a second of each job; those that compute nothing do without.
+    uses_dask = False
 
     def requires(self) -> list[luigi.Task]:
         return [Count(n=self.n, folder=self.folder), Count(n=self.n + 1, folder=self.folder)]
@@ -147,6 +150,7 @@ class Needs(SlurmTask):
 class Slow(Count):
     """Note that it starts, take some seconds, and note what `folder` says."""
 
+    uses_dask = False
     seconds = luigi.FloatParameter(default=2.0, significant=False)
 
     def output(self) -> luigi.LocalTarget:
@@ -174,6 +178,7 @@ class SlowOnes(luigi.WrapperTask):
 class Echo(Count):
     """Write a text as it came."""
 
+    uses_dask = False
     n = luigi.IntParameter(default=1)
     text = luigi.Parameter()
 
@@ -187,8 +192,6 @@ class Echo(Count):
 
 class Link(Slow):
     """One of a chain of tasks, each of which needs the one before; computes nothing."""
-
-    uses_dask = False
 
     def requires(self) -> list[luigi.Task]:
         return [Link(n=int(self.n) - 1, folder=self.folder, seconds=self.seconds)] if self.n else []
@@ -246,8 +249,6 @@ class Mixed(Count):
 
 class Gated(Slow):
     """Wait for a file called ``go``, and then be `Slow`."""
-
-    uses_dask = False
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(Path(str(self.folder)) / f"gated-{self.n}.txt"))

@@ -139,7 +139,9 @@ def brute_force_training(
         ]
         return means, np.stack([np.nanquantile(one, quantiles, axis=1).T for one in anomalies], axis=1)
 
-    (reference_mean, reference_q), (mean, q) = of_series(reference), of_series(historical)
+    # Both at once: numpy's quantiles take as long for two cells as for four.
+    means, quantiles_of = of_series(np.concatenate([reference, historical]))
+    (reference_mean, mean), (reference_q, q) = np.split(means, 2), np.split(quantiles_of, 2)
     if kind == "+":
         return qm.Training(reference_q - q, q, reference_mean - mean)
     return qm.Training(reference_q / q, q, reference_mean / mean)

@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import luigi
 import numpy as np
@@ -29,14 +30,44 @@ DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 SIMULATIONS = (NOLEAP, DAY360)
 
 
+class Said(NamedTuple):
+    """What a command said on its end, and how it ended."""
+
+    pid: int
+    code: int
+    text: str
+
+
+class Made(NamedTuple):
+    """The folder of a finished run of the demo, by a command, and what another said that was given meanwhile."""
+
+    folder: Path
+    first: Said
+    second: Said
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Path:
-    """The folder of a finished run."""
+def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
+    """The demo, made by the command that users give; while it is at work, they give another for the same folders."""
     folder = tmp_path_factory.mktemp("run")
-    use(write_config(folder, demo_raw), folder)
-    summary = espo_luigi.build([tasks.All()])
-    assert summary.succeeded, summary.text
-    return folder
+    write_config(folder, demo_raw)
+    commands = write_luigi_cfg(folder)
+    first = start(commands, "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler")
+    extracted = folder / "work" / f"{NOLEAP}+NAM+extracted.zarr"
+    deadline = time.monotonic() + 300
+    while not extracted.exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    wanted = ["FinalZarr", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
+    second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
+    refused = said(second, timeout=120)
+    return Made(folder, said(first, timeout=800), refused)
+
+
+@pytest.fixture(scope="module")
+def run(made: Made) -> Path:
+    """The folder of a finished run."""
+    assert made.first.code == 0, made.first.text
+    return made.folder
 
 
 @pytest.fixture()
@@ -44,6 +75,28 @@ def here(run: Path) -> Path:
     """The same folder, as the configuration of this process."""
     use([run / "config.yml", run / "paths.yml"], run)
     return run
+
+
+def write_luigi_cfg(run: Path) -> Path:
+    """Return a folder in which commands are about `run`."""
+    folder = run / "commands"
+    folder.mkdir()
+    config = f"{run / 'config.yml'} {run / 'paths.yml'}"
+    (folder / "luigi.cfg").write_text(
+        f"[core]\nworkers = 50\nno_lock = true\n[espo]\nworkdir = {run / 'run'}\nconfig = {config}\n"
+    )
+    return folder
+
+
+def start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).parent / program), *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def said(process: subprocess.Popen[str], timeout: float) -> Said:
+    """Wait for a command's end."""
+    text, _ = process.communicate(timeout=timeout)
+    return Said(process.pid, process.returncode, text)
 
 
 def jobs_of(folder: Path, *wanted: luigi.Task) -> Counter[str]:
@@ -193,39 +246,18 @@ def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(her
 @pytest.fixture()
 def commands(here: Path) -> Path:
     """A folder in which `luigi` and `espo`, as users give them, are about the same run."""
-    config = f"{here / 'config.yml'} {here / 'paths.yml'}"
-    folder = here / "commands"
-    folder.mkdir(exist_ok=True)
-    (folder / "luigi.cfg").write_text(
-        f"[core]\nworkers = 50\nno_lock = true\n[espo]\nworkdir = {here / 'run'}\nconfig = {config}\n"
-    )
-    return folder
-
-
-def start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [str(Path(sys.executable).parent / program), *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return here / "commands"
 
 
 def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_data_on_all_land(
-    here: Path, commands: Path
+    made: Made, here: Path
 ) -> None:
-    store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr")
-    (here / "final" / "final" / "NAM" / f"day+{NOLEAP}+NAM_1950-2100.zarr.zip").unlink()
-    first = start(commands, "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler")
-    extracted = here / "work" / f"{NOLEAP}+NAM+extracted.zarr"
-    deadline = time.monotonic() + 120
-    while not extracted.exists() and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    wanted = ["FinalZarr", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
-    second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
-    said, _ = second.communicate(timeout=120)
-    assert second.returncode == 35, said
-    assert f"a driver already works in {here / 'final'}: process {first.pid} on {socket.gethostname()}" in said
-    assert not (commands / "other").exists()
-    said, _ = first.communicate(timeout=600)
-    assert first.returncode == 0, said
-    assert "FAILED" not in said
+    first, second = made.first, made.second
+    assert second.code == 35, second.text
+    assert f"a driver already works in {here / 'final'}: process {first.pid} on {socket.gethostname()}" in second.text
+    assert not (here / "commands" / "other").exists()
+    assert first.code == 0, first.text
+    assert "FAILED" not in first.text
     tasmax = final(here, NOLEAP).tasmax.load()
     assert int(tasmax.notnull().all("time").sum()) == int(tasmax.notnull().any("time").sum()) == 95
     assert list((here / "work").iterdir()) == []
@@ -256,10 +288,10 @@ def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_dele
     assert {path.name for path in work.iterdir()} == there
     hold_folders([work])
     refused = start(commands, "espo", "clean", "--yes")
-    said, _ = refused.communicate(timeout=120)
+    answer = said(refused, timeout=120)
     close_engines()
-    assert refused.returncode == 1
-    assert f"a driver already works in {work}: process {os.getpid()}" in said
+    assert answer.code == 1
+    assert f"a driver already works in {work}: process {os.getpid()}" in answer.text
     assert {path.name for path in work.iterdir()} == there
     assert "2 item(s)" in start(commands, "espo", "clean", "--yes").communicate(timeout=120)[0]
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}

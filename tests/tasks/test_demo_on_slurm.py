@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
-        "[slurm]\nnode_cpus = 1\nnode_memory = 4GB\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n"
+        "[slurm]\nnode_cpus = 2\nnode_memory = 4GB\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         + "".join(f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n" for rule, n in WORKERS.items())
     )

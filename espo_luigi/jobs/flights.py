@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.jobs.nodes import QUICK_SECONDS
 from espo_luigi.jobs.policy import Cause, cause_of
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
@@ -63,6 +64,8 @@ class Flight:
     scheduler: Scheduler
     adopted: bool = False
     row: Row | None = None
+    # the last moment at which the job was known to be on no node; None if that was an earlier driver's
+    started_after: float | None = None
     ended_since: float | None = None
     absent_since: float | None = None
     hopeless_since: float | None = None
@@ -82,7 +85,7 @@ class Flight:
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what was said to refuse it stays."""
         self.record = record
-        self.row = self.result = None
+        self.row = self.result = self.started_after = None
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
 
@@ -97,11 +100,27 @@ class Flight:
             Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id)) if self.record.job_id else None
         )
 
+    @property
+    def node(self) -> str:
+        """Where the job runs or ran, as far as the scheduler has said so."""
+        return self.row.node if self.row is not None else ""
+
+    def ended_at_once(self, now: float) -> bool:
+        """Whether the job, which has ended, cannot have been on its node for long."""
+        return self.started_after is not None and (self.ended_since or now) - self.started_after < QUICK_SECONDS
+
+    def works_well(self, now: float) -> bool:
+        """Whether the job shows signs of life longer than one on a broken node does."""
+        running = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.beat)
+        return running and _over(self.started_after, now, QUICK_SECONDS)
+
     def saw(self, row: Row, now: float) -> None:
         """Take in what the scheduler says of the job."""
         if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
             # The heartbeat is only expected of a job that runs: a requeued or resumed one gets its full time again.
             self.beat_since, self.dumped_since = now, None
+        if row.phase is Phase.PENDING:
+            self.started_after = now
         self.row, self.absent_since, self.silent = row, None, False
         # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
         self.ended_since = (self.ended_since or now) if row.phase.ended else None
@@ -159,7 +178,7 @@ class Flight:
             # The scheduler may know of the end before the result file is visible here.
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
-        if self._has_failed and _over(self.result_since, now, patience.latency_wait):
+        if self.has_failed and _over(self.result_since, now, patience.latency_wait):
             return self._step_after_result(now)
         if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
             return Step.WAIT
@@ -170,13 +189,17 @@ class Flight:
         return self._step_while_running(now, patience)
 
     @property
-    def _has_failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """Whether the job itself has written that it failed, and why."""
         # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
         return self.result is not None and self.result.get("outcome") in ("error", "input", "memory")
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
             return Step.ENDED if self.result is not None and self.result.get("outcome") != "memory" else Step.WAIT
+        if self.row is not None and self.row.phase is Phase.LEAVING:
+            # Its processes are gone; a site's epilog may go on for an hour.
+            return Step.ENDED
         # It wrote its result and does not go: it would block the retry, or waste its allocation.
         if self.absent_since is not None:
             return Step.ENDED

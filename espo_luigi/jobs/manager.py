@@ -18,6 +18,7 @@ from pathlib import Path
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, Step, with_results
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
+from espo_luigi.jobs.leftovers import Leftovers
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import Cause, next_record
 from espo_luigi.jobs.records import FINISHED, PLANNED, Record, RecordStore
@@ -46,6 +47,7 @@ class JobManager:
         self._clock = commands.clock
         self.store = RecordStore(state_dir)
         self._submitter = Submitter(settings, commands, self.store)
+        self._nodes = self._submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
         self._lock = DriverLock(state_dir)
@@ -54,7 +56,7 @@ class JobManager:
         self._incoming: deque[tuple[JobRequest, Handle]] = deque()
         self._ready: deque[Flight] = deque()
         self._flights: dict[str, Flight] = {}
-        self._leftovers: dict[str, float] = {}
+        self._leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._next_poll = self._next_refresh = 0.0
@@ -129,6 +131,7 @@ class JobManager:
         try:
             if self.stopping == CANCEL:
                 self._cancel_everything()
+            self._leftovers.end()
         finally:
             self._resolve_rest()
             self._lock.release()
@@ -222,8 +225,17 @@ class JobManager:
 
     def _submit_one(self, flight: Flight) -> None:
         refused = self._submitter.submit(flight)
-        if refused is not None:
+        if refused is not None and self._submitter.avoids_nodes(flight):
+            self._allow_all_nodes(flight, Cause.REFUSED, refused)
+        elif refused is not None:
             self._finish(flight, flight.failure(Cause.REFUSED, refused))
+
+    def _allow_all_nodes(self, flight: Flight, cause: Cause, words: str) -> None:
+        """Without the nodes where jobs ended badly there is none for this job: better those than none."""
+        logger.warning("%s: %s; trying again on any node", flight.record.name, words)
+        self._nodes.allow_all()
+        allowed = flight.request.options.exclude
+        self._again(flight, flight.record.next_submission(cause.words(self._scheduler), exclude=allowed))
 
     # Watching.
 
@@ -244,7 +256,7 @@ class JobManager:
             return
         by_name = {row.name: row for row in rows}
         missing = [flight for flight in self._flights.values() if not self._take_in(flight, by_name, now)]
-        self._cancel_leftovers(by_name, now)
+        self._leftovers.look(by_name, now)
         if missing and not self._ask_memory(missing, now):
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
@@ -253,6 +265,8 @@ class JobManager:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
                 flight.read_beat(now)
+            if flight.works_well(now):
+                self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
@@ -286,17 +300,6 @@ class JobManager:
             self._said_silent = now
             name, seconds = self._scheduler.NAME, now - self._silent_since
             logger.warning("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
-
-    def _cancel_leftovers(self, by_name: Mapping[str, Row], now: float) -> None:
-        """A job that succeeded and does not go wastes its allocation."""
-        for name, since in list(self._leftovers.items()):
-            row = by_name.get(name)
-            if row is None or row.phase.ended:
-                del self._leftovers[name]
-            elif now - since >= self.settings.patience.latency_wait:
-                logger.warning("%s has written its result and does not end: cancelling job %s", name, row.job_id)
-                self.commands.cancel([row.job_id])
-                self._leftovers[name] = now
 
     # Each job's next step.
 
@@ -332,9 +335,10 @@ class JobManager:
             if waited >= self.settings.patience.latency_wait:
                 self._output_missing(flight)
             return
+        self._nodes.does_well(flight.node, flight.started_after)
         result = dict(flight.result or {})
         if flight.row is None or not flight.row.phase.ended:
-            self._leftovers[flight.record.name] = now
+            self._leftovers.add(flight.record.name, now)
         log, attempts = flight.log or Path(flight.record.log_pattern), flight.record.attempt
         self._finish(flight, Success(str(result.get("job_id")), attempts, log, result, flight.adopted))
         self.store.forget_files(flight.record.name)
@@ -365,19 +369,37 @@ class JobManager:
     def _retry_or_fail(self, flight: Flight, cause: Cause) -> None:
         # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
         self.store.close(flight.record.name)
-        node = flight.row.node if flight.row is not None else ""
-        following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
+        if cause is Cause.HOPELESS and self._submitter.avoids_nodes(flight):
+            self._allow_all_nodes(flight, cause, flight.hopeless_words)
+            return
+        excused = self._is_the_nodes_fault(flight, cause)
+        limits = flight.request.limits(self.settings.max_uncharged)
+        following = next_record(flight.record, cause, limits, flight.node, excused)
         if following is None:
             self._finish(flight, flight.failure(cause))
         else:
             logger.warning("%s: job %s: %s; trying again", flight.record.name, flight.record.job_id, cause.value)
             self._again(flight, following)
 
+    def _is_the_nodes_fault(self, flight: Flight, cause: Cause) -> bool:
+        """Learn of the node from how a job has ended on it; whether that is known to be none of the task's fault."""
+        if flight.has_failed:
+            self._nodes.does_well(flight.node, flight.started_after)
+        now = self._clock.now()
+        if cause is not Cause.CRASHED or not flight.ended_at_once(now):
+            return False
+        self._nodes.crashed(flight.record.task, flight.node, now)
+        return self._nodes.excuses(flight.node)
+
     def _again(self, flight: Flight, record: Record) -> None:
         self.store.save(record)
         flight.start_over(record)
         del self._flights[flight.handle.task]
-        self._ready.appendleft(flight)
+        if self._nodes.in_trouble:
+            # Of all tasks the next one is tried, lest one that fails anywhere keeps all others waiting.
+            self._ready.append(flight)
+        else:
+            self._ready.appendleft(flight)
 
     def _finish(self, flight: Flight, outcome: Outcome, keep_record: bool = False) -> None:
         if not keep_record:

@@ -24,8 +24,9 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import EspoError, InputChangedError, SizingError
+from espo_luigi.errors import ClaimLostError, EspoError, InputChangedError, SizingError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import read_json
@@ -62,6 +63,12 @@ def run_order(path: Path, work: Work) -> int:
         return 0
     with _alive(parent):
         result = _run(order, work)
+    try:
+        check_claim()
+    except ClaimLostError as error:
+        # The result file is the other's, whatever this one has to say.
+        logger.error("%s", error)
+        return 1
     write_json(order.files.result, result)
     return 0 if result["outcome"] == "success" else 1
 

@@ -62,6 +62,8 @@ _FINAL = frozenset(
 _BY_OUTCOME = {"error": Cause.EXCEPTION, "input": Cause.INPUT}
 # Not the job's fault: no attempt is charged.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+# Ends without a word of Python's: the node is as likely to be at fault as the task, which is tried on another one.
+_MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.CRASHED, Cause.LOST, Cause.STALLED})
 
 
 @dataclass(frozen=True)
@@ -74,31 +76,36 @@ class Limits:
     max_uncharged: int = 20
 
 
-def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") -> Record | None:
-    """The record of another submission after `cause`, or None when there is to be none."""
+def next_record(record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False) -> Record | None:
+    """The record of another submission after `cause`, or None when there is to be none.
+
+    An `excused` end is known to be the cluster's fault: it is not charged, as the failures of nodes are not.
+    """
     if cause in _FINAL:
         return None
-    if cause in _UNCHARGED:
+    changes: dict[str, Any] = {}
+    if cause in _MAYBE_THE_NODE and node:
+        changes["exclude"] = tuple(sorted({*record.exclude, node}))
+    if cause in _UNCHARGED or excused:
         if record.uncharged >= limits.max_uncharged:
             return None
-        changes: dict[str, Any] = {"uncharged": record.uncharged + 1}
-        if cause is Cause.NODE and node:
-            changes["exclude"] = tuple(sorted({*record.exclude, node}))
-        return record.next_submission(cause.value, **changes)
+        return record.next_submission(cause.value, uncharged=record.uncharged + 1, **changes)
     if record.attempt > limits.retries:
         return None
     more = _more_resources(record, cause, limits)
-    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **more)
+    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **changes, **more)
 
 
 def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:
     """What grows; None when it is at its cap already, as the same again would fail again."""
     if cause is Cause.MEMORY:
         memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
-        return None if memory <= record.memory_bytes else {"memory_bytes": memory}
+        more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
+        return None if memory <= record.memory_bytes else more
     if cause is Cause.TIMEOUT:
         minutes = _grown(record.time_minutes, limits.time_cap_minutes)
-        return None if minutes <= record.time_minutes else {"time_minutes": minutes}
+        more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
+        return None if minutes <= record.time_minutes else more
     return {}
 
 

@@ -77,12 +77,13 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str) -> str:
+def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, restarts_variable: str) -> str:
     """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value."""
     setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
     parts = [
         "\n".join(["#!/bin/bash", *header]),
         _render_claim(checked("claim file", values.claim_file), job_id_variable),
+        _render_restart(restarts_variable),
         "\n".join(_exports(values)),
         *([setup] if setup else []),
         # exec: the signals that the scheduler sends to the script reach the command itself.
@@ -109,9 +110,21 @@ if [ -n "$owner" ] && [ "$owner" != "${job_id}" ]; then
 fi"""
 
 
+def _render_restart(restarts: str) -> str:
+    # A job that was requeued says which of its starts works now: the one before may still be on a node that Slurm
+    # lost, and looks here before it publishes (`espo_luigi.jobs.claim`). In a file of its own, so that a claim that the
+    # driver closes meanwhile stays closed.
+    return f"""\
+if [ "${{{restarts}:-0}}" -gt 0 ]; then
+    start="$claim.start"
+    printf '%s\\n' "${restarts}" > "$start-${restarts}" && mv -f -- "$start-${restarts}" "$start" || exit 1
+fi"""
+
+
 def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
+    lines.append(f"export ESPO_CLAIM={shlex.quote(values.claim_file)}")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

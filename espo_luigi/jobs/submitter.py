@@ -9,6 +9,7 @@ from pathlib import Path
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, Patience
 from espo_luigi.jobs.handles import JobRequest
+from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.script import ScriptValues
@@ -44,19 +45,27 @@ class Submitter:
         self._backoff = 0.0
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
+        self.nodes = NodeWatch()
 
     def check(self, task: str, request: JobRequest) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
         self._scheduler.render(self.script_values(request, self.plan(task, request, None)))
 
     def plan(self, task: str, request: JobRequest, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` one if there was one."""
+        """The first record of a new run of the task, after the `old` one if there was one.
+
+        What was too little in an earlier run is not tried again, unless that is as much as retries may ask for.
+        """
+        memory = _learnt(request.memory_bytes, old.learnt_memory_bytes if old else 0, request.memory_cap_bytes)
+        minutes = _learnt(request.time_minutes, old.learnt_time_minutes if old else 0, request.time_cap_minutes)
         return Record(
             task=task,
             rule=request.rule,
             wildcards=dict(request.wildcards),
-            memory_bytes=request.memory_bytes,
-            time_minutes=request.time_minutes,
+            memory_bytes=memory,
+            time_minutes=minutes,
+            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
+            learnt_time_minutes=old.learnt_time_minutes if old else 0,
             log_pattern=self._scheduler.log_pattern(str(self._settings.log_dir), request.rule, request.wildcards),
             exclude=request.options.exclude,
             # Numbers go on: no name is ever given twice.
@@ -65,7 +74,11 @@ class Submitter:
 
     def held(self, now: float) -> bool:
         """Whether to wait before the next submission."""
-        return now < self._hold_until
+        return now < self._hold_until or self.nodes.held(now)
+
+    def avoids_nodes(self, flight: Flight) -> bool:
+        """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
+        return bool({*self.nodes.excluded, *flight.record.exclude} - set(flight.request.options.exclude))
 
     def submit(self, flight: Flight) -> str | None:
         """Submit; return the scheduler's words when it will never take this job.
@@ -79,8 +92,10 @@ class Submitter:
         self._store.save(flight.record, durable=True)
         self._prepare_files(flight, script)
         answer = self._commands.submit(self._scheduler.submission(values, path))
+        flight.started_after = self._commands.clock.now()
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if job_id is not None:
+            self.nodes.submitted(flight.started_after)
             self.confirm(flight, job_id)
             self._backoff = 0.0
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
@@ -108,7 +123,7 @@ class Submitter:
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
-            options=replace(request.options, exclude=record.exclude),
+            options=replace(request.options, exclude=tuple(dict.fromkeys((*record.exclude, *self.nodes.excluded)))),
         )
 
     def _hold(self, flight: Flight, words: str) -> None:
@@ -130,3 +145,7 @@ class Submitter:
         request.result_file.unlink(missing_ok=True)
         request.heartbeat_file.unlink(missing_ok=True)
         self._store.script_path(flight.record.name).write_text(script, encoding="utf-8")
+
+
+def _learnt(asked: int, learnt: int, cap: int | None) -> int:
+    return max(asked, learnt if cap is None else min(learnt, cap))

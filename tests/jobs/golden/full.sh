@@ -32,8 +32,14 @@ if [ -n "$owner" ] && [ "$owner" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+    start="$claim.start"
+    printf '%s\n' "$SLURM_RESTART_COUNT" > "$start-$SLURM_RESTART_COUNT" && mv -f -- "$start-$SLURM_RESTART_COUNT" "$start" || exit 1
+fi
+
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=2
+export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
 export ESPO_NODE_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 export EMPTY=''

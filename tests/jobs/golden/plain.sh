@@ -22,8 +22,14 @@ if [ -n "$owner" ] && [ "$owner" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+    start="$claim.start"
+    printf '%s\n' "$SLURM_RESTART_COUNT" > "$start-$SLURM_RESTART_COUNT" && mv -f -- "$start-$SLURM_RESTART_COUNT" "$start" || exit 1
+fi
+
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=1
+export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
 
 cd -- /work || exit 1
 exec /env/bin/python -m espo_luigi.job /work/jobs/adjust.json

@@ -1,0 +1,116 @@
+"""Which nodes end jobs at once, and when so many jobs end so that it cannot be the jobs.
+
+A broken node is always free, so that it gets job after job. And where something breaks for all nodes (the file system
+with the programs, say), every job of a run would burn its attempts within a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+logger = logging.getLogger(__name__)
+
+# A job that ends without a result within so many seconds on its node tells more of the node than of the task.
+QUICK_SECONDS = 300.0
+# So many different tasks, none of which gave a result, make a node one that is avoided.
+_TASKS_ON_A_NODE = 3
+_MOST_NODES = 20
+# So many different tasks in a row, on nodes that are not avoided, make submission pause.
+_TASKS_IN_A_ROW = 6
+# After each pause one job is tried; after the last, an hour in all, the run goes on as if nothing were known.
+_PAUSES = (60.0, 120.0, 240.0, 480.0, 960.0, 1800.0)
+
+
+class NodeWatch:
+    """What a run learns of nodes from how jobs end on them. Times are the driver's monotonic clock."""
+
+    def __init__(self) -> None:
+        self.excluded: tuple[str, ...] = ()
+        self._may_exclude = True
+        self._seen: set[str] = set()
+        self._crashed: defaultdict[str, set[str]] = defaultdict(set)
+        self._in_a_row: dict[str, str] = {}
+        self._trouble_since: float | None = None
+        self._hold_until = 0.0
+        self._pauses: list[float] = list(_PAUSES)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether jobs end at once wherever they run."""
+        return self._trouble_since is not None
+
+    def held(self, now: float) -> bool:
+        """Whether to wait before the next submission."""
+        return self.in_trouble and now < self._hold_until
+
+    def excuses(self, node: str) -> bool:
+        """Whether a job that ended at once there has ended because of the node, or of all of them."""
+        return self.in_trouble or node in self.excluded
+
+    def does_well(self, node: str, started_after: float | None) -> None:
+        """Take in that a job wrote a result there, or works there for a while; it started after that moment."""
+        self._seen.add(node)
+        self._crashed.pop(node, None)
+        if self._trouble_since is None:
+            self._in_a_row.clear()
+            self._pauses = list(_PAUSES)
+        elif started_after is not None and started_after >= self._trouble_since:
+            logger.warning("jobs do not end at once any more: submission goes on")
+            self._end_trouble()
+
+    def crashed(self, task: str, node: str, now: float) -> None:
+        """Take in that a job of the task ended at once, without a result."""
+        self._seen.add(node)
+        self._crashed[node].add(task)
+        if node and node not in self.excluded and len(self._crashed[node]) >= _TASKS_ON_A_NODE:
+            self._exclude(node)
+        if node not in self.excluded:
+            self._in_a_row[task] = node
+            if not self.in_trouble and self._pauses and len(self._in_a_row) >= _TASKS_IN_A_ROW:
+                self._trouble_since = now
+                self._pause(now)
+
+    def submitted(self, now: float) -> None:
+        """Take in a submission: while there is trouble, one at a time."""
+        if not self.in_trouble:
+            return
+        if self._pauses:
+            self._pause(now)
+        else:
+            logger.warning("jobs still end at once, after several pauses: submission goes on, and attempts are counted")
+            self._end_trouble(pauses=())
+
+    def allow_all(self) -> None:
+        """Avoid no node any more, for the rest of the run: there is none without them."""
+        self.excluded, self._may_exclude = (), False
+
+    def _exclude(self, node: str) -> None:
+        most = min(_MOST_NODES, max(1, len(self._seen) // 2))
+        if not self._may_exclude or len(self.excluded) >= most:
+            return
+        self.excluded = (*self.excluded, node)
+        tasks = ", ".join(sorted(self._crashed[node]))
+        logger.warning(
+            "node %s: jobs of %d tasks ended there at once, without a result (%s): no further job of this run goes to "
+            "it; tell the cluster's administrators",
+            node,
+            len(self._crashed[node]),
+            tasks,
+        )
+
+    def _pause(self, now: float) -> None:
+        seconds = self._pauses.pop(0)
+        self._hold_until = now + seconds
+        logger.warning(
+            "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "
+            "them: look into their logs; submission pauses for %.0f s, then one job is tried",
+            len(self._in_a_row),
+            ", ".join(sorted({node or "unknown nodes" for node in self._in_a_row.values()})),
+            seconds,
+        )
+
+    def _end_trouble(self, pauses: tuple[float, ...] = _PAUSES) -> None:
+        self._trouble_since = None
+        self._in_a_row.clear()
+        self._pauses = list(pauses)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
-from espo_luigi.jobs.nodes import QUICK_SECONDS
 from espo_luigi.jobs.policy import Cause, cause_of
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
@@ -20,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
 _CANCEL_AGAIN = 60.0
+# A job that ends without a result within so many seconds on its node tells more of the node than of the task.
+_QUICK_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Flight:
     row: Row | None = None
     # the last moment at which the job was known to be on no node; None if that was an earlier driver's
     started_after: float | None = None
+    leaving_since: float | None = None
     ended_since: float | None = None
     absent_since: float | None = None
     hopeless_since: float | None = None
@@ -85,7 +87,7 @@ class Flight:
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what was said to refuse it stays."""
         self.record = record
-        self.row = self.result = self.started_after = None
+        self.row = self.result = self.started_after = self.leaving_since = None
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
 
@@ -107,20 +109,25 @@ class Flight:
 
     def ended_at_once(self, now: float) -> bool:
         """Whether the job, which has ended, cannot have been on its node for long."""
-        return self.started_after is not None and (self.ended_since or now) - self.started_after < QUICK_SECONDS
+        return self.started_after is not None and (self.ended_since or now) - self.started_after < _QUICK_SECONDS
 
     def works_well(self, now: float) -> bool:
         """Whether the job shows signs of life longer than one on a broken node does."""
         running = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.beat)
-        return running and _over(self.started_after, now, QUICK_SECONDS)
+        return running and _over(self.started_after, now, _QUICK_SECONDS)
 
     def saw(self, row: Row, now: float) -> None:
         """Take in what the scheduler says of the job."""
+        if row.phase is Phase.LEAVING and self.ended_since is not None:
+            # The accounting knows how it ended; what the site does on the node after that is not waited for.
+            self.silent = False
+            return
         if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
             # The heartbeat is only expected of a job that runs: a requeued or resumed one gets its full time again.
             self.beat_since, self.dumped_since = now, None
         if row.phase is Phase.PENDING:
             self.started_after = now
+        self.leaving_since = (self.leaving_since or now) if row.phase is Phase.LEAVING else None
         self.row, self.absent_since, self.silent = row, None, False
         # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
         self.ended_since = (self.ended_since or now) if row.phase.ended else None
@@ -128,6 +135,11 @@ class Flight:
             self.void_result, self.result, self.result_since = self.result, None, None
         self.hopeless_since = (self.hopeless_since or now) if row.hopeless else None
         self.hopeless_words = row.said if row.hopeless else self.hopeless_words
+
+    def leaves_for_long(self, now: float, patience: Patience) -> bool:
+        """Whether the job's processes are gone, without a result, and something of the site's still goes on."""
+        unknown = self.result is None and self.ended_since is None
+        return unknown and _over(self.leaving_since, now, patience.latency_wait)
 
     def missed(self, now: float) -> None:
         """Take in that the scheduler answered, and does not know the job."""

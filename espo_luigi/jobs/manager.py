@@ -256,8 +256,9 @@ class JobManager:
             return
         by_name = {row.name: row for row in rows}
         missing = [flight for flight in self._flights.values() if not self._take_in(flight, by_name, now)]
+        leaving = [f for f in self._flights.values() if f.leaves_for_long(now, self.settings.patience)]
         self._leftovers.look(by_name, now)
-        if missing and not self._ask_memory(missing, now):
+        if (missing or leaving) and not self._ask_memory(missing, leaving, now):
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
             self._silent_since = None
@@ -279,12 +280,15 @@ class JobManager:
         flight.saw(row, now)
         return True
 
-    def _ask_memory(self, missing: list[Flight], now: float) -> bool:
-        ids = [f.record.job_id for f in missing if f.record.job_id]
+    def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
+        ids = [f.record.job_id for f in (*missing, *leaving) if f.record.job_id]
         names = [f.record.name for f in missing if not f.record.job_id]
         rows = self.commands.remembered(ids, names)
         # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
+        for flight in leaving:
+            # Where the accounting has its end already, a site's epilog is not waited for.
+            self._take_in(flight, by_name, now)
         for flight in missing:
             known = self._take_in(flight, by_name, now)
             # A submission without an id is settled by its claim: it does not have to wait for a database.
@@ -372,7 +376,7 @@ class JobManager:
         if cause is Cause.HOPELESS and self._submitter.avoids_nodes(flight):
             self._allow_all_nodes(flight, cause, flight.hopeless_words)
             return
-        excused = self._is_the_nodes_fault(flight, cause)
+        excused = self._nodes.learn(flight, cause, self._clock.now())
         limits = flight.request.limits(self.settings.max_uncharged)
         following = next_record(flight.record, cause, limits, flight.node, excused)
         if following is None:
@@ -380,16 +384,6 @@ class JobManager:
         else:
             logger.warning("%s: job %s: %s; trying again", flight.record.name, flight.record.job_id, cause.value)
             self._again(flight, following)
-
-    def _is_the_nodes_fault(self, flight: Flight, cause: Cause) -> bool:
-        """Learn of the node from how a job has ended on it; whether that is known to be none of the task's fault."""
-        if flight.has_failed:
-            self._nodes.does_well(flight.node, flight.started_after)
-        now = self._clock.now()
-        if cause is not Cause.CRASHED or not flight.ended_at_once(now):
-            return False
-        self._nodes.crashed(flight.record.task, flight.node, now)
-        return self._nodes.excuses(flight.node)
 
     def _again(self, flight: Flight, record: Record) -> None:
         self.store.save(record)

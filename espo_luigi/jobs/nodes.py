@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 
+from espo_luigi.jobs.flights import Flight
+from espo_luigi.jobs.policy import Cause
+
 logger = logging.getLogger(__name__)
 
-# A job that ends without a result within so many seconds on its node tells more of the node than of the task.
-QUICK_SECONDS = 300.0
 # So many different tasks, none of which gave a result, make a node one that is avoided.
 _TASKS_ON_A_NODE = 3
 _MOST_NODES = 20
@@ -44,9 +45,14 @@ class NodeWatch:
         """Whether to wait before the next submission."""
         return self.in_trouble and now < self._hold_until
 
-    def excuses(self, node: str) -> bool:
-        """Whether a job that ended at once there has ended because of the node, or of all of them."""
-        return self.in_trouble or node in self.excluded
+    def learn(self, flight: Flight, cause: Cause, now: float) -> bool:
+        """Learn from how a flight's job did not succeed; whether that is known to be none of the task's fault."""
+        if flight.has_failed:
+            self.does_well(flight.node, flight.started_after)
+        if cause is not Cause.CRASHED or not flight.ended_at_once(now):
+            return False
+        self.crashed(flight.record.task, flight.node, now)
+        return self.in_trouble or flight.node in self.excluded
 
     def does_well(self, node: str, started_after: float | None) -> None:
         """Take in that a job wrote a result there, or works there for a while; it started after that moment."""

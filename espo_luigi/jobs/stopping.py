@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,28 +17,48 @@ from espo_luigi.jobs.handles import Failure
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.scheduler import Phase, Row
 
 logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
 _CONTROL = "control"
+_CANCEL_TRIES = 3
 
 
 def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Record]) -> int | None:
     """Cancel the jobs of these records, and no others; return how many, or None if the scheduler did not answer."""
     out = {record.name: record for record in records if record.state in (SUBMITTING, SUBMITTED)}
-    rows = commands.jobs() if out else []
-    if rows is None:
-        return None
-    # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-    alive = [row.job_id for row in rows if row.name in out and not row.phase.ended]
-    if alive and not commands.cancel(alive):
+    cancelled = _cancel_by_name(commands, out) if out else 0
+    if cancelled is None:
         return None
     for record in out.values():
         store.close(record.name)
         store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
-    return len(alive)
+    return cancelled
+
+
+def _cancel_by_name(commands: Commands, names: Container[str]) -> int | None:
+    """Cancel the jobs of these names; return how many, or None if the scheduler did not answer.
+
+    A command that did not end may have cancelled some of them: those that are left are cancelled anew.
+    """
+    cancelled: set[str] = set()
+    for _ in range(_CANCEL_TRIES):
+        rows = commands.jobs()
+        if rows is None:
+            return None
+        # By id and name: an id that was given to somebody else's job meanwhile is left alone.
+        alive = [row.job_id for row in rows if row.name in names and not _is_over(row)]
+        cancelled.update(alive)
+        if not alive or commands.cancel(alive):
+            return len(cancelled)
+    return None
+
+
+def _is_over(row: Row) -> bool:
+    return row.phase.ended or row.phase is Phase.LEAVING
 
 
 def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) -> int:

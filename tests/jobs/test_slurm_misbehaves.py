@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -217,6 +221,43 @@ def test_a_node_where_every_job_ends_at_once_costs_no_task_its_attempts(
     assert max(outcome.attempts for outcome in outcomes) <= 2
     assert len(work.starts()) <= 24
     assert caplog.text.count("node n1: jobs of ") == 1
+
+
+@contextmanager
+def backup_of(cluster: ThrowawayCluster) -> Iterator[None]:
+    """A second slurmctld, on a host of its own as far as names and addresses go."""
+    hosts, conf = cluster.folder / "hosts", cluster.folder / "backup.conf"
+    hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n127.0.0.2 backup\n")
+    # With the pid file of the first, it would end that at its start.
+    conf.write_text((cluster.folder / "slurm.conf").read_text().replace("slurmctld.pid", "backup.pid"))
+    start = (
+        f"mount --bind {hosts} /etc/hosts; hostname backup; exec slurmctld -D -f {conf} -L {cluster.folder}/log/b.log"
+    )
+    process = subprocess.Popen(["unshare", "--uts", "--mount", "sh", "-c", start], env=cluster.environ)
+    try:
+        eventually(lambda: "backup) at backup is UP" in cluster.run("scontrol", "ping", check=False), 20)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the second controller a host name of its own")
+def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> None:
+    conf = ("SlurmctldHost=backup(127.0.0.2)", "CommunicationParameters=NoCtldInAddrAny", "SlurmctldTimeout=3")
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, conf=conf)) as cluster, backup_of(cluster):
+        assert "(primary) at" in cluster.run("scontrol", "ping") and "DOWN" not in cluster.run("scontrol", "ping")
+        with running(work, cluster) as manager:
+            early = manager.submit(work.request("early", seconds=8))
+            failing = manager.submit(work.request("failing", ["die", "succeed"], seconds=1, retries=1))
+            eventually(at_work(early))
+            cluster.stop_daemon("slurmctld")
+            late = manager.submit(work.request("late"))
+            assert success_of(late, 60).attempts == success_of(early, 60).attempts == 1
+            assert success_of(failing, 60).attempts == 2
+        assert "(primary) at" in cluster.run("scontrol", "ping", check=False)
+        assert "DOWN" in cluster.run("scontrol", "ping", check=False)
+    assert Counter(work.starts()).total() == 4 and len(set(work.starts())) == 4
 
 
 def test_the_only_node_of_a_partition_is_not_avoided_for_ever(work: Work, cluster: ThrowawayCluster) -> None:

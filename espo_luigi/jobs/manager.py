@@ -20,7 +20,7 @@ from espo_luigi.jobs.flights import Flight, Step, with_results
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
 from espo_luigi.jobs.leftovers import Leftovers
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.policy import Cause, next_record
+from espo_luigi.jobs.policy import Cause, last_record, next_record
 from espo_luigi.jobs.records import FINISHED, PLANNED, Record, RecordStore
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 from espo_luigi.jobs.script import task_name
@@ -397,8 +397,8 @@ class JobManager:
 
     def _finish(self, flight: Flight, outcome: Outcome, keep_record: bool = False) -> None:
         if not keep_record:
-            name = "success" if isinstance(outcome, Success) else outcome.cause.words(self._scheduler)
-            flight.record = replace(flight.record, state=FINISHED, outcome=name)
+            cause = None if isinstance(outcome, Success) else outcome.cause
+            flight.record = last_record(flight.record, cause, self._scheduler)
             self.store.save(flight.record)
         self._ended["succeeded" if isinstance(outcome, Success) else "failed"] += 1
         self._flights.pop(flight.handle.task, None)

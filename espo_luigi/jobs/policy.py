@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.records import FINISHED, Record
 from espo_luigi.jobs.scheduler import Phase, Scheduler
 
 GROWTH = 1.5
@@ -94,6 +94,15 @@ def next_record(record: Record, cause: Cause, limits: Limits, node: str = "", ex
         return None
     more = _more_resources(record, cause, limits)
     return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **changes, **more)
+
+
+def last_record(record: Record, cause: Cause | None, scheduler: Scheduler) -> Record:
+    """The record of a task that is not tried again in this run, after success (None) or for a cause."""
+    changes: dict[str, Any] = {"outcome": "success" if cause is None else cause.words(scheduler)}
+    if cause in (Cause.REFUSED, Cause.HOPELESS):
+        # It may be for what it has learnt to ask for: the next run begins as it was told to.
+        changes |= {"learnt_memory_bytes": 0, "learnt_time_minutes": 0}
+    return replace(record, state=FINISHED, **changes)
 
 
 def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:

@@ -9,7 +9,7 @@ import pytest
 from conftest import Work
 from test_jobs_fake import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs.handles import Handle, Success
+from espo_luigi.jobs.handles import Failure, Handle, Success
 from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.policy import Cause, Limits, next_record
 from espo_luigi.jobs.records import Record
@@ -193,6 +193,21 @@ def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: 
     fake.eventually(lambda: again.progress.job_id == "3")
     asked = [word for word in fake.calls("sbatch")[-1].split() if word.startswith(("--mem", "--time"))]
     assert asked == [f"--mem={140 * 1024}M", "--time=100"]
+
+
+def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, work: Work) -> None:
+    request = work.request("a", memory_bytes=100 * GIB, retries=3)
+    first = fake.manager()
+    handle = first.submit(request)
+    fake.eventually(has_id(handle))
+    refusal = "sbatch: error: Memory specification can not be satisfied"
+    fake.misbehave("sbatch", f"fail {refusal}")
+    fake.set_state("OUT_OF_MEMORY")
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
+    record = first.store.load(handle.task)
+    assert record is not None and record.memory_bytes == 150 * GIB
+    assert first._submitter.plan(handle.task, request, record).memory_bytes == 100 * GIB
 
 
 def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_always(

@@ -67,6 +67,7 @@ class Flight:
     row: Row | None = None
     # the last moment at which the job was known to be on no node; None if that was an earlier driver's
     started_after: float | None = None
+    begun_well: bool = False
     leaving_since: float | None = None
     ended_since: float | None = None
     absent_since: float | None = None
@@ -88,6 +89,7 @@ class Flight:
         """Forget the job of the last submission; what was said to refuse it stays."""
         self.record = record
         self.row = self.result = self.started_after = self.leaving_since = None
+        self.begun_well = False
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
 
@@ -111,10 +113,13 @@ class Flight:
         """Whether the job, which has ended, cannot have been on its node for long."""
         return self.started_after is not None and (self.ended_since or now) - self.started_after < _QUICK_SECONDS
 
-    def works_well(self, now: float) -> bool:
-        """Whether the job shows signs of life longer than one on a broken node does."""
+    def has_begun_well(self, now: float) -> bool:
+        """Whether the job shows signs of life for longer than one on a broken node does: true once, then no more."""
         running = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.beat)
-        return running and _over(self.started_after, now, _QUICK_SECONDS)
+        if self.begun_well or not running or not _over(self.started_after, now, _QUICK_SECONDS):
+            return False
+        self.begun_well = True
+        return True
 
     def saw(self, row: Row, now: float) -> None:
         """Take in what the scheduler says of the job."""

@@ -233,7 +233,7 @@ class JobManager:
     def _allow_all_nodes(self, flight: Flight, cause: Cause, words: str) -> None:
         """Without the nodes where jobs ended badly there is none for this job: better those than none."""
         logger.warning("%s: %s; trying again on any node", flight.record.name, words)
-        self._nodes.allow_all()
+        self._nodes.allow_all(flight.record.task)
         allowed = flight.request.options.exclude
         self._again(flight, flight.record.next_submission(cause.words(self._scheduler), exclude=allowed))
 
@@ -266,7 +266,7 @@ class JobManager:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
                 flight.read_beat(now)
-            if flight.works_well(now):
+            if flight.has_begun_well(now):
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
 

@@ -7,6 +7,7 @@ with the programs, say), every job of a run would burn its attempts within a min
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 
 from espo_luigi.jobs.flights import Flight
@@ -28,18 +29,24 @@ class NodeWatch:
 
     def __init__(self) -> None:
         self.excluded: tuple[str, ...] = ()
-        self._may_exclude = True
+        self._anywhere: set[str] = set()
         self._seen: set[str] = set()
-        self._crashed: defaultdict[str, set[str]] = defaultdict(set)
+        # when jobs of which tasks ended at once on a node, since one that started later did well there
+        self._crashed: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        # on which node the jobs of which tasks ended at once, since one that started after `_row_since` did well
         self._in_a_row: dict[str, str] = {}
-        self._trouble_since: float | None = None
+        self._row_since = -math.inf
+        self.in_trouble = False
         self._hold_until = 0.0
         self._pauses: list[float] = list(_PAUSES)
 
-    @property
-    def in_trouble(self) -> bool:
-        """Whether jobs end at once wherever they run."""
-        return self._trouble_since is not None
+    def avoided_by(self, task: str) -> tuple[str, ...]:
+        """The nodes to which no job of the task goes, whatever has become of its own jobs there."""
+        return () if task in self._anywhere else self.excluded
+
+    def allow_all(self, task: str) -> None:
+        """Avoid no node for this task any more: there is none for it without them."""
+        self._anywhere.add(task)
 
     def held(self, now: float) -> bool:
         """Whether to wait before the next submission."""
@@ -47,35 +54,43 @@ class NodeWatch:
 
     def learn(self, flight: Flight, cause: Cause, now: float) -> bool:
         """Learn from how a flight's job did not succeed; whether that is known to be none of the task's fault."""
+        task, node = flight.record.task, flight.node
         if flight.has_failed:
-            self.does_well(flight.node, flight.started_after)
+            self.does_well(node, flight.started_after)
         if cause is not Cause.CRASHED or not flight.ended_at_once(now):
             return False
-        self.crashed(flight.record.task, flight.node, now)
-        return self.in_trouble or flight.node in self.excluded
+        self.crashed(task, node, now)
+        return self.in_trouble or node in self.avoided_by(task)
 
     def does_well(self, node: str, started_after: float | None) -> None:
-        """Take in that a job wrote a result there, or works there for a while; it started after that moment."""
-        self._seen.add(node)
-        self._crashed.pop(node, None)
-        if self._trouble_since is None:
-            self._in_a_row.clear()
-            self._pauses = list(_PAUSES)
-        elif started_after is not None and started_after >= self._trouble_since:
-            logger.warning("jobs do not end at once any more: submission goes on")
-            self._end_trouble()
+        """Take in that a job wrote a result there, or works there for a while; it started after that moment.
+
+        One that had started before others ended at once says nothing of what has happened to the node since.
+        """
+        if started_after is None:
+            return
+        self._seen |= {node} - {""}
+        if started_after >= min(self._crashed[node].values(), default=-math.inf):
+            self._crashed.pop(node)
+        if started_after >= self._row_since:
+            if self.in_trouble:
+                logger.warning("jobs do not end at once any more: submission goes on")
+            self._start_anew(-math.inf, _PAUSES)
 
     def crashed(self, task: str, node: str, now: float) -> None:
         """Take in that a job of the task ended at once, without a result."""
-        self._seen.add(node)
-        self._crashed[node].add(task)
+        self._seen |= {node} - {""}
+        self._crashed[node][task] = now
         if node and node not in self.excluded and len(self._crashed[node]) >= _TASKS_ON_A_NODE:
             self._exclude(node)
-        if node not in self.excluded:
-            self._in_a_row[task] = node
-            if not self.in_trouble and self._pauses and len(self._in_a_row) >= _TASKS_IN_A_ROW:
-                self._trouble_since = now
-                self._pause(now)
+        if node in self.avoided_by(task):
+            return
+        if not self._in_a_row:
+            self._row_since = now
+        self._in_a_row[task] = node
+        if not self.in_trouble and self._pauses and len(self._in_a_row) >= _TASKS_IN_A_ROW:
+            self.in_trouble, self._row_since = True, now
+            self._pause(now)
 
     def submitted(self, now: float) -> None:
         """Take in a submission: while there is trouble, one at a time."""
@@ -85,15 +100,11 @@ class NodeWatch:
             self._pause(now)
         else:
             logger.warning("jobs still end at once, after several pauses: submission goes on, and attempts are counted")
-            self._end_trouble(pauses=())
-
-    def allow_all(self) -> None:
-        """Avoid no node any more, for the rest of the run: there is none without them."""
-        self.excluded, self._may_exclude = (), False
+            self._start_anew(now, ())
 
     def _exclude(self, node: str) -> None:
         most = min(_MOST_NODES, max(1, len(self._seen) // 2))
-        if not self._may_exclude or len(self.excluded) >= most:
+        if len(self.excluded) >= most:
             return
         self.excluded = (*self.excluded, node)
         tasks = ", ".join(sorted(self._crashed[node]))
@@ -116,7 +127,7 @@ class NodeWatch:
             seconds,
         )
 
-    def _end_trouble(self, pauses: tuple[float, ...] = _PAUSES) -> None:
-        self._trouble_since = None
+    def _start_anew(self, since: float, pauses: tuple[float, ...]) -> None:
+        self.in_trouble = False
         self._in_a_row.clear()
-        self._pauses = list(pauses)
+        self._row_since, self._pauses = since, list(pauses)

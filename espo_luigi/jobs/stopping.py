@@ -17,7 +17,6 @@ from espo_luigi.jobs.handles import Failure
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
-from espo_luigi.jobs.scheduler import Phase, Row
 
 logger = logging.getLogger(__name__)
 
@@ -50,15 +49,11 @@ def _cancel_by_name(commands: Commands, names: Container[str]) -> int | None:
         if rows is None:
             return None
         # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-        alive = [row.job_id for row in rows if row.name in names and not _is_over(row)]
+        alive = [row.job_id for row in rows if row.name in names and not row.phase.ended]
         cancelled.update(alive)
         if not alive or commands.cancel(alive):
             return len(cancelled)
     return None
-
-
-def _is_over(row: Row) -> bool:
-    return row.phase.ended or row.phase is Phase.LEAVING
 
 
 def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) -> int:

@@ -78,7 +78,9 @@ class Submitter:
 
     def avoids_nodes(self, flight: Flight) -> bool:
         """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
-        return bool({*self.nodes.excluded, *flight.record.exclude} - set(flight.request.options.exclude))
+        return bool(
+            {*self.nodes.avoided_by(flight.record.task), *flight.record.exclude} - set(flight.request.options.exclude)
+        )
 
     def submit(self, flight: Flight) -> str | None:
         """Submit; return the scheduler's words when it will never take this job.
@@ -113,6 +115,7 @@ class Submitter:
 
     def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
         """What the script of the record's submission is made of."""
+        avoided = self.nodes.avoided_by(record.task)
         return ScriptValues(
             name=record.name,
             attempt=record.attempt,
@@ -123,7 +126,7 @@ class Submitter:
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
-            options=replace(request.options, exclude=tuple(dict.fromkeys((*record.exclude, *self.nodes.excluded)))),
+            options=replace(request.options, exclude=tuple(dict.fromkeys((*record.exclude, *avoided)))),
         )
 
     def _hold(self, flight: Flight, words: str) -> None:

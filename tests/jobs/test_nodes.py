@@ -127,9 +127,30 @@ def test_a_node_where_a_job_did_well_is_not_suspected_for_what_came_before() -> 
     watch = NodeWatch()
     watch.crashed("a", "n1", 0)
     watch.crashed("b", "n1", 1)
-    watch.does_well("n1", 0)
+    watch.does_well("n1", 1)
     watch.crashed("c", "n1", 2)
     assert watch.excluded == ()
+
+
+def test_a_job_that_had_started_before_says_nothing_of_the_node_now() -> None:
+    watch = NodeWatch()
+    watch.crashed("a", "n1", 10)
+    watch.crashed("b", "n1", 11)
+    watch.does_well("n1", 5)
+    watch.crashed("c", "n1", 12)
+    assert watch.excluded == ("n1",)
+
+
+def test_a_task_that_can_only_run_on_a_node_that_is_avoided_is_not_excused_there() -> None:
+    watch = NodeWatch()
+    for number in range(3):
+        watch.crashed(f"t{number}", "n1", number)
+    for number in range(3, 9):
+        assert watch.avoided_by(f"t{number}") == ("n1",)
+        watch.allow_all(f"t{number}")
+        assert watch.avoided_by(f"t{number}") == ()
+        watch.crashed(f"t{number}", "n1", number)
+    assert watch.in_trouble
 
 
 def test_one_task_that_ends_again_and_again_is_no_broken_node() -> None:

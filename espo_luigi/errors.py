@@ -58,5 +58,9 @@ class JobInputError(JobError):
     """A job that found an input gone or replaced: worth another try, once the input is there again."""
 
 
+class ClaimLostError(JobError):
+    """A job that works on although another, or its own later start, has the work now: it publishes nothing."""
+
+
 class UnknownPathError(EspoError):
     """A path that no task makes."""

@@ -15,11 +15,13 @@ from luigi.task_register import Register
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationChangedError
+from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.session import dask_session
+from espo_luigi.store.publish import publishing_after
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -48,7 +50,7 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         if task.uses_dask
         else nullcontext()
     )
-    with session as client, signs_of_life(order, monitor):
+    with session as client, signs_of_life(order, monitor), publishing_after(check_claim):
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         logger.info("%s starts", task.label())
         with task.guarded():

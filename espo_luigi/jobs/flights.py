@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress, Success
 from espo_luigi.jobs.policy import Cause, cause_of
 from espo_luigi.jobs.records import Record, RecordStore
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
@@ -26,6 +26,7 @@ _CLOCKS = (
     "ended_since",
     "absent_since",
     "hopeless_since",
+    "leaving_since",
     "result_since",
     "beat_since",
     "cancel_since",
@@ -33,6 +34,8 @@ _CLOCKS = (
     "trouble_since",
     "empty_claim_since",
 )
+# A job that ends without a result within so many seconds on its node tells more of the node than of the task.
+_QUICK_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ class Flight:
     # Whether its order is one that an earlier driver wrote, maybe under another configuration.
     old_order: bool = False
     row: Row | None = None
+    # the last moment at which the job was known to be on no node; None if that was an earlier driver's
+    started_after: float | None = None
+    begun_well: bool = False
+    leaving_since: float | None = None
     ended_since: float | None = None
     absent_since: float | None = None
     hopeless_since: float | None = None
@@ -108,7 +115,8 @@ class Flight:
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what was said to refuse it stays."""
         self.record = record
-        self.row = self.result = None
+        self.row = self.result = self.started_after = self.leaving_since = None
+        self.begun_well = False
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
         self.beat_read = self.empty_claim_since = None
@@ -131,11 +139,35 @@ class Flight:
             Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id)) if self.record.job_id else None
         )
 
+    @property
+    def node(self) -> str:
+        """Where the job runs or ran, as far as the scheduler has said so."""
+        return self.row.node if self.row is not None else ""
+
+    def ended_at_once(self, now: float) -> bool:
+        """Whether the job, which has ended, cannot have been on its node for long."""
+        return self.started_after is not None and (self.ended_since or now) - self.started_after < _QUICK_SECONDS
+
+    def has_begun_well(self, now: float) -> bool:
+        """Whether the job shows signs of life for longer than one on a broken node does: true once, then no more."""
+        running = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.beat)
+        if self.begun_well or not running or not _over(self.started_after, now, _QUICK_SECONDS):
+            return False
+        self.begun_well = True
+        return True
+
     def saw(self, row: Row, now: float) -> None:
         """Take in what the scheduler says of the job."""
+        if row.phase is Phase.LEAVING and self.ended_since is not None:
+            # The accounting knows how it ended; what the site does on the node after that is not waited for.
+            self.silent = False
+            return
         if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
             # The heartbeat is only expected of a job that runs: a requeued or resumed one gets its full time again.
             self.beat_since, self.dumped_since = now, None
+        if row.phase is Phase.PENDING:
+            self.started_after = now
+        self.leaving_since = (self.leaving_since or now) if row.phase is Phase.LEAVING else None
         self.row, self.absent_since, self.silent = row, None, False
         # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
         self.ended_since = (self.ended_since or now) if row.phase.ended else None
@@ -143,6 +175,11 @@ class Flight:
             self.void_result, self.result, self.result_since = self.result, None, None
         self.hopeless_since = (self.hopeless_since or now) if row.hopeless else None
         self.hopeless_words = row.said if row.hopeless else self.hopeless_words
+
+    def leaves_for_long(self, now: float, patience: Patience) -> bool:
+        """Whether the job's processes are gone, without a result, and something of the site's still goes on."""
+        unknown = self.result is None and self.ended_since is None
+        return unknown and _over(self.leaving_since, now, patience.latency_wait)
 
     def missed(self, now: float) -> None:
         """Take in that the scheduler answered, and does not know the job."""
@@ -205,7 +242,7 @@ class Flight:
             # The scheduler may know of the end before the result file is visible here.
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
-        if self._has_failed and _over(self.result_since, now, patience.latency_wait):
+        if self.has_failed and _over(self.result_since, now, patience.latency_wait):
             return self._step_after_result(now)
         if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
             return Step.WAIT
@@ -216,13 +253,17 @@ class Flight:
         return self._step_while_running(now, patience)
 
     @property
-    def _has_failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """Whether the job itself has written that it failed, and why."""
         # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
         return self.result is not None and self.result.get("outcome") in _FAILED
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
             return Step.ENDED if self.result is not None and self.result.get("outcome") != "memory" else Step.WAIT
+        if self.row is not None and self.row.phase is Phase.LEAVING:
+            # Its processes are gone; a site's epilog may go on for an hour.
+            return Step.ENDED
         # It wrote its result and does not go: it would block the retry, or waste its allocation.
         if self.absent_since is not None:
             return Step.ENDED
@@ -289,6 +330,12 @@ class Flight:
             f"{words + '; ' if words else ''}{cause.explanation(self.scheduler)}; log: {self.log or 'none'}"
         )
         return Failure(cause, record.attempt, message, self.log, self.tail())
+
+    def success(self) -> Success:
+        """The end of a flight whose work is done."""
+        record, result = self.record, dict(self.result or {})
+        log = self.log or Path(record.log_pattern)
+        return Success(str(result.get("job_id") or record.job_id), record.attempt, log, result, self.adopted)
 
     def progress(self) -> Progress:
         """Where the job stands, for people."""

@@ -23,12 +23,14 @@ from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, Step
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Outcome, Progress, Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.policy import Cause, next_record, pause_before
+from espo_luigi.jobs.ownership import Ownership
+from espo_luigi.jobs.policy import Cause, last_record, pause_before
 from espo_luigi.jobs.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.jobs.requests import Requests
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.signals import Signals
-from espo_luigi.jobs.stopping import CANCEL, DETACH, cancel_run, stopped, take_control
+from espo_luigi.jobs.stopping import CANCEL, DETACH, cancel_run, take_control
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import Minutely, passes, persistently
 from espo_luigi.jobs.watcher import Watcher
@@ -36,7 +38,6 @@ from espo_luigi.jobs.watcher import Watcher
 logger = logging.getLogger(__name__)
 
 _CYCLE_SECONDS = 2.0
-_REFRESH_LOCK_EVERY = 30.0
 _START_PATIENCE = 300.0
 # Of why a job was not successful, what says nothing about whether its output is there.
 _MAY_BE_DONE = frozenset(Cause) - {Cause.EXCEPTION, Cause.INPUT, Cause.NO_OUTPUT}
@@ -62,23 +63,20 @@ class JobManager:
         self._clock = commands.clock
         self.store = RecordStore(state_dir)
         self._submitter = Submitter(settings, commands, self.store)
+        self._nodes = self._submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
         self._lock = DriverLock(state_dir)
-        self._others_are_ours = still_ours
-        self._handles: dict[str, Handle] = {}
-        self._guard = threading.Lock()
-        self._incoming: deque[tuple[JobRequest, Handle]] = deque()
+        self._trouble = Minutely(self._clock)
+        self._ownership = Ownership(self._lock, still_ours, self._clock, self._trouble)
+        self._requests = Requests()
         self._ready: deque[Flight] = deque()
         self._flights: dict[str, Flight] = {}
-        self._trouble = Minutely(self._clock)
         self._watcher = Watcher(settings, commands, self.store, self._submitter, self._trouble)
         self._signals = Signals(commands)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._next_refresh = 0.0
         self._ended: Counter[str] = Counter()
-        self._lost = False
         self._salt = ""
 
     def start(self) -> None:
@@ -97,16 +95,7 @@ class JobManager:
         """
         task = task_name(request.run, request.rule, request.wildcards, self._salt)
         self._submitter.check(task, request)
-        with self._guard:
-            handle = self._handles.get(task)
-            if handle is not None:
-                return handle
-            handle = Handle(task, request.label, on_progress)
-            if self.stopping:
-                handle.resolve(stopped(self.stopping, 0, request.label))
-                return handle
-            self._handles[task] = handle
-            self._incoming.append((request, handle))
+        handle = self._requests.add(task, request, on_progress, self.stopping)
         self._wake.set()
         return handle
 
@@ -114,7 +103,7 @@ class JobManager:
         """Number of requests by where they stand: waiting, pending, running, …, and succeeded and failed so far."""
         flights = list(self._flights.values())
         counts = Counter(f.row.phase.value if f.row is not None else f.record.state for f in flights)
-        return {"waiting": len(self._incoming) + len(self._ready), **counts, **self._ended}
+        return {"waiting": len(self._requests.incoming) + len(self._ready), **counts, **self._ended}
 
     def cancel_all(self, timeout: float = 180.0) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
@@ -148,8 +137,9 @@ class JobManager:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
                 self._cancel_everything()
+            self._cancel_leftovers()
         finally:
-            self._resolve_rest()
+            self._close_rest()
             self._lock.release()
 
     def _cycle(self) -> None:
@@ -215,48 +205,37 @@ class JobManager:
             self.stopping = self.stopping or asked
 
     def _is_still_ours(self) -> bool:
-        """Look at the locks before anything is done, if that is a while ago: this process may have been stopped since.
-
-        Where they cannot be looked at, this driver waits until they can.
-        """
-        if self._clock.now() >= self._next_refresh:
-            self._tolerantly(self._refresh_lock)
-        return not self._lost and self._clock.now() < self._next_refresh
-
-    def _refresh_lock(self) -> None:
-        if self._lock.refresh() and self._others_are_ours():
-            self._next_refresh = self._clock.now() + _REFRESH_LOCK_EVERY
-        else:
-            logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
-            self._lost, self.stopping = True, DETACH
+        """To be asked before anything is done."""
+        sure = self._ownership.is_sure()
+        if self._ownership.lost:
+            self.stopping = DETACH
+        return sure
 
     # Taking in requests.
 
     def _admit(self) -> None:
-        while self._incoming:
-            request, handle = self._incoming.popleft()
+        while self._requests.incoming:
+            request, handle = self._requests.incoming.popleft()
             try:
                 self._admit_one(request, handle)
             except Exception as error:
                 if isinstance(error, OSError) and passes(error):
-                    self._incoming.appendleft((request, handle))
+                    self._requests.incoming.appendleft((request, handle))
                     raise
-                self._forget(handle, Failure(Cause.INTERNAL, 0, f"{request.label}: {error}"))
+                self._requests.close(handle, Failure(Cause.INTERNAL, 0, f"{request.label}: {error}"))
 
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
-            self._ready.append(
-                Flight(request, handle, self._submitter.plan(handle.task, request, record), self._scheduler)
-            )
-        elif record.state == PLANNED:
+            record = self._submitter.plan(handle.task, request, record)
+        if record.state == PLANNED:
             self._ready.append(Flight(request, handle, record, self._scheduler))
-        else:
-            owner = record.job_id or self.store.claim_owner(record.name)
-            logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
-            record = replace(record, job_id=owner)
-            self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True, old_order=True)
-            self._watcher.hurry()
+            return
+        owner = record.job_id or self.store.claim_owner(record.name)
+        logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
+        record = replace(record, job_id=owner)
+        self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True, old_order=True)
+        self._watcher.hurry()
 
     # Submitting.
 
@@ -287,8 +266,15 @@ class JobManager:
             raise
         self._flights[flight.handle.task] = flight
         refused = self._submitter.submit(flight)
-        if refused is not None:
+        if refused is not None and self._submitter.avoids_nodes(flight):
+            self._allow_all_nodes(flight, Cause.REFUSED, refused)
+        elif refused is not None:
             self._finish(flight, flight.failure(Cause.REFUSED, refused))
+
+    def _allow_all_nodes(self, flight: Flight, cause: Cause, words: str) -> None:
+        """Without the nodes where jobs ended badly there is none for this job: better those than none."""
+        logger.warning("%s: %s; trying again on any node", flight.record.name, words)
+        self._again(flight, self._submitter.following_anywhere(flight, cause))
 
     # Each job's next step.
 
@@ -327,17 +313,12 @@ class JobManager:
             if waited >= self.settings.patience.latency_wait:
                 self._output_missing(flight)
             return
+        self._nodes.does_well(flight.node, flight.started_after)
         if flight.row is None or not flight.row.phase.ended:
-            self._watcher.see_off(flight.record.name, now)
+            self._watcher.leftovers.add(flight.record.name, now)
         name = flight.record.name
-        self._finish_well(flight)
+        self._finish(flight, flight.success())
         self._tolerantly(partial(self.store.forget_files, name))
-
-    def _finish_well(self, flight: Flight) -> None:
-        record, result = flight.record, dict(flight.result or {})
-        log = flight.log or Path(record.log_pattern)
-        job_id = str(result.get("job_id") or record.job_id)
-        self._finish(flight, Success(job_id, record.attempt, log, result, flight.adopted))
 
     def _output_missing(self, flight: Flight) -> None:
         if not flight.adopted:
@@ -365,20 +346,18 @@ class JobManager:
             self._again(flight, flight.record.next_submission(Cause.UNCONFIRMED.words(self._scheduler)))
 
     def _retry_or_fail(self, flight: Flight, cause: Cause) -> None:
+        # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
+        self.store.close(flight.record.name)
         if cause in _MAY_BE_DONE and flight.request.is_complete is not None and flight.request.is_complete():
             logger.warning(
                 "%s: job %s: %s; but its output is complete", flight.record.name, flight.record.job_id, cause.value
             )
-            self.store.close(flight.record.name)
-            self._finish_well(flight)
+            self._finish(flight, flight.success())
             return
-        # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
-        self.store.close(flight.record.name)
-        node = flight.row.node if flight.row is not None else ""
-        if cause is Cause.CONFIGURATION and flight.old_order:
-            following: Record | None = flight.record.next_submission(cause.value)
-        else:
-            following = next_record(flight.record, cause, flight.request.limits(self.settings.max_uncharged), node)
+        if cause is Cause.HOPELESS and self._submitter.avoids_nodes(flight):
+            self._allow_all_nodes(flight, cause, flight.hopeless_words)
+            return
+        following = self._submitter.following(flight, cause)
         if following is None:
             self._finish(flight, flight.failure(cause))
         else:
@@ -390,31 +369,32 @@ class JobManager:
         flight.start_over(record)
         flight.not_before = self._clock.now() + pause_before(record, self.settings.patience.after_trouble)
         del self._flights[flight.handle.task]
-        self._ready.appendleft(flight)
+        if self._nodes.in_trouble:
+            # Of all tasks the next one is tried, lest one that fails anywhere keeps all others waiting.
+            self._ready.append(flight)
+        else:
+            self._ready.appendleft(flight)
 
     def _finish(self, flight: Flight, outcome: Outcome, keep_record: bool = False) -> None:
         if not keep_record:
-            name = "success" if isinstance(outcome, Success) else outcome.cause.words(self._scheduler)
-            record = replace(flight.record, state=FINISHED, outcome=name)
+            cause = None if isinstance(outcome, Success) else outcome.cause
+            record = last_record(flight.record, cause, self._scheduler)
             self.store.save(record)
             flight.record = record
         self._ended["succeeded" if isinstance(outcome, Success) else "failed"] += 1
         self._flights.pop(flight.handle.task, None)
-        self._forget(flight.handle, outcome)
-
-    def _forget(self, handle: Handle, outcome: Outcome) -> None:
-        with self._guard:
-            self._handles.pop(handle.task, None)
-        handle.resolve(outcome)
+        self._requests.close(flight.handle, outcome)
 
     # Stopping.
 
     def _cancel_everything(self) -> None:
         self.cancelled = cancel_run(self.store, self.commands, [flight.record for flight in self._flights.values()])
 
-    def _resolve_rest(self) -> None:
-        with self._guard:
-            left, self._handles = list(self._handles.values()), {}
+    def _cancel_leftovers(self) -> None:
+        unwanted = [] if self._ownership.lost else self._watcher.leftovers.unwanted_at_the_end()
+        if unwanted and self._is_still_ours():
+            self.commands.cancel(unwanted)
+
+    def _close_rest(self) -> None:
         attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
-        for handle in left:
-            handle.resolve(stopped(self.stopping or DETACH, attempts.get(handle.task, 0), handle.label))
+        self._requests.close_all(self.stopping or DETACH, attempts)

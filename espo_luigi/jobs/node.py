@@ -25,18 +25,17 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import ConfigurationChangedError, EspoError, InputChangedError, SizingError
+from espo_luigi.errors import ClaimLostError, ConfigurationChangedError, EspoError, InputChangedError, SizingError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.session import limit_thread_pools
-from espo_luigi.jobs.trouble import is_file_trouble, persistently
+from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 
 logger = logging.getLogger("espo_luigi.job")
 
-# For how long a job asks a file system again that fails for a moment.
-_PATIENCE_SECONDS = 300.0
 # How long Dask may take to end after the work is done.
 _LONGEST_END_SECONDS = 120.0
 
@@ -62,27 +61,33 @@ def run_order(path: Path, work: Work) -> int:
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
     job_id = schedulers.job_id()
-    if job_id is not None and persistently(lambda: _done_before(order.files.result, job_id), _PATIENCE_SECONDS):
+    if job_id is not None and persistently(lambda: _done_before(order.files.result, job_id), JOBS_PATIENCE_SECONDS):
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
         return 0
     with _alive(parent):
         result = _run(order, work)
-    _hand_over(order, result)
-    return 0 if result["outcome"] == "success" else 1
+    return _hand_over(order, result)
 
 
 def _read_order(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(persistently(path.read_text, _PATIENCE_SECONDS)))
+        return dict(json.loads(persistently(path.read_text, JOBS_PATIENCE_SECONDS)))
     except (OSError, ValueError, TypeError) as error:
         raise SystemExit(f"{path}: not a readable job order ({error})") from error
 
 
-def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> None:
-    """Write the result, which hours of work may depend on; then nobody needs a sign of life any more."""
-    persistently(lambda: write_json(order.files.result, result), _PATIENCE_SECONDS)
+def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
+    """Write the result, which hours of work may depend on, and then no sign of life any more; return the exit code."""
+    try:
+        check_claim()
+    except ClaimLostError as error:
+        # The result file is the other's, whatever this one has to say.
+        logger.error("%s", error)
+        return 1
+    persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
     with suppress(OSError):
         order.files.heartbeat.unlink(missing_ok=True)
+    return 0 if result["outcome"] == "success" else 1
 
 
 def _set_up_process() -> None:
@@ -163,7 +168,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
 
 
 @contextmanager
-def _ending_in_time(monitor: Monitor, hand_over: Callable[[], None]) -> Iterator[None]:
+def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[None]:
     """Have what hangs after the work was done end as the success that it is: Dask's end may wait for ever."""
     over = threading.Event()
 
@@ -171,8 +176,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], None]) -> Iterator
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but the job does not end: leaving Dask behind")
-            hand_over()
-            os._exit(0)
+            os._exit(hand_over())
 
     threading.Thread(target=watch, daemon=True).start()
     try:

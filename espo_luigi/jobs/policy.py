@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.records import FINISHED, Record
 from espo_luigi.jobs.scheduler import Phase, Scheduler
 
 GROWTH = 1.5
@@ -71,8 +71,9 @@ _BY_OUTCOME = {
 }
 # Not the job's fault: no attempt is charged, but there is an end to it.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
-# Tried on another node.
-_MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES})
+# The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
+# ends without a word of Python's.
+_MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES, Cause.CRASHED, Cause.LOST, Cause.STALLED})
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,11 @@ class Limits:
     max_uncharged: int = 20
 
 
-def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") -> Record | None:
-    """The record of another submission after `cause`, or None when there is to be none."""
+def next_record(record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False) -> Record | None:
+    """The record of another submission after `cause`, or None when there is to be none.
+
+    An `excused` end is known to be the cluster's fault: it is not charged, as the failures of nodes are not.
+    """
     if cause in _FINAL:
         return None
     if cause is Cause.DRIVER_CANCELLED:
@@ -95,7 +99,7 @@ def next_record(record: Record, cause: Cause, limits: Limits, node: str = "") ->
     changes: dict[str, Any] = {}
     if cause in _MAYBE_THE_NODE and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
-    if cause in _UNCHARGED:
+    if cause in _UNCHARGED or excused:
         if record.uncharged >= limits.max_uncharged:
             return None
         return record.next_submission(cause.value, uncharged=record.uncharged + 1, **changes)
@@ -113,14 +117,25 @@ def pause_before(record: Record, first: float) -> float:
     return min(first * _LONGER_PAUSE ** (ends.count(Cause.FILES.value) - 1), 30 * first)
 
 
+def last_record(record: Record, cause: Cause | None, scheduler: Scheduler) -> Record:
+    """The record of a task that is not tried again in this run, after success (None) or for a cause."""
+    changes: dict[str, Any] = {"outcome": "success" if cause is None else cause.words(scheduler)}
+    if cause in (Cause.REFUSED, Cause.HOPELESS):
+        # It may be for what it has learnt to ask for: the next run begins as it was told to.
+        changes |= {"learnt_memory_bytes": 0, "learnt_time_minutes": 0}
+    return replace(record, state=FINISHED, **changes)
+
+
 def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:
     """What grows; None when it is at its cap already, as the same again would fail again."""
     if cause is Cause.MEMORY:
         memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
-        return None if memory <= record.memory_bytes else {"memory_bytes": memory}
+        more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
+        return None if memory <= record.memory_bytes else more
     if cause is Cause.TIMEOUT:
         minutes = _grown(record.time_minutes, limits.time_cap_minutes)
-        return None if minutes <= record.time_minutes else {"time_minutes": minutes}
+        more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
+        return None if minutes <= record.time_minutes else more
     return {}
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
+from espo_luigi.jobs.claim import start_path
 from espo_luigi.jobs.script import submission_name
 
 PLANNED = "planned"
@@ -35,6 +36,8 @@ class Record:
 
     `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
     that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
+    `learnt_memory_bytes` and `learnt_time_minutes` are what the task was given once less had proved too little; 0 if
+    that never happened. The next run begins with them.
     """
 
     task: str
@@ -52,6 +55,8 @@ class Record:
     ending: str = ""
     outcome: str = ""
     history: tuple[Mapping[str, Any], ...] = field(default=())
+    learnt_memory_bytes: int = 0
+    learnt_time_minutes: int = 0
 
     @property
     def name(self) -> str:
@@ -151,6 +156,7 @@ class RecordStore:
         """Remove what a job that succeeded no longer needs: there are thousands of them, and quotas on files."""
         self.script_path(name).unlink(missing_ok=True)
         self.claim_path(name).unlink(missing_ok=True)
+        start_path(self.claim_path(name)).unlink(missing_ok=True)
 
     @property
     def _salt_path(self) -> Path:

@@ -140,6 +140,9 @@ class Scheduler(Protocol):
     def job_id(self, environ: Mapping[str, str], /) -> str | None:
         """The id of the job in which this process runs."""
 
+    def restarts(self, environ: Mapping[str, str], /) -> int:
+        """How often the scheduler has started this job again under its id."""
+
     def given(self, environ: Mapping[str, str], /) -> dict[str, int]:
         """The CPUs and the bytes of memory that the job was given, as far as its environment says so."""
 

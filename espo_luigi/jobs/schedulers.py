@@ -11,9 +11,10 @@ from espo_luigi.jobs.scheduler import Scheduler
 SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm}
 
 
-def around() -> Scheduler | None:
-    """The scheduler of whose jobs this process is one, or None."""
-    return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(os.environ)), None)
+def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:
+    """The scheduler of whose jobs this process (or one of that environment) is one, or None."""
+    environ = os.environ if environ is None else environ
+    return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(environ)), None)
 
 
 def job_id() -> str | None:

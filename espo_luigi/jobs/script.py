@@ -16,6 +16,8 @@ from espo_luigi.errors import SubmissionError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
+# Seconds between a job's tries to claim its work: four minutes in all.
+_PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -77,12 +79,13 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str) -> str:
+def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, restarts_variable: str) -> str:
     """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value."""
     setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
     parts = [
         "\n".join(["#!/bin/bash", *header]),
         _render_claim(checked("claim file", values.claim_file), job_id_variable),
+        _render_restart(restarts_variable),
         "\n".join(_exports(values)),
         *([setup] if setup else []),
         # exec: the signals that the scheduler sends to the script reach the command itself.
@@ -98,7 +101,7 @@ def _render_claim(claim_file: str, job_id: str) -> str:
     return f"""\
 claim={shlex.quote(claim_file)}
 aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$
-for pause in 1 2 4 8 15 30 60 120 0; do
+for pause in {_PAUSES}; do
     why=$( {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 )
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -115,9 +118,28 @@ if [ "$owner" != "${job_id}" ]; then
 fi"""
 
 
+def _render_restart(restarts: str) -> str:
+    # A job that was requeued says which of its starts works now: the one before may still be on a node that Slurm
+    # lost, and looks here before it publishes (`espo_luigi.jobs.claim`). In a file of its own, so that a claim that the
+    # driver closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
+    return f"""\
+if [ "${{{restarts}:-0}}" -gt 0 ]; then
+    start="$claim.start"
+    for pause in {_PAUSES}; do
+        printf '%s\\n' "${restarts}" > "$start-${restarts}" && mv -f -- "$start-${restarts}" "$start" && break
+        sleep "$pause"
+    done
+    if [ "$(cat -- "$start")" != "${restarts}" ]; then
+        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
+        exit 1
+    fi
+fi"""
+
+
 def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
+    lines.append(f"export ESPO_CLAIM={shlex.quote(values.claim_file)}")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

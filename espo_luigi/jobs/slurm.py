@@ -1,22 +1,60 @@
 """Slurm: what goes to its commands and what they answer, as pure functions of text (`scheduler.Scheduler`).
 
 The directives stand in the script (so that it can be read, and submitted by hand) and are given to sbatch as arguments
-too: ``SBATCH_…`` variables of the user's environment override a script's own lines, but not arguments.
+too: ``SBATCH_…`` variables of the user's environment override a script's own lines, but not arguments. What Slurm's
+commands answer is read in `slurm_answers`.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.scheduler import Memory, Phase, Query, Refusal, Row, chunked
+from espo_luigi.jobs.scheduler import Memory, Query, chunked
 from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, positive, render_script, safe
+from espo_luigi.jobs.slurm_answers import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    has_ended,
+    keeps_no_memory,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+    refusal,
+    says_out_of_memory,
+    submitted_id,
+)
 
-logger = logging.getLogger(__name__)
+# With what is read from the answers, this module is a `Scheduler`.
+__all__ = [
+    "NAME",
+    "OPTIONS",
+    "SUBMIT",
+    "VARIABLES",
+    "SlurmOptions",
+    "cancellations",
+    "directives",
+    "environment",
+    "given",
+    "has_ended",
+    "job_id",
+    "keeps_no_memory",
+    "listing",
+    "log_path",
+    "log_pattern",
+    "memories",
+    "node_folder",
+    "refusal",
+    "render",
+    "restarts",
+    "says_out_of_memory",
+    "stack_dumps",
+    "submission",
+    "submitted_id",
+]
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
@@ -115,7 +153,7 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
     header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID")
+    return render_script(values, header, "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -142,199 +180,16 @@ def _for_header(directive: str) -> str:
     return f'{name}="{escaped}"'
 
 
-_SQUEUE_FORMAT = "%A|%T|%N|%r|%j"
-_SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Submit,JobName"
-
-STATES: dict[str, Phase] = {
-    # waiting
-    "PENDING": Phase.PENDING,
-    "CONFIGURING": Phase.PENDING,  # has its nodes, which are still booting
-    "REQUEUED": Phase.PENDING,  # in sacct: this run of the job was ended, and the job queued again under the same id
-    "REQUEUE_FED": Phase.PENDING,  # requeued by a federation
-    "REQUEUE_HOLD": Phase.PENDING,  # requeued, and held until somebody releases it
-    "RESV_DEL_HOLD": Phase.PENDING,  # its reservation was deleted: held
-    "SPECIAL_EXIT": Phase.PENDING,  # requeued and held because of its exit code
-    "POWER_UP_NODE": Phase.PENDING,
-    "EXPEDITING": Phase.PENDING,  # Slurm 25: requeued at once after a node failed
-    # on a node
-    "RUNNING": Phase.RUNNING,
-    "SIGNALING": Phase.RUNNING,
-    "RESIZING": Phase.RUNNING,
-    "SUSPENDED": Phase.SUSPENDED,
-    "STOPPED": Phase.SUSPENDED,  # got SIGSTOP, keeps its CPUs
-    # its processes are ending or have ended; a final state follows
-    "COMPLETING": Phase.LEAVING,
-    "STAGE_OUT": Phase.LEAVING,
-    "UPDATE_DB": Phase.LEAVING,
-    # over
-    "COMPLETED": Phase.COMPLETED,
-    "FAILED": Phase.FAILED,
-    "OUT_OF_MEMORY": Phase.MEMORY,
-    "TIMEOUT": Phase.TIMEOUT,
-    "NODE_FAIL": Phase.NODE,
-    "BOOT_FAIL": Phase.NODE,
-    "LAUNCH_FAILED": Phase.NODE,
-    "RECONFIG_FAIL": Phase.NODE,
-    "PREEMPTED": Phase.PREEMPTED,
-    "CANCELLED": Phase.CANCELLED,
-    "REVOKED": Phase.CANCELLED,  # the sibling on another cluster of a federation started instead
-    "DEADLINE": Phase.DEADLINE,
-}
-
-# Reasons of PENDING that no waiting will cure: the job asks for what it may never have.
-HOPELESS_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxMemPerJob",
-        "AssocMaxNodePerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "DependencyNeverSatisfied",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxMemoryPerJob",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
-)
-
-
-def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", exit_code: str = "") -> Row:
-    """One job, from Slurm's own words."""
-    phase = phase_of(state)
-    launch_failed = phase is Phase.PENDING and reason.lower().startswith("launch failed")
-    hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
-    reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless)
-
-
-def phase_of(state: str) -> Phase:
-    """Meaning of a state's name; an unknown one counts as still there (running), and is warned about once."""
-    phase = STATES.get(state)
-    if phase is None:
-        _warn_unknown(state)
-        return Phase.RUNNING
-    return phase
-
-
-_warned: set[str] = set()
-
-
-def _warn_unknown(state: str) -> None:
-    if state not in _warned:
-        _warned.add(state)
-        logger.warning("Slurm answered the unknown job state %r: the job is taken as still there", state)
-
-
-def submitted_id(text: str) -> str | None:
-    """Job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), or None when there is none."""
-    lines = [line.strip() for line in text.splitlines()]
-    found = [line.partition(";")[0] for line in lines if re.fullmatch(r"\d+(;\S+)?", line)]
-    return found[-1] if found else None
-
-
-def parse_squeue(text: str) -> list[Row]:
-    """Jobs in the answer of ``squeue --noheader --format=_SQUEUE_FORMAT``; lines of another form are passed over."""
-    rows = []
-    for line in text.splitlines():
-        # The name comes last, as other people's names may hold the separator.
-        parts = line.split("|", 4)
-        if len(parts) == 5 and parts[0].isdigit():
-            job_id, state, node, reason, name = parts
-            rows.append(row(job_id, name, state, node, reason))
-    return rows
-
-
-def parse_sacct(text: str) -> list[Row]:
-    """Jobs in the answer of ``sacct --parsable2 --noheader --allocations --duplicates --format=_SACCT_FORMAT``.
-
-    A requeued job has one line a run, all with the same id: the run that was submitted last is the one returned.
-    """
-    latest: dict[tuple[str, str], tuple[str, Row]] = {}
-    for line in text.splitlines():
-        parts = line.split("|", 5)
-        if len(parts) != 6 or not parts[0].isdigit():
-            continue
-        job_id, state, exit_code, node, submitted, name = parts
-        run = row(job_id, name, state.split(" ")[0].rstrip("+"), _known(node), exit_code=exit_code)
-        # ISO times compare as text, except "Unknown"; of equal ones the later line is the later run.
-        when = submitted if submitted[:1].isdigit() else ""
-        if (job_id, name) not in latest or when >= latest[job_id, name][0]:
-            latest[job_id, name] = (when, run)
-    return [run for _, run in latest.values()]
-
-
-def parse_scontrol(text: str) -> list[Row]:
-    """Jobs in the answer of ``scontrol --oneliner show jobs``."""
-    rows = []
-    for line in text.splitlines():
-        # A job's name may hold blanks and equal signs: it ends where the user's name and number begin.
-        head = re.match(r"JobId=(\d+) .*?JobName=(.*?) UserId=\S+\(\d+\) GroupId=", line)
-        if head is None:
-            continue
-        fields = dict(re.findall(r"(?:^| )(JobState|Reason|NodeList|ExitCode)=(\S*)", line))
-        reason, node = fields.get("Reason", ""), _known(fields.get("NodeList", ""))
-        rows.append(row(head[1], head[2], fields.get("JobState", ""), node, reason, fields.get("ExitCode", "")))
-    return rows
-
-
-def _known(node: str) -> str:
-    return "" if node in ("(null)", "None assigned", "None") else node
-
-
-# The text is Slurm's, from sbatch's stderr. Order matters: the first that is found decides.
-_REFUSALS: tuple[tuple[str, Refusal], ...] = (
-    # Limits on how many jobs one may have: room comes as jobs end.
-    (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*", Refusal.PASSING),
-    (r"QOS(Grp|Max)\w*|Assoc(Grp|Max)\w*", Refusal.PERMANENT),
-    (r"violates accounting/QOS policy", Refusal.UNCLEAR),
-    (
-        r"did not answer in|unable to contact slurm|Socket timed out|Zero Bytes|Connection (refused|timed out|reset)",
-        Refusal.PASSING,
-    ),
-    (r"temporarily unable to accept|Resource temporarily unavailable|Transport endpoint", Refusal.PASSING),
-    (r"standby mode|Munge encode failed|authentication error|Communication (connection|shutdown)", Refusal.PASSING),
-    (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
-    (r"invalid|unrecognized option|not permitted|permission denied|can ?not be satisfied", Refusal.PERMANENT),
-    (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
-)
-
-
-def refusal(words: str) -> Refusal:
-    """Whether sbatch's words mean that the same job may be accepted later."""
-    for pattern, meaning in _REFUSALS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return meaning
-    return Refusal.UNCLEAR
-
-
-_MEMORY_WORDS = re.compile(r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I)
-
-
-def says_out_of_memory(log_tail: str) -> bool:
-    """Whether the job's log ends with Slurm's own words for a job killed for memory.
-
-    Where memory is enforced by polling instead of cgroups, such a job is FAILED with signal 9, not OUT_OF_MEMORY.
-    """
-    lines = [line for line in log_tail.splitlines() if line.startswith("slurmstepd")]
-    return any(_MEMORY_WORDS.search(line) for line in lines)
-
-
 def listing(user: str) -> Query:
     """All jobs of this user that the controller knows, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
-    form = ("--all", "--noheader", "--states=all", f"--format={_SQUEUE_FORMAT}")
+    form = ("--all", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
 def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
-    form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={_SACCT_FORMAT}")
+    form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight unless told.
     by_name = [("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}") for group in chunked(names)]
@@ -348,19 +203,9 @@ def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[M
     )
 
 
-def keeps_no_memory(stderr: str) -> bool:
-    """Whether sacct says that there is no accounting."""
-    return "accounting storage is disabled" in stderr
-
-
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     """The commands that cancel jobs of this user by id, as few as the length of a command line allows."""
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
-
-
-def has_ended(stderr: str) -> bool:
-    """Whether scancel failed because the job had ended meanwhile."""
-    return "Invalid job id" in stderr or "already completing or completed" in stderr
 
 
 def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
@@ -368,10 +213,21 @@ def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     return [("scancel", "--signal=USR1", "--batch", *group) for group in chunked(job_ids)]
 
 
-# What a user's environment may say to Slurm's commands. The rest would change the form of their answers
-# (SQUEUE_FORMAT…) or, where the driver itself runs in a job, make the jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
-_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-_DROPPED_PREFIXES = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
+# What a user's environment may say to Slurm's commands: which Slurm, who pays, and where jobs may go. The rest would
+# make jobs something else than was asked for (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…), change the form of
+# answers (SQUEUE_FORMAT…), or, where the driver runs in a job, make jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
+_KEPT = frozenset(
+    {
+        "SLURM_CONF",
+        "SLURM_JWT",
+        "SBATCH_ACCOUNT",
+        "SBATCH_CONSTRAINT",
+        "SBATCH_PARTITION",
+        "SBATCH_QOS",
+        "SBATCH_RESERVATION",
+    }
+)
+_DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -383,6 +239,11 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def job_id(environ: Mapping[str, str]) -> str | None:
     """The id of the job in which this process runs."""
     return environ.get("SLURM_JOB_ID")
+
+
+def restarts(environ: Mapping[str, str]) -> int:
+    """How often the job in which this process runs was requeued."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:

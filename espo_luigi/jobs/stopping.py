@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,25 +23,40 @@ logger = logging.getLogger(__name__)
 CANCEL = "cancel"
 DETACH = "detach"
 _CONTROL = "control"
+_CANCEL_TRIES = 3
 
 
 def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Record]) -> int | None:
     """Cancel the jobs of these records, and no others; return how many, or None if the scheduler did not answer."""
     out = {record.name: record for record in records if record.state in (SUBMITTING, SUBMITTED)}
-    rows = commands.jobs() if out else []
-    if rows is None:
-        return None
-    # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-    alive = {row.name: row.job_id for row in rows if row.name in out and not row.phase.ended}
-    # On disk first: killed from here on, this driver leaves jobs of which the next one knows who has cancelled them.
-    for name in alive:
-        _save(store, replace(out[name], ending=Cause.DRIVER_CANCELLED.value))
-    if alive and not commands.cancel(alive.values()):
+    cancelled = _cancel_by_name(store, commands, out) if out else 0
+    if cancelled is None:
         return None
     for record in out.values():
         store.close(record.name)
         store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
-    return len(alive)
+    return cancelled
+
+
+def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, Record]) -> int | None:
+    """Cancel the jobs with the names of these records; return how many, or None if the scheduler did not answer.
+
+    A command that did not end may have cancelled some of them: those that are left are cancelled anew.
+    """
+    cancelled: set[str] = set()
+    for _ in range(_CANCEL_TRIES):
+        rows = commands.jobs()
+        if rows is None:
+            return None
+        # By id and name: an id that was given to somebody else's job meanwhile is left alone.
+        alive = {row.job_id: row.name for row in rows if row.name in records and not row.phase.ended}
+        # On disk first: killed from here on, this driver leaves jobs of which the next knows who has cancelled them.
+        for name in alive.values():
+            _save(store, replace(records[name], ending=Cause.DRIVER_CANCELLED.value))
+        cancelled.update(alive)
+        if not alive or commands.cancel(alive):
+            return len(cancelled)
+    return None
 
 
 def _save(store: RecordStore, record: Record) -> None:

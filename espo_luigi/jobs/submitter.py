@@ -10,6 +10,8 @@ from pathlib import Path
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, Patience
 from espo_luigi.jobs.handles import JobRequest
+from espo_luigi.jobs.nodes import NodeWatch
+from espo_luigi.jobs.policy import Cause, next_record
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.script import ScriptValues
@@ -46,28 +48,56 @@ class Submitter:
         self._backoff = 0.0
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
+        self.nodes = NodeWatch()
 
     def check(self, task: str, request: JobRequest) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
         self._scheduler.render(self.script_values(request, self.plan(task, request, None)))
 
     def plan(self, task: str, request: JobRequest, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` one if there was one."""
+        """The first record of a new run of the task, after the `old` one if there was one.
+
+        What was too little in an earlier run is not tried again, unless that is as much as retries may ask for.
+        """
+        memory = _learnt(request.memory_bytes, old.learnt_memory_bytes if old else 0, request.memory_cap_bytes)
+        minutes = _learnt(request.time_minutes, old.learnt_time_minutes if old else 0, request.time_cap_minutes)
         return Record(
             task=task,
             rule=request.rule,
             wildcards=dict(request.wildcards),
-            memory_bytes=request.memory_bytes,
-            time_minutes=request.time_minutes,
+            memory_bytes=memory,
+            time_minutes=minutes,
+            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
+            learnt_time_minutes=old.learnt_time_minutes if old else 0,
             log_pattern=self._scheduler.log_pattern(str(self._settings.log_dir), request.rule, request.wildcards),
             exclude=request.options.exclude,
             # Numbers go on: no name is ever given twice.
             submission=1 if old is None else old.submission + 1,
         )
 
+    def following(self, flight: Flight, cause: Cause) -> Record | None:
+        """The record of another submission after the job has ended for a cause; None if there is to be none."""
+        excused = self.nodes.learn(flight, cause, self._commands.clock.now())
+        if cause is Cause.CONFIGURATION and flight.old_order:
+            return flight.record.next_submission(cause.value)
+        limits = flight.request.limits(self._settings.max_uncharged)
+        return next_record(flight.record, cause, limits, flight.node, excused)
+
+    def following_anywhere(self, flight: Flight, cause: Cause) -> Record:
+        """The record of another submission, which may go to any node that the request allows."""
+        self.nodes.allow_all(flight.record.task)
+        why, allowed = cause.words(self._scheduler), flight.request.options.exclude
+        return flight.record.next_submission(why, exclude=allowed)
+
     def held(self, now: float) -> bool:
         """Whether to wait before the next submission."""
-        return now < self._hold_until
+        return now < self._hold_until or self.nodes.held(now)
+
+    def avoids_nodes(self, flight: Flight) -> bool:
+        """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
+        return bool(
+            {*self.nodes.avoided_by(flight.record.task), *flight.record.exclude} - set(flight.request.options.exclude)
+        )
 
     def prepare(self, flight: Flight) -> None:
         """Write down that the flight is about to be submitted, and what its job needs.
@@ -93,8 +123,10 @@ class Submitter:
         values = self.script_values(flight.request, flight.record)
         path = self._store.script_path(flight.record.name)
         answer = self._commands.submit(self._scheduler.submission(values, path))
+        flight.started_after = self._commands.clock.now()
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if job_id is not None:
+            self.nodes.submitted(flight.started_after)
             self.confirm(flight, job_id)
             self._backoff = 0.0
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
@@ -130,6 +162,7 @@ class Submitter:
 
     def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
         """What the script of the record's submission is made of."""
+        avoided = self.nodes.avoided_by(record.task)
         return ScriptValues(
             name=record.name,
             attempt=record.attempt,
@@ -140,7 +173,7 @@ class Submitter:
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
-            options=replace(request.options, exclude=record.exclude),
+            options=replace(request.options, exclude=tuple(dict.fromkeys((*record.exclude, *avoided)))),
         )
 
     def _hold(self, flight: Flight, words: str) -> None:
@@ -165,3 +198,7 @@ class Submitter:
         request.result_file.unlink(missing_ok=True)
         request.heartbeat_file.unlink(missing_ok=True)
         write_atomically(self._store.script_path(flight.record.name), script)
+
+
+def _learnt(asked: int, learnt: int, cap: int | None) -> int:
+    return max(asked, learnt if cap is None else min(learnt, cap))

@@ -38,6 +38,8 @@ PASSING = frozenset(
 # Libraries of C put the system's words into errors of their own (HDF5: "errno = 28, … 'No space left on device'").
 _WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT))
 
+# For how long a job asks a file system again that fails for a moment.
+JOBS_PATIENCE_SECONDS = 300.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _SAY_EVERY_SECONDS = 60.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, listed_names
+from espo_luigi.jobs.leftovers import Leftovers
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.submitter import JobSettings, Submitter
@@ -35,7 +36,8 @@ class Watcher:
         self._trouble = trouble
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
-        self._leftovers: dict[str, float] = {}
+        self._nodes = submitter.nodes
+        self.leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
 
@@ -43,7 +45,7 @@ class Watcher:
         """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
         flights, now = list(flights), self._commands.clock.now()
         unwanted: list[str] = []
-        if now >= self._next_poll and (flights or self._leftovers):
+        if now >= self._next_poll and (flights or self.leftovers):
             unwanted = self._poll(flights, now)
             now = self._commands.clock.now()
             self._next_poll = now + self._settings.poll_seconds
@@ -60,10 +62,6 @@ class Watcher:
         """Ask the scheduler in the next cycle."""
         self._next_poll = 0.0
 
-    def see_off(self, name: str, now: float) -> None:
-        """See that a job that succeeded also goes: it wastes its allocation otherwise."""
-        self._leftovers[name] = now
-
     def notice_absence(self, flights: Iterable[Flight], pause: float) -> None:
         """After a gap, let all waiting begin anew: what was seen before it says nothing of now."""
         now = self._commands.clock.now()
@@ -71,7 +69,7 @@ class Watcher:
         if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
             return
         logger.warning("this driver was away for %.0f s: it looks at all jobs anew", away)
-        self._leftovers = dict.fromkeys(self._leftovers, now)
+        self.leftovers.start_anew(now)
         self._next_poll = self._next_results = 0.0
         for flight in flights:
             flight.start_clocks_anew(now)
@@ -110,7 +108,8 @@ class Watcher:
             return []
         by_name = {row.name: row for row in rows}
         missing = [flight for flight in flights if not self._take_in(flight, by_name, now)]
-        if missing and not self._ask_memory(missing, now):
+        leaving = [flight for flight in flights if flight.leaves_for_long(now, self._settings.patience)]
+        if (missing or leaving) and not self._ask_memory(missing, leaving, now):
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
             self._silent_since = None
@@ -118,8 +117,10 @@ class Watcher:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
                 flight.listen(now, self._settings.beat_seconds)
+            if flight.has_begun_well(now):
+                self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
-        return self._unwanted(by_name, now)
+        return self.leftovers.unwanted(by_name, now)
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this flight: it is known, or was known to have ended."""
@@ -131,12 +132,15 @@ class Watcher:
         flight.saw(row, now)
         return True
 
-    def _ask_memory(self, missing: list[Flight], now: float) -> bool:
-        ids = [f.record.job_id for f in missing if f.record.job_id]
+    def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
+        ids = [f.record.job_id for f in (*missing, *leaving) if f.record.job_id]
         names = [f.record.name for f in missing if not f.record.job_id]
         rows = self._commands.remembered(ids, names)
         # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
+        for flight in leaving:
+            # Where the accounting has its end already, a site's epilog is not waited for.
+            self._take_in(flight, by_name, now)
         for flight in missing:
             known = self._take_in(flight, by_name, now)
             # A submission without an id is settled by its claim: it does not have to wait for a database.
@@ -150,15 +154,3 @@ class Watcher:
         self._silent_since = self._silent_since or now
         name, seconds = self._commands.scheduler.NAME, now - self._silent_since
         self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
-
-    def _unwanted(self, by_name: Mapping[str, Row], now: float) -> list[str]:
-        found = []
-        for name, since in list(self._leftovers.items()):
-            row = by_name.get(name)
-            if row is None or row.phase.ended:
-                del self._leftovers[name]
-            elif now - since >= self._settings.patience.latency_wait:
-                logger.warning("%s has written its result and does not end: cancelling job %s", name, row.job_id)
-                self._leftovers[name] = now
-                found.append(row.job_id)
-        return found

@@ -204,6 +204,33 @@ def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
     assert (driver.folder / "slow-1.txt").exists()
 
 
+def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publishes(
+    driver: Driver, cluster: ThrowawayCluster
+) -> None:
+    process = driver.start("Published", "--n", "1")
+    driver.wait_for_starts(1)
+    job_id, node = cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%i %N").split()
+    # The node does not answer any more; what runs on it, runs on.
+    os.kill(cluster.pids[node], signal.SIGSTOP)
+    try:
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=frozen")
+        eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
+        time.sleep(2)
+        eventually(lambda: _started_again(driver, cluster, job_id))
+        (driver.folder / "go").touch()
+        _, errors = process.communicate(timeout=60)
+        (log,) = (driver.folder / "slurm_logs" / "Published").iterdir()
+        eventually(lambda: "does not own its work any more" in log.read_text())
+    finally:
+        os.kill(cluster.pids[node], signal.SIGCONT)
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+    assert process.returncode == 0, errors
+    assert driver.starts() == Counter({"0": 1, "1": 1})
+    assert (driver.folder / "published").read_text() == "1\n"
+    assert (driver.folder / "gated-1.txt").read_text() == "1"
+    assert driver.record().attempt == 1
+
+
 def _started_again(driver: Driver, cluster: ThrowawayCluster, job_id: str) -> bool:
     cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
     return driver.starts().total() > 1

@@ -10,6 +10,7 @@ import luigi
 
 from espo_luigi import Resources, SlurmTask, install
 from espo_luigi.errors import InputChangedError
+from espo_luigi.store.publish import written_aside
 
 install()
 
@@ -257,6 +258,21 @@ class Gated(Slow):
         while not (Path(str(self.folder)) / "go").exists():
             time.sleep(0.2)
         super().work()
+
+
+class Published(Gated):
+    """Wait for a file called ``go``, publish as stores are, and note which start of the job did."""
+
+    def work(self) -> None:
+        folder, start = Path(str(self.folder)), os.environ.get("SLURM_RESTART_COUNT", "0")
+        with (folder / "starts").open("a") as file:
+            file.write(f"{start}\n")
+        while not (folder / "go").exists():
+            time.sleep(0.2)
+        with written_aside(Path(self.output().path)) as partial:
+            partial.write_text(start)
+        with (folder / "published").open("a") as file:
+            file.write(f"{start}\n")
 
 
 class SlowOnesAndGated(SlowOnes):

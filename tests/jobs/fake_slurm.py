@@ -53,6 +53,7 @@ elif name == "scancel":
             line[1] = "CANCELLED"
     write("jobs", "".join("|".join(line) + chr(10) for line in lines), "w")
     if do == "take-then-fail":
+        write("squeue.do", "fail slurm_load_jobs error: Unable to contact slurm controller")
         sys.exit("scancel: error: Kill job error: Socket timed out on send/recv operation")
 """
 

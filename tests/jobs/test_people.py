@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Work
@@ -15,14 +15,16 @@ from fake_clock import FakeClock
 from test_jobs_fake import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.errors import JobError
+from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.policy import Cause, Limits, cause_of, next_record
-from espo_luigi.jobs.records import Record, RecordStore, write_atomically
+from espo_luigi.jobs.records import SUBMITTED, Record, RecordStore, write_atomically
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.scheduler import Phase
+from espo_luigi.jobs.scheduler import Phase, Row
+from espo_luigi.jobs.stopping import cancel_records
 
 
 @pytest.fixture
@@ -42,6 +44,7 @@ def test_a_job_whose_cancellation_was_cut_short_is_submitted_again_without_charg
     fake.misbehave("scancel", "take-then-fail")
     assert first.cancel_all() == 0, "scancel did not say that it has"
     fake.behave("scancel")
+    fake.behave("squeue")
     if forgotten:
         fake.forget_jobs()
     second = fake.manager()
@@ -64,6 +67,49 @@ def test_a_job_that_survived_its_cancellation_is_taken_over(fake: FakeCluster, w
     outcome = fake.outcome(fake.manager().submit(work.request("a")), 10)
     assert isinstance(outcome, Success)
     assert len(fake.calls("sbatch")) == 1
+
+
+class HalfDeaf:
+    """Commands of a scheduler whose first listing holds one job of two, and whose first cancellation fails."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self.store = store
+        self.listed = [["a"], ["a", "b"]]
+        self.endings: list[list[str]] = []
+
+    def jobs(self) -> list[Row]:
+        names = self.listed.pop(0)
+        return [Row(str(ord(name)), f"{name}.1", "RUNNING", Phase.RUNNING) for name in names]
+
+    def cancel(self, job_ids: Iterable[str]) -> bool:
+        loaded = [self.store.load(chr(int(job_id))) for job_id in job_ids]
+        self.endings.append([record.ending for record in loaded if record is not None])
+        return not self.listed
+
+
+def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path)
+    store.create_folders()
+    records = [Record(name, "rule", {}, 1, 1, "log", state=SUBMITTED, job_id=str(ord(name))) for name in "ab"]
+    commands = HalfDeaf(store)
+    assert cancel_records(store, cast("Commands", commands), records) == 2
+    assert commands.endings == [["cancelled by the driver"], ["cancelled by the driver"] * 2]
+
+
+def test_a_driver_whose_folder_was_taken_leaves_even_jobs_that_do_not_go_alone(fake: FakeCluster, work: Work) -> None:
+    for taken in (False, True):
+        name = f"taken-{taken}"
+        manager = fake.manager()
+        handle = manager.submit(work.request(name))
+        fake.eventually(has_id(handle))
+        fake.set_state("RUNNING")
+        fake.finish(name, handle.progress.job_id or "")
+        fake.outcome(handle, 5)
+        if taken:
+            taken_over(manager.store.folder)
+            sleep_through(fake, 40)
+        manager.detach()
+        assert len(fake.calls("scancel")) == 1, "the one of the driver whose folder was its own to the end"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +175,7 @@ def test_a_driver_that_was_stopped_and_is_then_interrupted_cancels_nothing_of_it
 def test_a_driver_whose_other_folders_were_taken_submits_nothing(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
     fake.eventually(has_id(manager.submit(work.request("a"))))
-    manager._others_are_ours = lambda: False
+    manager._ownership.others_are_ours = lambda: False
     handle = manager.submit(work.request("b"))
     sleep_through(fake, 1000)
     fake.eventually(lambda: handle.outcome)

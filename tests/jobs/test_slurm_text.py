@@ -14,18 +14,14 @@ import pytest
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.scheduler import Phase, Refusal, chunked
 from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
-from espo_luigi.jobs.slurm import (
+from espo_luigi.jobs.slurm import SlurmOptions, directives, environment, log_path, log_pattern, render
+from espo_luigi.jobs.slurm_answers import (
     STATES,
-    SlurmOptions,
-    directives,
-    log_path,
-    log_pattern,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
     phase_of,
     refusal,
-    render,
     row,
     says_out_of_memory,
     submitted_id,
@@ -81,11 +77,15 @@ def test_a_script_is_bash_without_syntax_errors(values: ScriptValues) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def run_script(folder: Path, job_id: str, while_waiting: str = "true") -> subprocess.CompletedProcess[str]:
+def run_script(
+    folder: Path, job_id: str, while_waiting: str = "true", restarts: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a job's script, whose pauses take no time: `while_waiting` is what happens in each."""
     values = replace(PLAIN, argv=("echo", "worked"), workdir=str(folder), claim_file=str(folder / "claim"))
     script = f"sleep() {{ {while_waiting}; }}\n{render(values)}"
     environ = {**os.environ, "SLURM_JOB_ID": job_id}
+    if restarts is not None:
+        environ["SLURM_RESTART_COUNT"] = str(restarts)
     return subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=False)
 
 
@@ -138,6 +138,30 @@ def test_a_claim_that_stays_empty_is_nobodys_and_the_job_says_so(tmp_path: Path)
     done = run_script(tmp_path, "1")
     assert (done.returncode, done.stdout) == (1, "")
     assert "nothing is done" in done.stderr
+
+
+def test_a_requeued_job_says_which_of_its_starts_works_and_leaves_the_claim_alone(tmp_path: Path) -> None:
+    run_script(tmp_path, "1")
+    assert run_script(tmp_path, "1", restarts=2).stdout == "worked\n"
+    files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert files == {"claim": "1\n", "claim.start": "2\n"}
+
+
+def test_a_requeued_job_waits_until_the_file_system_lets_it_say_so(tmp_path: Path) -> None:
+    run_script(tmp_path, "1")
+    (tmp_path / "claim.start-2").mkdir()
+    done = run_script(tmp_path, "1", while_waiting=f"rmdir {tmp_path}/claim.start-2", restarts=2)
+    assert (done.returncode, done.stdout) == (0, "worked\n")
+    assert (tmp_path / "claim.start").read_text() == "2\n"
+
+
+def test_a_requeued_job_that_cannot_say_so_does_nothing_and_fails(tmp_path: Path) -> None:
+    run_script(tmp_path, "1")
+    run_script(tmp_path, "1", restarts=1)
+    (tmp_path / "claim.start-2").mkdir()
+    done = run_script(tmp_path, "1", restarts=2)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Cannot write" in done.stderr and (tmp_path / "claim.start").read_text() == "1\n"
 
 
 def test_a_job_that_cannot_claim_its_work_does_nothing_and_fails(tmp_path: Path) -> None:
@@ -308,6 +332,60 @@ def test_every_state_that_slurms_manual_names_is_in_the_table() -> None:
         "SPECIAL_EXIT STAGE_OUT STOPPED SUSPENDED TIMEOUT"
     )
     assert set(manual.split()) <= set(STATES)
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        ("FAILED,COMPLETING", Phase.LEAVING),
+        ("COMPLETED+COMPLETING", Phase.LEAVING),
+        ("RUNNING,SIGNALING", Phase.RUNNING),
+        ("RUNNING,STOPPED", Phase.SUSPENDED),
+        ("PENDING,COMPLETING,REQUEUED", Phase.PENDING),
+        ("RUNNING,POWER_UP_NODE", Phase.PENDING),
+        ("NODE_FAIL,REQUEUED", Phase.PENDING),
+        ("PENDING,LAUNCH_FAILED,REQUEUE_HOLD", Phase.PENDING),
+        ("CANCELLED,A_FLAG_OF_SLURM_30", Phase.CANCELLED),
+        ("completed", Phase.COMPLETED),
+    ],
+)
+def test_a_state_with_flags_means_what_still_happens_to_the_job(state: str, phase: Phase) -> None:
+    assert phase_of(state) is phase
+
+
+def test_a_job_that_its_node_could_not_start_is_known_by_its_flag_too() -> None:
+    assert row("7", "x", "PENDING,LAUNCH_FAILED,REQUEUE_HOLD", reason="JobHeldUser").launch_failed
+    assert not row("7", "x", "PENDING,REQUEUE_HOLD", reason="JobHeldUser").launch_failed
+
+
+@pytest.mark.parametrize("name", ["squeue", "sacct", "scontrol"])
+def test_answers_of_newer_versions_are_read_alike(name: str) -> None:
+    parse = {"squeue": parse_squeue, "sacct": parse_sacct, "scontrol": parse_scontrol}[name]
+    rows = {row.job_id: row for row in parse(golden(f"{name}-25.05.txt"))}
+    phases = {job_id: rows[job_id].phase for job_id in sorted(rows)}
+    pending = {"33": Phase.PENDING} if name != "sacct" else {}
+    assert phases == {
+        "31": Phase.LEAVING if name != "sacct" else Phase.FAILED,
+        "32": Phase.PENDING,
+        **pending,
+        "34": Phase.RUNNING,
+        "35": Phase.NODE,
+    }
+    assert (rows["34"].name, rows["34"].node) == ("demo.Adjust.dd.2", "n1")
+    assert rows["32"].node == ""
+
+
+def test_of_the_users_environment_only_what_says_which_slurm_who_pays_and_where_reaches_slurm() -> None:
+    said = {
+        "SBATCH_WAIT": "1",
+        "SBATCH_ARRAY_INX": "0-3",
+        "SBATCH_CLUSTERS": "x",
+        "SQUEUE_FORMAT": "%i",
+        "SLURM_X": "1",
+    }
+    said |= {"SLURM_CLUSTERS": "x", "SACCT_FORMAT": "JobID", "SCANCEL_STATE": "PENDING", "SBATCH_MEM_PER_CPU": "1"}
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "def-me", "SBATCH_QOS": "q", "HOME": "/home/me"}
+    assert environment(said | kept) == kept | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
 def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:

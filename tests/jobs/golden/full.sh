@@ -38,8 +38,21 @@ if [ "$owner" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+    start="$claim.start"
+    for pause in 1 2 4 8 15 30 60 120 0; do
+        printf '%s\n' "$SLURM_RESTART_COUNT" > "$start-$SLURM_RESTART_COUNT" && mv -f -- "$start-$SLURM_RESTART_COUNT" "$start" && break
+        sleep "$pause"
+    done
+    if [ "$(cat -- "$start")" != "$SLURM_RESTART_COUNT" ]; then
+        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
+        exit 1
+    fi
+fi
+
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=2
+export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
 export ESPO_NODE_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 export EMPTY=''

@@ -1,0 +1,73 @@
+"""A job's claim on its work, as the job itself looks at it: still its own when it publishes what it made.
+
+Slurm may start a job a second time, under the same id, while its first process works on: on a node that does not
+answer any more, say. And the driver closes the claim of a job that it has given up. In both cases somebody else does
+the work now.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from espo_luigi.errors import ClaimLostError
+from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
+
+# Where the job's script says where its claim is.
+VARIABLE = "ESPO_CLAIM"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The file that names the job that works, and beside it the number of that job's start, once it was requeued."""
+
+    path: Path
+    job_id: str
+    restarts: int
+
+    def check(self) -> None:
+        """Raise `ClaimLostError` unless this start of this job is the one that works."""
+        # The start first: a claim that is closed between the two looks is seen.
+        start = _text(start_path(self.path)) or "0"
+        owner = _text(self.path)
+        if (owner, start) != (self.job_id, str(self.restarts)):
+            raise ClaimLostError(
+                f"job {self.job_id} (start {self.restarts}) does not own its work any more: {self.path} says "
+                f"{owner or 'nothing'!r} (start {start}). It was requeued while it worked on, or was given up: "
+                "nothing is published, and no result written; whoever has the work now does both"
+            )
+
+
+def start_path(claim: Path) -> Path:
+    """Where a requeued job says which of its starts works."""
+    return claim.with_name(f"{claim.name}.start")
+
+
+def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
+    """The claim of the job that this process is, or None where there is none: a job of the local engine."""
+    environ = os.environ if environ is None else environ
+    scheduler = schedulers.around(environ)
+    if scheduler is None or VARIABLE not in environ:
+        return None
+    return Claim(Path(environ[VARIABLE]), str(scheduler.job_id(environ)), scheduler.restarts(environ))
+
+
+def check_claim() -> None:
+    """Raise `ClaimLostError` if another job, or a later start of this one, does this job's work now.
+
+    For tasks that publish by other means than `espo_luigi.store`: to be called right before a file gets its final name.
+    A file system that fails for a moment is asked again.
+    """
+    claim = own_claim()
+    if claim is not None:
+        persistently(claim.check, JOBS_PATIENCE_SECONDS)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""

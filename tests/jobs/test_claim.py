@@ -1,0 +1,90 @@
+"""A job's look at its claim: whether it may still publish, and write its result."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from espo_luigi.errors import ClaimLostError
+from espo_luigi.jobs import node, trouble
+from espo_luigi.jobs.claim import Claim, check_claim, start_path
+from espo_luigi.jobs.heartbeat import Monitor
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.records import RecordStore
+from espo_luigi.jobs.resources import Resources
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    store = RecordStore(tmp_path / "slurm")
+    store.create_folders()
+    return store
+
+
+@pytest.fixture
+def claim(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The claim of the job 7, which this process is."""
+    path = store.claim_path("t.1")
+    path.write_text("7\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("ESPO_CLAIM", str(path))
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    return path
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOrder:
+    monkeypatch.setattr(node, "_set_up_process", lambda: None)
+    order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
+    order.write()
+    return order
+
+
+def test_the_start_of_a_job_that_works_last_owns_the_claim(claim: Path) -> None:
+    check_claim()
+    start_path(claim).write_text("2\n")
+    Claim(claim, "7", 2).check()
+    for earlier in (0, 1):
+        with pytest.raises(ClaimLostError, match="start 2"):
+            Claim(claim, "7", earlier).check()
+
+
+def test_a_claim_that_the_driver_has_closed_is_lost(claim: Path, store: RecordStore) -> None:
+    store.close("t.1")
+    with pytest.raises(ClaimLostError, match="the driver"):
+        check_claim()
+    store.forget_files("t.1")
+    with pytest.raises(ClaimLostError, match="nothing"):
+        check_claim()
+
+
+def test_a_claim_that_cannot_be_read_for_a_moment_is_not_lost(claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    read, errors = Path.read_text, [errno.ESTALE, errno.EIO]
+
+    def read_text(path: Path, *arguments: Any, **keywords: Any) -> str:
+        if path == claim and errors:
+            raise OSError(errors[-1], os.strerror(errors.pop()))
+        return read(path, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    check_claim()
+    assert not errors
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_job_that_lost_its_claim_writes_no_result(
+    claim: Path, store: RecordStore, order: JobOrder, lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(order: JobOrder, monitor: Monitor) -> None:
+        if lost:
+            store.close("t.1")
+
+    assert node.run_order(order.files.order, work) == int(lost)
+    assert order.files.result.exists() is not lost
+    assert lost or json.loads(order.files.result.read_text())["job_id"] == "7"

@@ -143,14 +143,14 @@ class JobManager:
             self._lock.release()
 
     def _cycle(self) -> None:
+        # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
+        now = self._clock.now()
         self._watcher.notice_absence(self._flights.values(), self._cycle_seconds)
         self._tolerantly(self._obey_control)
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
         self._submit_ready()
-        # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
-        now = self._clock.now()
         unwanted = self._watcher.look(self._flights.values())
         for flight in list(self._flights.values()):
             if self._is_still_ours():

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from espo_luigi.errors import EspoError, SubmissionError
@@ -17,6 +18,7 @@ from espo_luigi.jobs.handles import Failure
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,8 @@ CANCEL = "cancel"
 DETACH = "detach"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
+# Seconds in which a file system that fails is asked again for what was cancelled to be written down.
+_WRITE_PATIENCE = 30.0
 
 
 def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Record]) -> int | None:
@@ -32,10 +36,29 @@ def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Rec
     cancelled = _cancel_by_name(store, commands, out) if out else 0
     if cancelled is None:
         return None
-    for record in out.values():
-        store.close(record.name)
-        store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
+    _write_down(store, out.values())
     return cancelled
+
+
+def _write_down(store: RecordStore, cancelled: Iterable[Record]) -> None:
+    until, warn, left = time.monotonic() + _WRITE_PATIENCE, Minutely().warn, []
+    for record in cancelled:
+        try:
+            persistently(partial(_finish, store, record), until - time.monotonic(), warn=warn)
+        except OSError as error:
+            left.append(f"{record.name} ({error})")
+    if left:
+        logger.error(
+            "%d cancelled job(s) cannot be written down, such as %s: the next run may say that somebody cancelled "
+            "them; then give its command once more",
+            len(left),
+            left[0],
+        )
+
+
+def _finish(store: RecordStore, record: Record) -> None:
+    store.close(record.name)
+    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
 
 
 def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, Record]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,12 @@ import pytest
 from conftest import Work
 from test_jobs_fake import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs import slurm, watcher
+from espo_luigi.jobs import slurm, stopping, watcher
 from espo_luigi.jobs.batch import BatchEngine, BatchSettings
 from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.submitter import JobSettings
 
@@ -410,3 +411,28 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
     engine.close()
     written = json.loads(order.files.order.read_text())
     assert (left, written["beat_seconds"]) == ([0], 30.0)
+
+
+def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_down_afterwards(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.request(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(errno.EDQUOT, "close", "save")
+    threading.Timer(1.5, faults.end).start()
+    assert manager.cancel_all() == 3
+    assert {record.state for record in manager.store.all()} == {FINISHED}
+
+
+def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
+    fake: FakeCluster, work: Work, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stopping, "_WRITE_PATIENCE", 0.0)
+    manager = fake.manager()
+    handles = [manager.submit(work.request(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(errno.EDQUOT, "close", "save")
+    assert manager.cancel_all() == 3
+    assert len(fake.calls("scancel")) == 1
+    assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text

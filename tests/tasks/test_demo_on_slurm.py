@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import xarray as xr
 from demo_runs import use, write_config
-from test_production_shape import MANY, ONE, PERIODS, REGIONS, SHAPE, in_memory, make, make_raw, stacking
+from test_production_shape import MANY, ONE, PERIODS, REGIONS, SHAPE, assert_same, make, make_raw, stacking
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi import tasks
@@ -85,4 +84,4 @@ def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, made: Made
     one = make(tmp_path, raw, **ONE, **CHANGES)
     assert any(name.startswith("final/NAM/") for name in one)
     for name, path in one.items():
-        xr.testing.assert_identical(in_memory(made.folder / "final" / name), in_memory(path))
+        assert_same(made.folder / "final" / name, path)

@@ -129,6 +129,14 @@ def in_memory(path: Path) -> xr.Dataset:
     return ds
 
 
+def assert_same(path: Path, other: Path) -> None:
+    """Two products hold the same: a table's rows, a store's bytes."""
+    if path.suffix == ".csv":
+        assert store.read_table(path) == store.read_table(other)
+    else:
+        xr.testing.assert_identical(in_memory(path), in_memory(other))
+
+
 def stacking(stacked: bool) -> dict[str, object]:
     """Whether only land cells are worked on, for both calendars; without, one of the simulations is enough."""
     steps = {f"off_DASH_diag__steps__{step}__unstack": stacked for step in ("ref", "sim")}
@@ -149,7 +157,7 @@ def test_products_are_the_same_bytes_in_many_chunks_and_in_one(pair: tuple[Produ
     many, one = pair
     assert len(many) > 20 and many.keys() == one.keys()
     for name, path in many.items():
-        xr.testing.assert_identical(in_memory(path), in_memory(one[name]))
+        assert_same(path, one[name])
 
 
 def test_the_run_had_several_chunks_in_every_dimension(pair: tuple[Products, Products]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -95,6 +96,11 @@ def stage(folder: Path, rng: random.Random, nodes: int = 3, cpus: int = 3) -> It
         yield Scene(login_files, node_files, cluster, rng)
 
 
+def _hear() -> None:
+    """Hear Ctrl-C in a process that is about to start, even where the campaign itself was started with `&`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Run:
     """One run of `groups` times six tasks, driven to its end however many drivers that takes."""
 
@@ -154,7 +160,9 @@ class Run:
         options = [f"--{name}={value}" for name, value in words.items()]
         command = [str(Path(sys.executable).parent / "luigi"), "--module", "fault_tasks", "Everything", *options]
         command.append("--local-scheduler")
-        return subprocess.Popen(command, cwd=self.folder, env=environ, stderr=log, stdout=log, start_new_session=True)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environ, stderr=log, stdout=log, start_new_session=True, preexec_fn=_hear
+        )
 
     def _inject_while_it_runs(
         self, driver: subprocess.Popen[bytes], left: list[Kind], pause: tuple[float, float]

@@ -28,7 +28,9 @@ def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 @pytest.fixture(autouse=True)
 def a_hang_up_is_heard() -> Iterator[None]:
-    """Commands that the tests start hear SIGHUP, even where the tests run under nohup."""
+    """Commands that the tests start hear SIGHUP and SIGINT, even where the tests run under nohup or with `&`."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -153,6 +153,7 @@ def test_a_result_is_written_once_the_file_system_takes_it_and_the_heartbeat_goe
     write, tries = node.write_json, Fails(2, errno.EDQUOT)
     monkeypatch.setattr(node, "write_json", lambda path, value: (tries(), write(path, value)))
     beats: list[bool] = []
+    modes: list[int] = []
 
     def work(order: JobOrder, monitor: Monitor) -> None:
         with node.signs_of_life(order, monitor):
@@ -160,9 +161,11 @@ def test_a_result_is_written_once_the_file_system_takes_it_and_the_heartbeat_goe
             while not order.files.heartbeat.exists() and time.monotonic() < until:
                 threading.Event().wait(0.01)
             beats.append(order.files.heartbeat.exists())
+            modes.append(order.files.heartbeat.stat().st_mode & 0o777)
 
     assert node.run_order(order.files.order, work) == 0
     assert result_of(order)["outcome"] == "success"
+    assert modes == [0o600], "as all small files of a run"
     assert beats == [True] and not order.files.heartbeat.exists()
     assert sorted(path.name for path in order.files.order.parent.iterdir()) == sorted(
         [order.files.order.name, order.files.result.name]

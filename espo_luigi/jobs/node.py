@@ -30,6 +30,7 @@ from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
+from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.session import limit_thread_pools
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
@@ -192,12 +193,12 @@ def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[N
 
 def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
     # Neither renamed nor forced onto the disk: any change is a sign of life, and a metadata server hears of hundreds.
-    text = json.dumps(beat).encode()
+    text, flags = json.dumps(beat).encode(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        file = open_private(str(path), flags)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        file = open_private(str(path), flags)
     try:
         os.write(file, text)
     finally:

@@ -173,7 +173,7 @@ def write_atomically(path: Path, text: str, durable: bool = False, public: bool 
     `public` one has the mode of any file. `durable` also survives a crash of the machine.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(aside, "w", encoding="utf-8", opener=None if public else _open_private) as file:
+    with open(aside, "w", encoding="utf-8", opener=None if public else open_private) as file:
         file.write(text)
         if durable:
             file.flush()
@@ -195,7 +195,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _open_private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
+    """Open a file as `write_atomically` does: the user's own, and the group's where the folder says so."""
     return os.open(path, flags, 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600)
 
 

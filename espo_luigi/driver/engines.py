@@ -86,10 +86,10 @@ _held = HeldLocks(_give_up)
 def close_engines(*, detach: bool = False) -> None:
     """End all engines and give up the folders; with `detach`, the jobs are left to the next driver."""
     with _lock:
-        ended, running = dict(_engines), _engines.values()
-        for one in running:
-            one.detach() if detach else one.close()
-        for name in ended:
-            del _engines[name]
-        _held.release()
-        _lost.clear()
+        running = list(_engines.values())
+        _engines.clear()
+    # Outside of the lock: the thread that an engine waits for may find out meanwhile that a folder is lost.
+    for one in running:
+        one.detach() if detach else one.close()
+    _held.release()
+    _lost.clear()

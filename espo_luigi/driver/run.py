@@ -58,6 +58,8 @@ class Run:
         self._done: set[str] = set()
         self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
+        # Set when the driver ends: a task whose thread comes late starts no job any more.
+        self.is_over = False
 
     def report(self) -> None:
         """Say how the run ended: what failed, why, and where the logs are."""

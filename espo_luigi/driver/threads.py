@@ -11,14 +11,22 @@ from typing import Any
 
 import luigi.worker
 from luigi.scheduler import DONE, FAILED, PENDING
+from luigi.task import Task
 
 from espo_luigi.driver.run import Run
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, JobInputError
+from espo_luigi.errors import EspoError, JobError, JobInputError
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently
 
 logger = logging.getLogger(__name__)
 
 _STACK_BYTES = 512 * 1024
+_trouble = Minutely()
+
+
+def is_complete(task: Task) -> bool:
+    """Return whether `task` is complete; a file system that fails for a moment is asked again."""
+    return bool(persistently(task.complete, DRIVERS_PATIENCE_SECONDS, warn=_trouble.warn))
 
 
 class ThreadTaskProcess(luigi.worker.TaskProcess):
@@ -31,6 +39,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         super().__init__(*arguments, **keywords)
         self._run_of = run
         self._lost_input = False
+        self.check_complete = is_complete
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
     def start(self) -> None:
@@ -66,6 +75,12 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
         needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
         return self.task.task_id, PENDING, "", [], needs
+
+    def _run_get_new_deps(self) -> Any:
+        # It may have looked for long at what its task needs.
+        if self._run_of.is_over:
+            raise JobError(f"{self.task}: not started, the run has ended")
+        return super()._run_get_new_deps()
 
     def _handle_run_exception(self, ex: BaseException) -> Any:
         self._lost_input = isinstance(ex, JobInputError)

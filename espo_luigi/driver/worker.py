@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,9 +25,10 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_si
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.signals import Detach, Signals, Stopped, end_quietly
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.driver.threads import Results, ThreadTaskProcess
+from espo_luigi.driver.threads import Results, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,8 @@ class EspoWorker(luigi.worker.Worker):
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
         """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
         try:
-            graph = self._checked(task)
-        except EspoError as error:
+            graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
+        except (EspoError, OSError) as error:
             logger.error("Nothing was started: %s", error)
             self._refused = True
             self._scheduled_tasks[task.task_id] = task
@@ -95,6 +96,13 @@ class EspoWorker(luigi.worker.Worker):
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
+
+    def _add(self, task: Task, complete: Any) -> Any:
+        # Luigi hands on the text of an error.
+        if not isinstance(complete, bool):
+            with suppress(Exception):
+                complete = is_complete(task)
+        return super()._add(task, complete)
 
     def _announced_pending(self, known: int) -> dict[str, bool]:
         announced = self._add_task_history[known:]
@@ -213,6 +221,7 @@ class EspoWorker(luigi.worker.Worker):
             self._signals.restore()
 
     def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
+        self._run_of_tasks.is_over = True
         detaching = isinstance(error, Detach)
         if detaching:
             self._running_tasks.clear()

@@ -84,8 +84,8 @@ class BatchEngine:
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
         order = replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
+        order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         request = replace(request_of(order, self._settings), write_order=order.write)
-        persistently(lambda: self._write(order, request), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
         if isinstance(outcome, Success):
             return seconds_of(outcome.result)
@@ -93,37 +93,45 @@ class BatchEngine:
         kind = JobInputError if outcome.cause is Cause.INPUT else JobError
         raise kind(outcome.message + last_lines(outcome.tail))
 
-    def _write(self, order: JobOrder, request: JobRequest) -> None:
-        if self._is_out(request) and request.job_file.exists():
-            _warn_of_another_configuration(order)
-        else:
+    def _written(self, order: JobOrder) -> JobOrder:
+        if not (self._is_out(order) and order.files.order.exists()):
             order.write()
+            return order
+        theirs = read_json(order.files.order) or {}
+        _warn_of_another_configuration(order, theirs)
+        # Another version may have its jobs give their signs of life elsewhere.
+        heartbeat = theirs.get("files", {}).get("heartbeat", order.files.heartbeat)
+        return replace(order, files=replace(order.files, heartbeat=Path(heartbeat)))
 
     def _pause(self, seconds: float) -> None:
         if self._ending.wait(seconds):
             raise JobError("not submitted, the run is stopping")
 
-    def _is_out(self, request: JobRequest) -> bool:
+    def _is_out(self, order: JobOrder) -> bool:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
         store = self._manager.store
-        record = store.load(task_name(request.run, request.rule, request.wildcards, store.salt))
+        record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
         return record is not None and record.state in (SUBMITTING, SUBMITTED)
 
     def stop(self, order_id: str) -> None:
         """Cancel all jobs of this run, once, whichever order is to be stopped first."""
         self._ending.set()
-        with self._guard:
-            if not self._stopped:
-                self._stopped = True
-                logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
+        if self._is_first_to_stop():
+            logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
 
     def detach(self) -> None:
         """Leave the jobs to the next driver."""
         self._ending.set()
-        with self._guard:
-            self._stopped = True
-            self._manager.detach()
+        first = self._is_first_to_stop()
+        self._manager.detach()
+        if first:
             logger.warning("Detached: the jobs go on; the next run on %s takes them over", self._settings.workdir)
+
+    def _is_first_to_stop(self) -> bool:
+        # Nobody may wait here: the thread that is waited for may itself find out that this driver has to stop.
+        with self._guard:
+            first, self._stopped = not self._stopped, True
+        return first
 
     def close(self) -> None:
         """End the watching; nothing is cancelled."""
@@ -188,8 +196,8 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     return f"{cancelled} job(s) cancelled"
 
 
-def _warn_of_another_configuration(order: JobOrder) -> None:
-    theirs = str((read_json(order.files.order) or {}).get("configuration", ""))
+def _warn_of_another_configuration(order: JobOrder, earlier: Mapping[str, Any]) -> None:
+    theirs = str(earlier.get("configuration", ""))
     if theirs != order.configuration:
         logger.warning(
             "%s: its job is out already, ordered under another configuration (%s, now %s). If it works, it goes on, "

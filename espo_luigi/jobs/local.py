@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from espo_luigi.jobs.forkserver import Child, ForkServer
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +93,7 @@ class LocalEngine:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
                 raise JobError(f"{order.label}: not started, the run is stopping")
-            order.write(parent=os.getpid())
-            for stale in (order.files.result, order.files.heartbeat):
-                stale.unlink(missing_ok=True)
+            persistently(lambda: _prepare(order), DRIVERS_PATIENCE_SECONDS)
             self._wait(order, self._start(order))
         try:
             return seconds_of(_checked_result(order))
@@ -146,9 +146,15 @@ class LocalEngine:
         del self._children[order.id]
 
 
+def _prepare(order: JobOrder) -> None:
+    order.write(parent=os.getpid())
+    for stale in (order.files.result, order.files.heartbeat):
+        stale.unlink(missing_ok=True)
+
+
 def _checked_result(order: JobOrder) -> dict[str, Any]:
     """Return what the job has written; raises `JobError` unless it succeeded."""
-    result = read_json(order.files.result)
+    result = persistently(lambda: _read_result(order.files.result), DRIVERS_PATIENCE_SECONDS)
     if result is not None and result.get("outcome") == "success":
         return result
     if result is None:
@@ -158,6 +164,13 @@ def _checked_result(order: JobOrder) -> dict[str, Any]:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == "input" else JobError
     raise kind(f"{order.label} failed: {why}{last_lines(tail)}\n  log: {order.files.log}")
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _tail(log: Path) -> str:

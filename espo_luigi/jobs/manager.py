@@ -32,13 +32,14 @@ from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.stopping import CANCEL, DETACH, cancel_run, take_control
 from espo_luigi.jobs.submitter import JobSettings, Submitter
-from espo_luigi.jobs.trouble import Minutely, passes, persistently
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, passes, persistently
 from espo_luigi.jobs.watcher import Watcher
 
 logger = logging.getLogger(__name__)
 
 _CYCLE_SECONDS = 2.0
-_START_PATIENCE = 300.0
+# What a cycle and a cancellation may take where each of their commands hangs.
+_END_SECONDS = 600.0
 # Of why a job was not successful, what says nothing about whether its output is there.
 _MAY_BE_DONE = frozenset(Cause) - {Cause.EXCEPTION, Cause.INPUT, Cause.NO_OUTPUT}
 
@@ -81,9 +82,9 @@ class JobManager:
 
     def start(self) -> None:
         """Take the driver's lock and begin. Raises SecondDriverError when another driver has it."""
-        self._lock.acquire()
-        persistently(self.store.create_folders, _START_PATIENCE)
-        self._salt = persistently(lambda: self.store.salt, _START_PATIENCE)
+        for step in (self._lock.acquire, self.store.create_folders):
+            persistently(step, DRIVERS_PATIENCE_SECONDS)
+        self._salt = persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
         take_control(self.store.folder)
         self._thread.start()
 
@@ -95,7 +96,7 @@ class JobManager:
         """
         task = task_name(request.run, request.rule, request.wildcards, self._salt)
         self._submitter.check(task, request)
-        handle = self._requests.add(task, request, on_progress, self.stopping)
+        handle = self._requests.add(task, request, on_progress)
         self._wake.set()
         return handle
 
@@ -105,12 +106,12 @@ class JobManager:
         counts = Counter(f.row.phase.value if f.row is not None else f.record.state for f in flights)
         return {"waiting": len(self._requests.incoming) + len(self._ready), **counts, **self._ended}
 
-    def cancel_all(self, timeout: float = 180.0) -> int:
+    def cancel_all(self, timeout: float = _END_SECONDS) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
         self._stop(CANCEL, timeout)
         return self.cancelled
 
-    def detach(self, timeout: float = 180.0) -> None:
+    def detach(self, timeout: float = _END_SECONDS) -> None:
         """Stop, and leave the jobs to the next driver."""
         self._stop(DETACH, timeout)
 
@@ -121,6 +122,8 @@ class JobManager:
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
+            if self._thread.is_alive():
+                logger.error("this run has not ended within %.0f s: the next one sees to what is left", timeout)
 
     # The thread.
 
@@ -136,11 +139,13 @@ class JobManager:
         try:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
-                self._cancel_everything()
+                self.cancelled = cancel_run(self.store, self.commands, [one.record for one in self._flights.values()])
             self._cancel_leftovers()
         finally:
-            self._close_rest()
-            self._lock.release()
+            attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
+            self._requests.close_all(self.stopping or DETACH, attempts)
+            # What cannot be removed is a lock whose holder will be dead.
+            self._tolerantly(self._lock.release)
 
     def _cycle(self) -> None:
         # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
@@ -387,14 +392,7 @@ class JobManager:
 
     # Stopping.
 
-    def _cancel_everything(self) -> None:
-        self.cancelled = cancel_run(self.store, self.commands, [flight.record for flight in self._flights.values()])
-
     def _cancel_leftovers(self) -> None:
         unwanted = [] if self._ownership.lost else self._watcher.leftovers.unwanted_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)
-
-    def _close_rest(self) -> None:
-        attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
-        self._requests.close_all(self.stopping or DETACH, attempts)

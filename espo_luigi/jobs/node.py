@@ -66,8 +66,7 @@ def run_order(path: Path, work: Work) -> int:
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
         return 0
     with _alive(parent):
-        result = _run(order, work)
-    return _hand_over(order, result)
+        return _hand_over(order, _run(order, work))
 
 
 def _read_order(path: Path) -> dict[str, Any]:

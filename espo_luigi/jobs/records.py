@@ -102,7 +102,7 @@ class RecordStore:
             # Going on as if there were none could run a job twice.
             raise JobError(
                 f"{path} is not a record of a submission ({error}); look in squeue for jobs named {task}.*, "
-                "cancel them, then remove the file"
+                f"cancel them, then remove the file, and {self.claim_path(task)}.*, by which they could not start anew"
             ) from error
 
     def save(self, record: Record, durable: bool = False) -> None:

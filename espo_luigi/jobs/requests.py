@@ -17,18 +17,17 @@ class Requests:
         self.incoming: deque[tuple[JobRequest, Handle]] = deque()
         self._handles: dict[str, Handle] = {}
         self._guard = threading.Lock()
+        self._closed: str | None = None
 
-    def add(
-        self, task: str, request: JobRequest, on_progress: Callable[[Progress], None] | None, stopping: str | None
-    ) -> Handle:
-        """Return the handle of the task's request; where the manager is `stopping`, one that has its outcome."""
+    def add(self, task: str, request: JobRequest, on_progress: Callable[[Progress], None] | None) -> Handle:
+        """Return the handle of the task's request; once all were closed, one that has its outcome."""
         with self._guard:
             handle = self._handles.get(task)
             if handle is not None:
                 return handle
             handle = Handle(task, request.label, on_progress)
-            if stopping:
-                handle.resolve(stopped(stopping, 0, request.label))
+            if self._closed is not None:
+                handle.resolve(stopped(self._closed, 0, request.label))
                 return handle
             self._handles[task] = handle
             self.incoming.append((request, handle))
@@ -41,8 +40,12 @@ class Requests:
         handle.resolve(outcome)
 
     def close_all(self, how: str, attempts: Mapping[str, int]) -> None:
-        """Give all that are left the outcome of a manager that stops; `attempts` are those of each task."""
+        """Give all that are left, and all that come, the outcome of a manager that stops.
+
+        `attempts` are those of each task.
+        """
         with self._guard:
+            self._closed = how
             left, self._handles = list(self._handles.values()), {}
         for handle in left:
             handle.resolve(stopped(how, attempts.get(handle.task, 0), handle.label))

@@ -40,7 +40,7 @@ class Row:
     """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
 
     `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
-    that waiting does not bring.
+    that waiting does not bring. `held`: it waits until somebody releases it.
     """
 
     job_id: str
@@ -52,6 +52,7 @@ class Row:
     exit_code: str = ""
     launch_failed: bool = False
     hopeless: bool = False
+    held: bool = False
 
     @property
     def said(self) -> str:

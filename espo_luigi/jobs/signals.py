@@ -13,21 +13,23 @@ class Signals:
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        self._to_dump: list[Flight] = []
-        self._to_cancel: list[Flight] = []
+        self._to_dump: list[tuple[Flight, str]] = []
+        self._to_cancel: list[tuple[Flight, str]] = []
 
     def dump(self, flight: Flight) -> None:
         """Have the job write its stack to its log."""
-        self._to_dump.append(flight)
+        self._to_dump.append((flight, str(flight.record.job_id)))
 
     def cancel(self, flight: Flight) -> None:
         """Have the job end."""
-        self._to_cancel.append(flight)
+        self._to_cancel.append((flight, str(flight.record.job_id)))
 
     def send(self, unwanted: Iterable[str]) -> None:
         """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
-        dumped, self._to_dump = self._to_dump, []
-        cancelled, self._to_cancel = self._to_cancel, []
+        # It may have waited until the driver was sure of its lock: by now, a flight may have another job.
+        dumped = [flight for flight, job_id in self._to_dump if flight.record.job_id == job_id]
+        cancelled = [flight for flight, job_id in self._to_cancel if flight.record.job_id == job_id]
+        self._to_dump, self._to_cancel = [], []
         ids = [*unwanted, *(str(flight.record.job_id) for flight in cancelled)]
         if dumped:
             self._commands.dump_stacks(str(flight.record.job_id) for flight in dumped)

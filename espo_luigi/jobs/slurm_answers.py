@@ -77,6 +77,8 @@ HOPELESS_REASONS = frozenset(
 
 # Flags that say that the job's node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
+# States of jobs that wait until somebody releases them.
+_HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 # Of several words about one job (a state and its flags, as newer versions may give), the first of these that one of
 # them means is what holds: a job that is requeued is not over, and one that is completing not quite.
 _PRECEDENCE = (Phase.PENDING, Phase.LEAVING, Phase.SUSPENDED)
@@ -88,8 +90,10 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     flagged = not _LAUNCH_FLAGS.isdisjoint(_words(state))
     launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
     hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
+    held = "held" in reason.lower() or not _HELD.isdisjoint(_words(state))
+    held = held and phase is Phase.PENDING and not hopeless
     reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless)
+    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held)
 
 
 def phase_of(state: str) -> Phase:

@@ -70,7 +70,6 @@ class Submitter:
             learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
             learnt_time_minutes=old.learnt_time_minutes if old else 0,
             log_pattern=self._scheduler.log_pattern(str(self._settings.log_dir), request.rule, request.wildcards),
-            exclude=request.options.exclude,
             # Numbers go on: no name is ever given twice.
             submission=1 if old is None else old.submission + 1,
         )
@@ -86,8 +85,7 @@ class Submitter:
     def following_anywhere(self, flight: Flight, cause: Cause) -> Record:
         """The record of another submission, which may go to any node that the request allows."""
         self.nodes.allow_all(flight.record.task)
-        why, allowed = cause.words(self._scheduler), flight.request.options.exclude
-        return flight.record.next_submission(why, exclude=allowed)
+        return flight.record.next_submission(cause.words(self._scheduler), exclude=())
 
     def held(self, now: float) -> bool:
         """Whether to wait before the next submission."""
@@ -95,9 +93,7 @@ class Submitter:
 
     def avoids_nodes(self, flight: Flight) -> bool:
         """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
-        return bool(
-            {*self.nodes.avoided_by(flight.record.task), *flight.record.exclude} - set(flight.request.options.exclude)
-        )
+        return bool({*self._avoided(flight.record)} - set(flight.request.options.exclude))
 
     def prepare(self, flight: Flight) -> None:
         """Write down that the flight is about to be submitted, and what its job needs.
@@ -162,7 +158,7 @@ class Submitter:
 
     def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
         """What the script of the record's submission is made of."""
-        avoided = self.nodes.avoided_by(record.task)
+        exclude = dict.fromkeys((*request.options.exclude, *self._avoided(record)))
         return ScriptValues(
             name=record.name,
             attempt=record.attempt,
@@ -173,8 +169,12 @@ class Submitter:
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
-            options=replace(request.options, exclude=tuple(dict.fromkeys((*record.exclude, *avoided)))),
+            options=replace(request.options, exclude=tuple(exclude)),
         )
+
+    def _avoided(self, record: Record) -> tuple[str, ...]:
+        """The nodes where this task's jobs ended badly, and those that the run avoids."""
+        return *record.exclude, *self.nodes.avoided_by(record.task)
 
     def _hold(self, flight: Flight, words: str) -> None:
         self._backoff = min(max(2 * self._backoff, self._settings.first_backoff), _LONGEST_BACKOFF)

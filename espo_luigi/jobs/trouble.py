@@ -40,6 +40,8 @@ _WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno
 
 # For how long a job asks a file system again that fails for a moment.
 JOBS_PATIENCE_SECONDS = 300.0
+# For how long a driver does, where it has nothing to do meanwhile.
+DRIVERS_PATIENCE_SECONDS = 300.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _SAY_EVERY_SECONDS = 60.0

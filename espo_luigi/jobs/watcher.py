@@ -36,6 +36,7 @@ class Watcher:
         self._trouble = trouble
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
+        self._held: set[str] = set()
         self._nodes = submitter.nodes
         self.leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._last_cycle = commands.clock.now()
@@ -113,6 +114,7 @@ class Watcher:
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
             self._silent_since = None
+        self._say_held(flights)
         for flight in flights:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
@@ -121,6 +123,14 @@ class Watcher:
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
         return self.leftovers.unwanted(by_name, now)
+
+    def _say_held(self, flights: Iterable[Flight]) -> None:
+        """Name each job that would wait for ever without a word, once."""
+        rows = {flight.row.job_id: flight.row for flight in flights if flight.row is not None and flight.row.held}
+        for job_id in rows.keys() - self._held:
+            row = rows[job_id]
+            logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
+        self._held = set(rows)
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this flight: it is known, or was known to have ended."""

@@ -1,5 +1,6 @@
 """Jobs in child processes of this machine, with Luigi's own scheduler and no climate data."""
 
+import errno
 import json
 import logging
 import os
@@ -8,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import luigi
 import pytest
@@ -20,8 +22,12 @@ from espo_luigi.driver import engines
 from espo_luigi.driver.engines import close_engines, engine
 from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.sections import JOB_COMMAND
+from espo_luigi.driver.threads import ThreadTaskProcess
+from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.jobs import trouble
 from espo_luigi.jobs.local import LocalEngine, LocalSettings, Slots
 from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 
 
@@ -314,3 +320,91 @@ def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypa
     while lock.stat().st_mtime_ns == before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert lock.stat().st_mtime_ns > before
+
+
+def test_outputs_that_cannot_be_looked_at_for_a_moment_fail_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    complete = toy_tasks.Count.complete
+    failed: list[str] = []
+
+    def failing(task: toy_tasks.Count) -> bool:
+        me = f"{task.task_id} {threading.current_thread() is threading.main_thread()}"
+        if failed.count(me) < 2:
+            failed.append(me)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return bool(complete(task))
+
+    monkeypatch.setattr(toy_tasks.Count, "complete", failing)
+    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    assert run(toy_tasks.Sum(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert len({me for me in failed if me.endswith("False")}) == 3, "each was asked in a task's thread, too"
+
+
+def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    left = {"write": 2, "read": 2}
+
+    def failing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if left[name]:
+                left[name] -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return method(*arguments, **keywords)
+
+        return call
+
+    monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
+    read, result = Path.read_text, failing("read", lambda path, **keywords: read(path, **keywords))
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, **k: (result if path.name.endswith(".result.json") else read)(path, **k)
+    )
+    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert left == {"write": 0, "read": 0}
+
+
+def test_a_thread_that_comes_late_starts_no_engine_once_the_run_has_ended(
+    tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, ended = threading.Event(), threading.Event()
+    late = threading.Event()
+    work = ThreadTaskProcess._work
+
+    def slowly(process: ThreadTaskProcess) -> None:
+        # As if the file system had hung while the thread looked at what its task needs.
+        reached.set()
+        ended.wait(30)
+        work(process)
+        late.set()
+
+    def interrupted(worker: EspoWorker) -> None:
+        if reached.wait(30):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadTaskProcess, "_work", slowly)
+    monkeypatch.setattr(EspoWorker, "_handle_next_task", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_tasks.Count(n=5, folder=str(tmp_path)))
+    ended.set()
+    assert late.wait(30)
+    assert engines._engines == {} and not (tmp_path / "count-5.txt").exists()
+
+
+def test_a_folder_that_is_found_lost_while_the_engines_end_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Ending:
+        def close(self) -> None:
+            # The watching thread looks at its locks once more, and is waited for.
+            self.thread = threading.Thread(target=engines._give_up, args=(SecondDriverError("taken"),), daemon=True)
+            self.thread.start()
+            self.thread.join(5)
+            self.waited = self.thread.is_alive()
+
+    ending: Any = Ending()
+    monkeypatch.setitem(engines._engines, "slurm", ending)
+    close_engines()
+    assert not ending.waited
+    engine("local")

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import pytest
 from conftest import Work
 from test_jobs_fake import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs import slurm, stopping, watcher
+from espo_luigi.jobs import slurm, stopping, trouble, watcher
 from espo_luigi.jobs.batch import BatchEngine, BatchSettings
-from espo_luigi.jobs.handles import Failure, Success
+from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
+from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.submitter import JobSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
@@ -436,3 +440,80 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
     assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
+
+
+def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: Any = Signals(work_commands := fake.manager().commands)
+    handle = fake.managers[0].submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    flight = fake.managers[0]._flights[handle.task]
+    ours, sent = replace(flight), []
+    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
+    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
+    signals.cancel(ours)
+    signals.dump(ours)
+    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
+    ours.start_over(replace(ours.record.next_submission("crashed"), job_id="2"))
+    signals.send([])
+    assert (sent, ours.cancel_since, ours.dumped_since) == ([], None, None)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    acquire, left = DriverLock.acquire, [2]
+
+    def failing(lock: DriverLock, *_: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        acquire(lock)
+
+    monkeypatch.setattr(DriverLock, "acquire", failing)
+    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    manager = fake.manager()
+    assert left == [0] and manager.store.salt
+    died: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    left[0] = 1
+    monkeypatch.setattr(DriverLock, "release", failing)
+    manager.detach()
+    assert (left, died) == ([0], [])
+
+
+def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    manager.detach(timeout=0.0)
+    assert "has not ended within 0 s" in caplog.text
+
+
+def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_signs_of_life(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
+    engine = BatchEngine(slurm, BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path)))
+    files, elsewhere = JobFiles.of(tmp_path, "Rule", {}), tmp_path / "jobs" / "Rule" / "old.heartbeat.json"
+    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files)
+    replace(order, files=replace(files, heartbeat=elsewhere)).write()
+    store = engine._manager.store
+    task = task_name(tmp_path.name, "Rule", {}, store.salt)
+    store.save(Record(task, "Rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1"))
+    watched: list[Path] = []
+
+    def submit(request: JobRequest, **_: object) -> Handle:
+        assert request.write_order is not None
+        request.write_order()
+        watched.extend([request.heartbeat_file, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
+        handle = Handle(task, "Rule")
+        handle.resolve(Success("1", 1, tmp_path, {}, True))
+        return handle
+
+    monkeypatch.setattr(engine._manager, "submit", submit)
+    engine.run(order)
+    engine.close()
+    assert watched == [elsewhere, elsewhere]

@@ -471,3 +471,14 @@ def test_a_rate_is_kept_by_all_threads_together() -> None:
         thread.join()
     gaps = [after - before for before, after in zip(sorted(times), sorted(times)[1:], strict=False)]
     assert min(gaps) >= 0.045
+
+
+def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = fake.manager().submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    fake.set_state("PENDING", "JobHeldUser")
+    fake.clock.go_on(5)
+    assert handle.outcome is None
+    assert caplog.text.count("job 1 is held (PENDING (JobHeldUser)), and waits until somebody releases it") == 1

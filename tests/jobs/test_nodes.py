@@ -13,7 +13,7 @@ from espo_luigi.jobs.handles import Failure, Handle, Success
 from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.policy import Cause, Limits, next_record
 from espo_luigi.jobs.records import Record
-from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.script import JobOptions, task_name
 
 GIB = 2**30
 
@@ -260,3 +260,18 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
     grown = next_record(plan(name, request, None), Cause.MEMORY, Limits(1, None, None))
     assert plan(name, request, grown).memory_bytes == 15 * GIB
     assert plan(name, work.request("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
+
+
+def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_driver_planned(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
+    first = fake.manager()
+    handle = first.submit(work.request("a", options=JobOptions(exclude=("n7",))))
+    fake.eventually(lambda: fake.calls("sbatch"))
+    first.detach()
+    fake.behave("sbatch")
+    second = fake.manager().submit(work.request("a", options=JobOptions(exclude=("n8",))))
+    fake.eventually(has_id(second))
+    assert handle.task == second.task
+    assert excluded_by(fake.calls("sbatch")[-1]) == ["n8"]

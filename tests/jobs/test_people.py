@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,8 @@ from fake_clock import FakeClock
 from test_jobs_fake import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.errors import JobError
+from espo_luigi.jobs import ownership, slurm
+from espo_luigi.jobs.batch import BatchEngine, BatchSettings
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.local import LocalEngine, LocalSettings
@@ -25,6 +28,7 @@ from espo_luigi.jobs.records import SUBMITTED, Record, RecordStore, write_atomic
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.stopping import cancel_records
+from espo_luigi.jobs.submitter import JobSettings
 
 
 @pytest.fixture
@@ -343,3 +347,27 @@ def _as_user(uid: int, gid: int, store: RecordStore, record: Record) -> int:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
+
+    started = threading.Event()
+
+    def still_ours() -> bool:
+        if not started.is_set() or engine._manager.stopping is None:
+            return True
+        # As the driver does, in the thread that finds out that a folder is another's.
+        engine.detach()
+        return False
+
+    monkeypatch.setattr(ownership, "_REFRESH_EVERY", 0.0)
+    settings = BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path))
+    engine = BatchEngine(slurm, settings, still_ours)
+    started.set()
+    stopping = threading.Thread(target=engine.stop, args=("id",), daemon=True)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive() and not engine._manager._thread.is_alive()

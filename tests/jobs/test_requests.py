@@ -1,0 +1,21 @@
+"""Requests that come while a manager ends."""
+
+from __future__ import annotations
+
+from conftest import Work
+
+from espo_luigi.jobs.handles import Failure
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.requests import Requests
+from espo_luigi.jobs.stopping import CANCEL
+
+
+def test_a_request_that_comes_when_all_are_closed_has_its_outcome_at_once(work: Work) -> None:
+    requests = Requests()
+    before = requests.add("task.1", work.request("a"), None)
+    requests.close_all(CANCEL, {"task.1": 2})
+    after = requests.add("task.2", work.request("b"), None)
+    outcomes = [handle.wait(0) for handle in (before, after)]
+    assert all(isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED for outcome in outcomes)
+    assert [outcome.attempts for outcome in outcomes if outcome] == [2, 0]
+    assert len(requests.incoming) == 1

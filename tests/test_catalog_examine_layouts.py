@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import xarray as xr
 from test_catalog_examine import BOX, LAT, LON, weather
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.science import input_values
 
 
 def one_variable(*paths: Path, **columns: str) -> Match:
@@ -59,3 +62,44 @@ def test_regions_on_both_sides_of_the_edge_of_longitudes_are_looked_at(tmp_path:
     (found,) = examine_match(match, period=("2000", "2001"), regions=[spain, germany], limits={"tasmax": (200, 340)})
     assert (found.kind, found.count) == ("values_out_of_range", 2)
     assert (found.day, found.lat, found.lon) == ("2000-02-10", 40.0, 350.0)
+
+
+@pytest.mark.parametrize("name", ["series.zarr", "series.nc"])
+def test_of_a_file_of_long_series_a_tile_of_the_map_is_in_memory_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A reference is often stored so: all days of some cells in one chunk. Found is the same as of maps."""
+    ds = weather("tasmax", (2000, 2001), "noleap")
+    values = ds.tasmax.values
+    values[100], values[200], values[300] = np.nan, 280, 0
+    values[300, 0, 0], values[30, 5, 7], values[31, 2, 9] = 285, 400, 390
+    values[400] = np.nan
+    values[400, 6, 10] = 281
+    chunks = (730, 3, 4)
+    if name.endswith("zarr"):
+        ds.to_zarr(tmp_path / name, encoding={"tasmax": {"chunks": chunks}})
+    else:
+        ds.to_netcdf(tmp_path / name, encoding={"tasmax": {"chunksizes": chunks}})
+    sizes: list[int] = []
+    real = input_values._Block.__init__
+
+    def measured(self: Any, raw: Any, days: Any, values: np.ndarray, *others: Any) -> None:
+        sizes.append(values.size)
+        real(self, raw, days, values, *others)
+
+    monkeypatch.setattr(input_values._Block, "__init__", measured)
+    monkeypatch.setattr("espo_luigi.catalog.examine.BLOCK_BYTES", 730 * 3 * len(LON) * 4)
+    world = BOX | {"lon_bnds": (240, 290), "lat_bnds": (30, 60)}
+    found = examine_match(
+        one_variable(tmp_path / name), period=("2000", "2001"), regions=[world], limits={"tasmax": (200, 340)}
+    )
+    assert max(sizes) <= 730 * 3 * len(LON)
+    rows = {problem.kind: (problem.day, problem.count, problem.lat, problem.lon, problem.value) for problem in found}
+    cells = len(LAT) * len(LON)
+    (impossible,) = [problem for problem in found if problem.kind == "values_out_of_range"]
+    assert f"{cells + 1} value(s) on 3 day(s) from 2000-01-31 on" in impossible.message
+    assert rows == {
+        "maps_without_data": ("2000-04-11", 1, None, None, None),
+        "constant_maps": ("2000-07-20", 1, None, None, 280.0),
+        "values_out_of_range": ("2000-10-28", cells + 1, LAT[0], LON[1], 0.0),
+    }

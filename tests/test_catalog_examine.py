@@ -79,7 +79,7 @@ class Files:
         return Match("CMIP6_M", tuple(assets), tuple(UNITS), ("dtr",), (("2000", "2005"),), {"id": "CMIP6_M"})
 
     def problems(self, period: tuple[str, str] = ("2000", "2005")) -> list[Problem]:
-        return examine_match(self.match, period=period, region=BOX, limits=limits_of(FLAGS))
+        return examine_match(self.match, period=period, regions=[BOX], limits=limits_of(FLAGS))
 
     def only(self) -> Problem:
         (problem,) = self.problems()
@@ -359,7 +359,7 @@ def test_all_problems_are_found_at_once(files: Files) -> None:
 
 def test_a_box_that_does_not_fit_the_grid_is_a_problem(files: Files) -> None:
     box = BOX | {"lat_bnds": (70.0, 80.0)}
-    (problem,) = examine_match(files.match, period=("2000", "2005"), region=box, limits={})
+    (problem,) = examine_match(files.match, period=("2000", "2005"), regions=[box], limits={})
     assert problem.kind == "grids" and "holds no cell" in problem.message
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 from failing_files import FailingFiles, Fault, missing_parts
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store import Marker, link_store, open_store, pack, write_store
+from espo_luigi.store import Marker, link_store, open_store, pack, unchanged, write_store
 from espo_luigi.store.publish import _exchange
 
 _MISSING = missing_parts()
@@ -274,3 +274,22 @@ def test_a_store_that_cannot_be_written_is_an_error_that_names_the_cause_and_not
     files.clear(number)
     write_store(example(), folder / "a.zarr", Marker("Train"))
     assert os.listdir(folder) == ["a.zarr"]
+
+
+def test_a_store_on_a_file_system_that_was_mounted_anew_is_the_same_store(tmp_path: Path) -> None:
+    """An automounter unmounts what nobody has open, as a job that computes for long: the device's number changes."""
+    behind, mountpoint = tmp_path / "behind", tmp_path / "mount"
+    devices = []
+    with FailingFiles.mounted(behind, mountpoint):
+        devices.append(mountpoint.stat().st_dev)
+        ds = xr.Dataset({"pr": (("time",), np.arange(24.0))}).chunk(time=8)
+        write_store(ds, mountpoint / "a.zarr", Marker(task="Extract"))
+        opened = open_store(mountpoint / "a.zarr")
+        guard = unchanged([mountpoint / "a.zarr"], [mountpoint / "a.zarr" / "zarr.json"])
+        guard.__enter__()
+    with FailingFiles.mounted(tmp_path / "other", tmp_path / "other-mount"), FailingFiles.mounted(behind, mountpoint):
+        devices.append(mountpoint.stat().st_dev)
+        assert opened.pr.sum() == 276
+        write_store(ds, mountpoint / "b.zarr", Marker(task="Regrid"))
+        guard.__exit__(None, None, None)
+    assert devices[0] != devices[1]

@@ -16,11 +16,11 @@ from espo_luigi.catalog.open import open_years, same_grid, single, wanted_of, wi
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.extract import check_extent, day_of, subset_box
+from espo_luigi.science.extract import check_extent, day_of, subset_boxes
 from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.input_values import Limits, value_problems
 
-# Of one variable, the most that is in memory at a time.
+# Of one variable, the most that is in memory at a time, unless a stored chunk is more.
 BLOCK_BYTES = 64 * 1024**2
 # What makes a file one that is not looked at any further.
 LOST = ("unreadable_files", "units", "calendars", "grids")
@@ -38,7 +38,7 @@ def examine_match(
     match: Match,
     *,
     period: Period,
-    region: Mapping[str, Any],
+    regions: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Limits],
     xr_open_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
@@ -48,8 +48,8 @@ def examine_match(
     ----------
     match : Match
         What `Catalog.search` found.
-    period, region
-        What of it will be extracted: years, both included, and a box as of `science.extract.subset_box`. The rest of
+    period, regions
+        What of it will be extracted: years, both included, and boxes as of `science.extract.subset_box`. The rest of
         the files is not read.
     limits
         The possible values of each variable, in canonical units.
@@ -70,7 +70,7 @@ def examine_match(
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
-        problems += value_problems(_cut(daily, region, problems), limits)
+        problems += value_problems(_cut(daily, regions, problems), limits)
     return problems
 
 
@@ -133,7 +133,8 @@ def _on_one_grid(pieces: Iterator[tuple[str, xr.Dataset]], problems: list[Proble
 
 
 def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset) -> Iterator[Problem]:
-    apart = {name: np.abs(piece[name].values - first[name].values) for name in ("lat", "lon")}
+    # Cells without coordinates have none in either file.
+    apart = {name: np.nan_to_num(np.abs(piece[name].values - first[name].values)) for name in ("lat", "lon")}
     far = {name: float(values.max()) for name, values in apart.items()}
     if not any(far.values()):
         return
@@ -172,12 +173,12 @@ def _last_day(raw: RawSeries) -> int:
 
 
 def _cut(
-    series: Mapping[str, Sequence[RawSeries]], region: Mapping[str, Any], problems: list[Problem]
+    series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
-    """Cut all files to the box; none is left where the box does not fit their grid."""
+    """Cut all files to the boxes; none is left where one does not fit their grid."""
     try:
         return {
-            name: [RawSeries(raw.file, subset_box(raw.data.to_dataset(), region)[name]) for raw in files]
+            name: [RawSeries(raw.file, subset_boxes(raw.data.to_dataset(), regions)[name]) for raw in files]
             for name, files in series.items()
         }
     except DataError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -32,18 +32,28 @@ def open_netcdf(
 ) -> xr.Dataset:
     """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy.
 
-    `most_bytes` makes chunks smaller than that where a year is more.
+    `most_bytes` makes chunks smaller than that where a year is more: of fewer days, and of stored chunks of many days,
+    of some rows of the map.
     """
     engine = {"engine": options["engine"]} if "engine" in options else {}
     with xr.open_dataset(path, decode_cf=False, **engine) as probe:
         held = [probe[name] for name in variables if name in probe]
-        days = _days_per_chunk(max(held, key=lambda data: data.nbytes), most_bytes) if held else DAYS_PER_CHUNK
-    return xr.open_dataset(path, **{"chunks": {"time": days}, "decode_timedelta": False, **options})
+        largest = max(held, key=lambda data: data.nbytes, default=None)
+        chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
+    return xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
 
 
-def _days_per_chunk(data: xr.DataArray, most_bytes: float) -> int:
+def _chunks(data: xr.DataArray, most_bytes: float) -> dict[Hashable, int]:
     """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
-    stored = (data.encoding.get("chunksizes") or (1,))[0]
+    stored = data.encoding.get("chunksizes") or (1,) * data.ndim
+    days = _days_per_chunk(data, stored[0], most_bytes)
+    bytes_per_row = max(days * math.prod(data.shape[2:]) * 4, 1)
+    if data.ndim < 2 or bytes_per_row * data.shape[1] <= most_bytes:
+        return {"time": days}
+    return {"time": days, data.dims[1]: int(max(most_bytes // bytes_per_row // stored[1], 1) * stored[1])}
+
+
+def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
     bytes_per_day = max(math.prod(data.shape[1:]) * 4, 1)  # in single precision, whatever it is packed in
     days = min(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // bytes_per_day), most_bytes // bytes_per_day)
     return int(max(days // stored, 1) * stored)

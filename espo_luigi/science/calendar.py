@@ -103,13 +103,15 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
 
 
 def floor_to_day(obj: XarrayObject) -> XarrayObject:
-    """Return the series with its stamps at midnight; the same object if they are there already.
+    """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
 
+    Of a file of which one date is beyond numpy's nanoseconds (2262), xarray decodes all dates as cftime's.
     By numbers: cftime's own `floor` goes date by date, which takes most of a second for a century.
     """
     axis = TimeAxis.of(obj)
     midnights = np.floor(axis.days)
-    if np.array_equal(midnights, axis.days):
+    as_wanted = axis.calendar != "standard" or isinstance(obj.indexes["time"], pd.DatetimeIndex)
+    if as_wanted and np.array_equal(midnights, axis.days):
         return obj
     index = TimeAxis(axis.calendar, midnights).index
     return obj.assign_coords(time=xr.DataArray(index, dims="time", attrs=obj["time"].attrs))

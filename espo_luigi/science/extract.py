@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -252,6 +254,26 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     DataError
         If no cell is in the box, or its bounds cannot be expressed in the data's longitudes.
     """
+    return subset_boxes(ds, [region])
+
+
+def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
+    """Cut what `subset_box` cuts for any of several regions; of 1-D coordinates all rows and columns that one has.
+
+    Raises
+    ------
+    DataError
+        As `subset_box`, for the first region that does not fit the data.
+    """
+    boxes = [_box(ds, region) for region in regions]
+    if ds["lat"].ndim == 1:
+        inside = {dim: np.any([box[dim].values for box in boxes], axis=0) for dim in ("lat", "lon")}
+        return ds.isel({dim: indexer(np.flatnonzero(where)) for dim, where in inside.items()})
+    return _crop_and_mask(ds, functools.reduce(operator.or_, (box["lat"] & box["lon"] for box in boxes)).compute())
+
+
+def _box(ds: xr.Dataset, region: Mapping[str, Any]) -> dict[str, xr.DataArray]:
+    """Where latitudes, and where longitudes, are within a region's bounds."""
     buffer = float(region.get("tile_buffer") or 0)
     lat, lon = ds["lat"], ds["lon"]
     south, north = _widen(sorted(map(float, region["lat_bnds"])), buffer, _largest_step(lat, 0))
@@ -264,11 +286,7 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
             f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
             f"holds no cell of the data ({_extent(lon)} °E, {_extent(lat)} °N)."
         )
-    if lat.ndim == 1:
-        return ds.isel(
-            {dim: indexer(np.flatnonzero(inside.values)) for dim, inside in (("lat", in_lat), ("lon", in_lon))}
-        )
-    return _crop_and_mask(ds, (in_lat & in_lon).compute())
+    return {"lat": in_lat, "lon": in_lon}
 
 
 def _extent(coordinate: xr.DataArray) -> str:

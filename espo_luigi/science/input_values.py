@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -19,6 +20,8 @@ from espo_luigi.science.units import convert_to
 # The lowest and the highest possible value of a variable.
 Limits = tuple[float, float]
 Series = Mapping[str, Sequence[RawSeries]]
+# A part of the map: rows and columns.
+Tile = Mapping[str, slice]
 
 # A smaller map may be of one value by chance.
 CELLS_OF_A_MAP = 9
@@ -70,8 +73,7 @@ class _Tally:
 
     raw: RawSeries
     values: int = 0
-    days: int = 0
-    first: int = 0
+    days: set[int] = field(default_factory=set)
     worst: float = -1.0
     """How far the worst value is from what is possible."""
     worst_day: int = 0
@@ -79,18 +81,18 @@ class _Tally:
     cell: dict[str, int] = field(default_factory=dict)
 
     def add(self, days: np.ndarray, values: int) -> None:
-        self.first = int(days[0]) if not self.days else min(self.first, int(days[0]))
+        # As a set: a day may be in several tiles.
         self.values += values
-        self.days += days.size
+        self.days.update(days.tolist())
 
-    def add_values(self, days: np.ndarray, excess: np.ndarray, values: np.ndarray) -> None:
+    def add_values(self, days: np.ndarray, excess: np.ndarray, values: np.ndarray, tile: Tile) -> None:
         """Add the days of a block (days, y, x) on which an excess is above 0, each of which has one at least."""
         self.add(days, int((excess > 0).sum()))
         place = np.unravel_index(int(np.nanargmax(excess)), excess.shape)
         if excess[place] > self.worst:
             self.worst, self.worst_day = float(excess[place]), int(days[place[0]])
             self.worst_value = float(values[place])
-            self.cell = dict(zip(map(str, self.raw.data.dims[1:]), map(int, place[1:]), strict=True))
+            self.cell = {dim: rows.start + int(at) for (dim, rows), at in zip(tile.items(), place[1:], strict=True)}
 
 
 class _Tallies:
@@ -111,6 +113,29 @@ class _Block:
     raw: RawSeries
     days: np.ndarray
     values: np.ndarray
+    tile: Tile
+
+    @cached_property
+    def extremes(self) -> np.ndarray:
+        """The lowest and the highest value of each day."""
+        flat = self.values.reshape(self.days.size, -1)
+        return np.stack([np.fmin.reduce(flat, axis=1), np.fmax.reduce(flat, axis=1)])
+
+
+@dataclass
+class _Maps:
+    """Whole maps of some days of one file, of which one tile after the other is looked at."""
+
+    raw: RawSeries
+    days: np.ndarray
+    extremes: np.ndarray
+    cells: np.ndarray
+    """How many have a value."""
+
+    def add(self, block: _Block) -> None:
+        low, high = block.extremes
+        self.extremes = np.stack([np.fmin(self.extremes[0], low), np.fmax(self.extremes[1], high)])
+        self.cells = self.cells + np.isfinite(block.values).sum(axis=(1, 2))
 
 
 def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem]:
@@ -119,8 +144,8 @@ def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem
     Parameters
     ----------
     series
-        Per variable, its daily files, cut to what is to be looked at; only one block of days, of all variables, is in
-        memory at a time: a Dask chunk of the first variable.
+        Per variable, its daily files, cut to what is to be looked at; only one tile of the map, for a block of days, is
+        in memory at a time, of all variables: a Dask chunk of the first one.
     limits
         What `limits_of` returns.
 
@@ -132,12 +157,16 @@ def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem
     """
     tallies = _Tallies()
     for first, last in _spans(series):
-        blocks = {name: list(_read(files, first, last, tallies)) for name, files in series.items()}
-        for block in itertools.chain.from_iterable(blocks.values()):
-            _look_at_maps(block, tallies)
-            _look_at_range(block, limits.get(block.raw.name), tallies)
-        for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
-            _compare(warm, cold, tallies)
+        maps: dict[tuple[str, str], _Maps] = {}
+        for tile in _tiles(series):
+            blocks = {name: list(_read(files, first, last, tile, tallies)) for name, files in series.items()}
+            for block in itertools.chain.from_iterable(blocks.values()):
+                _add_to_maps(maps, block)
+                _look_at_range(block, limits.get(block.raw.name), tallies)
+            for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
+                _compare(warm, cold, tallies)
+        for whole in maps.values():
+            _look_at_maps(whole, tallies)
     problems = [_problem(kind, tally, limits) for (kind, *_), tally in tallies.found.items()]
     return [*tallies.unreadable.values(), *problems]
 
@@ -154,49 +183,68 @@ def _spans(series: Series) -> Iterator[tuple[int, int]]:
             yield start, min(start + longest, after)
 
 
+def _tiles(series: Series) -> Iterator[Tile]:
+    """Yield the parts of the map that the Dask chunks of the first variable's first file have."""
+    for raw in itertools.islice(itertools.chain.from_iterable(series.values()), 1):
+        dims, sizes = raw.data.dims[1:], raw.data.shape[1:]
+        chunks = raw.data.chunks[1:] if raw.data.chunks else [(size,) for size in sizes]
+        for corner in itertools.product(*(_slices(lengths) for lengths in chunks)):
+            yield dict(zip(map(str, dims), corner, strict=True))
+
+
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    return [slice(stop - length, stop) for stop, length in zip(itertools.accumulate(lengths), lengths, strict=True)]
+
+
 def _chunks(raw: RawSeries) -> tuple[int, ...]:
     return raw.data.chunks[0] if raw.data.chunks else (_DAYS_OF_A_BLOCK,) * -(-raw.days.size // _DAYS_OF_A_BLOCK)
 
 
-def _read(files: Sequence[RawSeries], first: int, after: int, tallies: _Tallies) -> Iterator[_Block]:
+def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[_Block]:
     for raw in files:
         there = np.flatnonzero((raw.days >= first) & (raw.days < after))
         if not there.size or raw.file in tallies.unreadable:
             continue
         try:
-            values = raw.data.isel(time=indexer(there)).values
+            values = raw.data.isel({"time": indexer(there), **tile}).values
         except Exception as error:  # a backend may raise nearly anything on a damaged file
             message = f"cannot be read from this day on ({type(error).__name__}: {error})"
             tallies.unreadable[raw.file] = raw.problem("unreadable_files", message, int(raw.days[there[0]]), 1)
             continue
-        yield _Block(raw, raw.days[there], values)
+        yield _Block(raw, raw.days[there], values, tile)
 
 
-def _look_at_maps(block: _Block, tallies: _Tallies) -> None:
-    flat = block.values.reshape(block.days.size, -1)
-    low, high = np.fmin.reduce(flat, axis=1), np.fmax.reduce(flat, axis=1)
+def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: _Block) -> None:
+    none = np.full_like(block.extremes, np.nan), np.zeros(block.days.size, int)
+    maps.setdefault((block.raw.file, block.raw.name), _Maps(block.raw, block.days, *none)).add(block)
+
+
+def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
+    if maps.raw.file in tallies.unreadable:
+        return
+    low, high = maps.extremes
     empty = np.isnan(high)
     if empty.any():
-        tallies.of("maps_without_data", block.raw).add(block.days[empty], int(empty.sum()))
+        tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
     # A day without rain anywhere is nothing special; one of 0 K is.
-    one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(block.raw.name) == "K"))
-    constant = [day for day in np.flatnonzero(one_value) if np.isfinite(flat[day]).sum() >= CELLS_OF_A_MAP]
-    if constant:
-        tally = tallies.of("constant_maps", block.raw)
+    one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(maps.raw.name) == "K"))
+    constant = np.flatnonzero(one_value & (maps.cells >= CELLS_OF_A_MAP))
+    if constant.size:
+        tally = tallies.of("constant_maps", maps.raw)
         if not tally.days:
             tally.worst_value = float(high[constant[0]])
-        tally.add(block.days[constant], len(constant))
+        tally.add(maps.days[constant], constant.size)
 
 
 def _look_at_range(block: _Block, limits: Limits | None, tallies: _Tallies) -> None:
     if limits is None:
         return
-    flat = block.values.reshape(block.days.size, -1)
-    outside = (np.fmin.reduce(flat, axis=1) < limits[0]) | (np.fmax.reduce(flat, axis=1) > limits[1])
+    low, high = block.extremes
+    outside = (low < limits[0]) | (high > limits[1])
     if outside.any():
         values = block.values[outside]
         excess = np.fmax(limits[0] - values, values - limits[1])
-        tallies.of("values_out_of_range", block.raw).add_values(block.days[outside], excess, values)
+        tallies.of("values_out_of_range", block.raw).add_values(block.days[outside], excess, values, block.tile)
 
 
 def _compare(warm: _Block, cold: _Block, tallies: _Tallies) -> None:
@@ -206,7 +254,7 @@ def _compare(warm: _Block, cold: _Block, tallies: _Tallies) -> None:
     excess = _taken(cold.values, of_cold) - _taken(warm.values, of_warm)
     wrong = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1) > 0
     if wrong.any():
-        tallies.of("tasmax_below_tasmin", warm.raw).add_values(shared[wrong], excess[wrong], -excess[wrong])
+        tallies.of("tasmax_below_tasmin", warm.raw).add_values(shared[wrong], excess[wrong], -excess[wrong], warm.tile)
 
 
 def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -214,17 +262,17 @@ def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) -> Problem:
-    raw = tally.raw
+    raw, first = tally.raw, min(tally.days)
     if kind in ("maps_without_data", "constant_maps"):
-        message = f"{tally.days} map(s), the first of them on this day"
-        return replace(raw.problem(kind, message, tally.first, tally.days), value=tally.worst_value)
-    message = f"{tally.values} value(s) on {tally.days} day(s) from {raw.day(tally.first)} on, the worst of them here"
+        message = f"{len(tally.days)} map(s), the first of them on this day"
+        return replace(raw.problem(kind, message, first, len(tally.days)), value=tally.worst_value)
+    message = f"{tally.values} value(s) on {len(tally.days)} day(s) from {raw.day(first)} on, the worst of them here"
     if kind == "tasmax_below_tasmin":
         message = f"{message}; the value is tasmax - tasmin"
     else:
         low, high = limits[raw.name]
         message = f"{message}; expected {low:.6g} to {high:.6g} {CANONICAL_UNITS[raw.name]}"
-    if kind == "values_out_of_range" and tally.days > MISLABELLED * raw.days.size:
+    if kind == "values_out_of_range" and len(tally.days) > MISLABELLED * raw.days.size:
         kind, message = "mislabelled_units", f"the units attribute is probably wrong: {message}"
     lat, lon = (_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
     return replace(raw.problem(kind, message, tally.worst_day, tally.values), lat=lat, lon=lon, value=tally.worst_value)

@@ -13,14 +13,14 @@ class Identity:
     """A path's inode and time; the time is there because a new folder may get a deleted one's inode.
 
     Neither changes when a store is published under its name, as it was written aside; nor is it written to afterwards.
+    The device's number does: an automounter gives a network file system another one each time it mounts it.
     """
 
-    device: int
     inode: int
     modified_ns: int
 
     def __str__(self) -> str:
-        return f"inode {self.inode} of device {self.device}, of {self.modified_ns / 1e9:.3f}"
+        return f"inode {self.inode}, of {self.modified_ns / 1e9:.3f}"
 
 
 def identity_of(path: Path) -> Identity | None:
@@ -29,7 +29,7 @@ def identity_of(path: Path) -> Identity | None:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns)
+    return Identity(found.st_ino, found.st_mtime_ns)
 
 
 def check_still(path: Path, opened: Identity | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
@@ -70,12 +69,13 @@ class InputTask(EspoTask):
             )
 
     def examined(
-        self, match: Match, extraction: Extraction, period: tuple[str, str], box: Mapping[str, Any]
+        self, match: Match, extraction: Extraction, period: tuple[str, str], regions: Iterable[Region]
     ) -> list[Problem]:
         """Return what is wrong with what will be extracted of a dataset."""
         flags = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
         kwargs = extraction.extract_dataset.xr_open_kwargs
-        return examine_match(match, period=period, region=box, limits=limits_of(flags), xr_open_kwargs=kwargs)
+        boxes = [region.model_dump() for region in regions]
+        return examine_match(match, period=period, regions=boxes, limits=limits_of(flags), xr_open_kwargs=kwargs)
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem
@@ -97,9 +97,8 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Look at what `Extract` will read."""
         config = self.context.config
-        box = config.custom.amno_region.model_dump()
         match = self.context.simulation(self.sim_id)
-        return self.examined(match, config.extraction.simulation, config.custom.sim_period, box)
+        return self.examined(match, config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region])
 
 
 class RefInputCheck(InputTask):
@@ -112,24 +111,10 @@ class RefInputCheck(InputTask):
         return self.context.reference().files
 
     def problems(self) -> list[Problem]:
-        """Look at what `RefDefault` will read for all regions: a box around them."""
+        """Look at what `RefDefault` will read for all regions."""
         config = self.context.config
-        box = box_around(config.custom.regions.values())
-        return self.examined(self.context.reference(), config.extraction.reference, config.custom.ref_period, box)
-
-
-def box_around(regions: Iterable[Region]) -> dict[str, Any]:
-    """Return the smallest box that holds all regions, in one convention of longitudes."""
-    boxes = list(regions)
-    west_is_negative = any(bound < 0 for box in boxes for bound in box.lon_bnds)
-    longitudes = [bound - 360 if west_is_negative and bound > 180 else bound for box in boxes for bound in box.lon_bnds]
-    latitudes = [bound for box in boxes for bound in box.lat_bnds]
-    return {
-        "name": "of all regions",
-        "lon_bnds": (min(longitudes), max(longitudes)),
-        "lat_bnds": (min(latitudes), max(latitudes)),
-        "tile_buffer": max(box.tile_buffer for box in boxes),
-    }
+        regions = config.custom.regions.values()
+        return self.examined(self.context.reference(), config.extraction.reference, config.custom.ref_period, regions)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

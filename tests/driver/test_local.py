@@ -24,6 +24,8 @@ from espo_luigi.jobs.local import LocalEngine, LocalSettings, Slots
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.resources import Resources
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 
 @pytest.fixture(autouse=True)
 def fresh_engine() -> None:

@@ -2,10 +2,11 @@
 
 import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from kept_servers import KeptServers
 
 # Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
 LONG = (
@@ -46,3 +47,19 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog
+
+
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[KeptServers]:
+    """The processes that start local jobs, kept until the tests end."""
+    servers = KeptServers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="module")
+def one_fork_server(fork_servers: KeptServers) -> Iterator[None]:
+    """The runs of a module start their local jobs from one server, as far as commands and environment are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("espo_luigi.jobs.local.ForkServer", fork_servers)
+        yield

@@ -46,8 +46,13 @@ class SlurmTask(luigi.Task):
     # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
     # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
     covers_everything: ClassVar[bool] = False
-    # Modules that jobs of the local engine find imported already.
-    preload: ClassVar[tuple[str, ...]] = ()
+    # Modules that jobs of the local engine find imported already; here those of a Dask session, which imports some
+    # only when it starts.
+    preload: ClassVar[tuple[str, ...]] = (
+        "dask.array",
+        "distributed.http.scheduler.info",
+        "distributed.http.worker",
+    )
 
     n_workers = luigi.IntParameter(default=1, significant=False)
     cpus_per_task = luigi.IntParameter(default=1, significant=False)

@@ -95,12 +95,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     # What jobs import, some of it only when they start: a forked one finds it there.
     preload: ClassVar[tuple[str, ...]] = (
+        *SlurmTask.preload,
         "espo_luigi.tasks",
         "espo_luigi.science.quantile_mapping",
         "xclim",
         "xsdba",
-        "distributed.http.scheduler.info",
-        "distributed.http.worker",
         "netCDF4",
     )
 

@@ -30,6 +30,8 @@ from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
 
 @pytest.fixture(autouse=True)
 def fresh_engine() -> None:

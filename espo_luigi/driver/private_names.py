@@ -43,9 +43,11 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "luigi.worker.TaskProcess": {
         "_handle_run_exception": "(self, ex)",
+        "_run_get_new_deps": "(self)",
         "result_queue": "",
     },
     "luigi.worker.Worker": {
+        "_add": "(self, task, is_complete)",
         "_add_task": "(self, *args, **kwargs)",
         "_get_work": "(self)",
         "_generate_worker_id": "(self, worker_info)",

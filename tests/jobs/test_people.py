@@ -311,8 +311,9 @@ def test_a_lock_says_who_holds_it_to_everybody_who_shares_the_folder(tmp_path: P
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which root alone can")
 def test_a_colleague_of_the_group_takes_over_where_the_folder_is_the_groups(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
     shared = tmp_path / "project"
     shared.mkdir()
     os.chown(shared, -1, 4242)

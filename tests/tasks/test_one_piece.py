@@ -11,6 +11,7 @@ from espo_luigi import store, tasks
 from espo_luigi.errors import InputChangedError
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.inputs import COLUMNS
 
 
 def ones(value: float = 1.0) -> xr.Dataset:
@@ -82,6 +83,7 @@ def test_raw_files_that_change_while_they_are_read_stop_the_publication(
     for file, copy in zip(files, copies, strict=True):
         copy.write_bytes(file.read_bytes())
     monkeypatch.setattr(type(task), "raw_files", lambda self: copies)
+    store.write_table(COLUMNS, [], task.in_checked().path, store.Marker("InputCheck"))
     with (
         pytest.raises(InputChangedError, match=rf"the input {copies[-1]} is not the file.*tried again"),
         task.guarded(),
@@ -110,7 +112,7 @@ def test_a_raw_file_that_is_not_there_is_told_by_who_opens_it(tmp_path: Path) ->
 def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the_former(region: str) -> None:
     task = tasks.RefDefault(region=region)
     following = tasks.ReferenceCalendar(region=region, calendar="noleap")
-    for each in (task, following):
+    for each in (tasks.RefInputCheck(), task, following):
         with each.guarded():
             each.work()
         assert each.complete()

@@ -31,6 +31,8 @@ def main() -> int:
     if what == "die" or what == f"die on {os.environ['SLURMD_NODENAME']}":
         os.abort()
     _beat(job, stop_beating=what == "hang")
+    if what == "die late":
+        os.abort()
     if what != "fail":
         Path(job["output"]).touch()
     _write(result, {"job_id": job_id, "attempt": int(os.environ["ESPO_ATTEMPT"]), **_outcome(what)})

@@ -249,12 +249,14 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
         assert "(primary) at" in cluster.run("scontrol", "ping") and "DOWN" not in cluster.run("scontrol", "ping")
         with running(work, cluster) as manager:
             early = manager.submit(work.request("early", seconds=8))
-            failing = manager.submit(work.request("failing", ["die", "succeed"], seconds=1, retries=1))
+            # It ends once the second controller has taken over: one that is in standby loses the message of an end.
+            failing = manager.submit(work.request("failing", ["die late", "succeed"], seconds=15, retries=1))
             eventually(at_work(early))
+            eventually(at_work(failing))
             cluster.stop_daemon("slurmctld")
             late = manager.submit(work.request("late"))
             assert success_of(late, 60).attempts == success_of(early, 60).attempts == 1
-            assert success_of(failing, 60).attempts == 2
+            assert success_of(failing, 120).attempts == 2
         assert "(primary) at" in cluster.run("scontrol", "ping", check=False)
         assert "DOWN" in cluster.run("scontrol", "ping", check=False)
     assert Counter(work.starts()).total() == 4 and len(set(work.starts())) == 4

@@ -16,36 +16,26 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from throwaway_daemons import SEARCH_PATH, ClusterError, end_process, find, free_ports, wait
 from throwaway_slurm_conf import ClusterSpec, render_slurm_conf, render_slurmdbd_conf
-
-from espo_luigi.errors import EspoError
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "munged", "mungekey")
 _ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
-# Debian keeps daemons in sbin folders, which an ordinary user's PATH does not have.
-_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
-
-
-class ClusterError(EspoError):
-    """The throw-away cluster could not be started, or one of its parts does not answer."""
 
 
 def missing_packages(accounting: bool = False) -> str | None:
     """Say what to install before `ThrowawayCluster` can run, or None when everything is there."""
     programs = _PROGRAMS + (_ACCOUNTING_PROGRAMS if accounting else ())
-    missing = [name for name in programs if _find(name) is None]
+    missing = [name for name in programs if find(name) is None]
     if not missing:
         return None
     packages = PACKAGES + (ACCOUNTING_PACKAGES if accounting else ())
@@ -94,7 +84,7 @@ class ThrowawayCluster:
     @property
     def environ(self) -> dict[str, str]:
         """The environment in which Slurm's commands speak to this cluster."""
-        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _SEARCH_PATH}
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": SEARCH_PATH}
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run one of Slurm's commands on this cluster and return what it wrote to stdout."""
@@ -124,10 +114,7 @@ class ThrowawayCluster:
         pid = self.pids.pop(name, None)
         if pid is None:
             return
-        _signal(pid, signal.SIGKILL if hard else signal.SIGTERM)
-        if not _wait(lambda: _gone(pid), timeout):
-            _signal(pid, signal.SIGKILL)
-            _wait(lambda: _gone(pid), 5)
+        end_process(pid, hard, timeout)
 
     def wait_for_controller(self, timeout: float = 30.0) -> None:
         """Return when slurmctld answers."""
@@ -137,7 +124,7 @@ class ThrowawayCluster:
         """Cancel all jobs, end all daemons and, unless told otherwise, remove the folder."""
         if "slurmctld" in self.pids and self.run("squeue", "--noheader", check=False):
             self.run("scancel", "--user", getpass.getuser(), check=False)
-            _wait(lambda: not self.run("squeue", "--noheader", check=False), 10)
+            wait(lambda: not self.run("squeue", "--noheader", check=False), 10)
         for name in (*self.spec.node_names, "slurmctld", "slurmdbd", "mariadbd", "munged"):
             self.stop_daemon(name)
         if remove:
@@ -149,7 +136,7 @@ class ThrowawayCluster:
         for name in ("log", "state", "spool", "run"):
             (self.folder / name).mkdir(exist_ok=True)
         names = ("slurmctld", *self.spec.node_names, "slurmdbd", "mariadbd")
-        self.ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         (self.folder / "slurm.conf").write_text(render_slurm_conf(self.spec, self.folder, self.ports))
         self._start_munge()
         if self.spec.accounting:
@@ -232,7 +219,7 @@ class ThrowawayCluster:
         return [*self.spec.node_prefix, _program("slurmd"), "-D", "-N", name, "-f", str(conf)]
 
     def _wait_for(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
-        if not _wait(ready, timeout):
+        if not wait(ready, timeout):
             raise ClusterError(
                 f"waited {timeout:.0f} s in vain for {what}; the daemons' logs are in {self.folder / 'log'}"
             )
@@ -242,12 +229,8 @@ class ThrowawayCluster:
         (self.folder / "cluster.json").write_text(json.dumps(saved))
 
 
-def _find(program: str) -> str | None:
-    return shutil.which(program, path=_SEARCH_PATH)
-
-
 def _program(name: str) -> str:
-    found = _find(name)
+    found = find(name)
     if found is None:
         raise ClusterError(missing_packages(accounting=True) or f"{name} was not found")
     return found
@@ -256,41 +239,6 @@ def _program(name: str) -> str:
 def _as_root() -> list[str]:
     # MariaDB refuses to run as root unless told so in as many words.
     return ["--user=root"] if os.geteuid() == 0 else []
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def _wait(ready: Callable[[], bool], timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if ready():
-            return True
-        time.sleep(0.2)
-    return ready()
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _gone(pid: int) -> bool:
-    try:
-        # A child of ours stays a zombie until it is waited for; what another process started is not ours to wait for.
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return not Path(f"/proc/{pid}").exists()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -129,13 +129,21 @@ class slurm(BatchSection, Settings):
     scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
 
 
+class sge(BatchSection, Settings):
+    """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
+
+    options = SCHEDULERS["sge"].OPTIONS
+    scratch = luigi.Parameter(default="$TMP", description="fast folder on the node")
+    log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
+
+
 def leaves_jobs_on_sigterm() -> bool:
     """Whether SIGTERM leaves the jobs to the next driver: always where the driver is itself a job, whose time is up."""
     section = SECTIONS.get(settings().engine)
     return section is not None and (job_id() is not None or section().on_sigterm == "detach")
 
 
-SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm}
+SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm, "sge": sge}
 
 
 def add_options(owner: type, names: tuple[str, ...]) -> None:

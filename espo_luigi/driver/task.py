@@ -40,8 +40,10 @@ class SlurmTask(luigi.Task):
     """
 
     resources_default = Resources()
-    # Slurm options of this rule (names as in luigi.cfg's [slurm]), between the cluster's profile and luigi.cfg.
+    # Slurm's and Grid Engine's options of this rule (names as in luigi.cfg's [slurm] and [sge]), between the cluster's
+    # profile and luigi.cfg.
     slurm_default: ClassVar[Mapping[str, Any]] = {}
+    sge_default: ClassVar[Mapping[str, Any]] = {}
     uses_dask = True
     # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
     # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
@@ -163,8 +165,10 @@ class SlurmTask(luigi.Task):
 
     def order(self, engine_name: str = "") -> JobOrder:
         """Return what the current engine (or another one) has to know of this task's job."""
-        section = SECTIONS.get(engine_name or settings().engine)
+        name = engine_name or settings().engine
+        section = SECTIONS.get(name)
         options = {name: getattr(self, name) for name in OPTION_NAMES}
+        of_rule = getattr(self, f"{name}_default", {})
         parameters = self.to_str_params()
         return JobOrder(
             id=self.task_id,
@@ -177,7 +181,7 @@ class SlurmTask(luigi.Task):
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
             settings={**self._sections(), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),
-            options=section().options_of(self.slurm_default, options) if section else JobOptions(),
+            options=section().options_of(of_rule, options) if section else JobOptions(),
             preload=self.preload,
             is_complete=self.complete,
             on_progress=self._show,

@@ -1,6 +1,6 @@
 """A job's claim on its work, as the job itself looks at it: still its own when it publishes what it made.
 
-Slurm may start a job a second time, under the same id, while its first process works on: on a node that does not
+A scheduler may start a job a second time, under the same id, while its first process works on: on a node that does not
 answer any more, say. And the driver closes the claim of a job that it has given up. In both cases somebody else does
 the work now.
 """
@@ -16,33 +16,35 @@ from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
 
-# Where the job's script says where its claim is.
+# Where the job's script says where its claim is, and which start of the job this is.
 VARIABLE = "ESPO_CLAIM"
+START = "ESPO_START"
+FIRST_START = "0"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The file that names the job that works, and beside it the number of that job's start, once it was requeued."""
+    """The file that names the job that works, and beside it which start of that job, once it was started again."""
 
     path: Path
     job_id: str
-    restarts: int
+    start: str
 
     def check(self) -> None:
         """Raise `ClaimLostError` unless this start of this job is the one that works."""
         # The start first: a claim that is closed between the two looks is seen.
-        start = _text(start_path(self.path)) or "0"
+        start = _text(start_path(self.path)) or FIRST_START
         owner = _text(self.path)
-        if (owner, start) != (self.job_id, str(self.restarts)):
+        if (owner, start) != (self.job_id, self.start):
             raise ClaimLostError(
-                f"job {self.job_id} (start {self.restarts}) does not own its work any more: {self.path} says "
+                f"job {self.job_id} (start {self.start}) does not own its work any more: {self.path} says "
                 f"{owner or 'nothing'!r} (start {start}). It was requeued while it worked on, or was given up: "
                 "nothing is published, and no result written; whoever has the work now does both"
             )
 
 
 def start_path(claim: Path) -> Path:
-    """Where a requeued job says which of its starts works."""
+    """Where a job that was started again says which of its starts works."""
     return claim.with_name(f"{claim.name}.start")
 
 
@@ -52,7 +54,7 @@ def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
     scheduler = schedulers.around(environ)
     if scheduler is None or VARIABLE not in environ:
         return None
-    return Claim(Path(environ[VARIABLE]), str(scheduler.job_id(environ)), scheduler.restarts(environ))
+    return Claim(Path(environ[VARIABLE]), str(scheduler.job_id(environ)), environ.get(START, FIRST_START))
 
 
 def check_claim() -> None:

@@ -130,10 +130,15 @@ class Commands:
         for query in queries:
             self._status_rate.wait()
             answer = self._run(query.argv)
-            if not answer.ok:
-                logger.debug("no answer from %s: %s", query.argv[0], answer.words)
+            if not answer.ok and any(words in answer.stderr for words in query.none):
+                continue
+            try:
+                if not answer.ok:
+                    raise ValueError(answer.words)
+                rows += query.parse(answer.stdout)
+            except ValueError as error:
+                logger.debug("no answer from %s: %s", query.argv[0], error)
                 return None, answer
-            rows += query.parse(answer.stdout)
         return rows, None
 
     def _is_lacking(self, memory: Memory, answer: Answer) -> bool:

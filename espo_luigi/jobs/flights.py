@@ -248,6 +248,9 @@ class Flight:
             return Step.WAIT
         if self.absent_since is not None:
             return self._step_while_absent(now, patience)
+        if self.record.ending and _over(self.leaving_since, now, patience.absent_after):
+            # Cancelled by us, and it does not go: its node may be dead. Its claim is closed before anything follows.
+            return Step.ENDED
         if _over(self.hopeless_since, now, patience.hopeless):
             return Step.HOPELESS
         return self._step_while_running(now, patience)
@@ -276,9 +279,8 @@ class Flight:
         gone = _over(self.absent_since, now, patience.absent_after) and not alive
         if not gone:
             return Step.WAIT
-        # One that an earlier driver was cancelling is not lost: the scheduler has forgotten it since.
-        cancelled = self.record.ending == Cause.DRIVER_CANCELLED.value
-        return Step.LOST if self.result is None and not cancelled else Step.ENDED
+        # One that this driver or an earlier one was cancelling is not lost: the scheduler has forgotten it since.
+        return Step.ENDED if self.result is not None or self.record.ending else Step.LOST
 
     def _step_while_running(self, now: float, patience: Patience) -> Step:
         timeout = self.request.stall_timeout_seconds

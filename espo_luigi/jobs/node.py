@@ -87,7 +87,7 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
     persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
     with suppress(OSError):
         order.files.heartbeat.unlink(missing_ok=True)
-    return 0 if result["outcome"] == "success" else 1
+    return 0 if result["outcome"] == "success" else int(result.get("exit_code", 1))
 
 
 def _set_up_process() -> None:
@@ -97,8 +97,12 @@ def _set_up_process() -> None:
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
+        faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, _stop)
+    # What Grid Engine sends before it kills: the only chance that a job which hangs has to say where.
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
 
 
@@ -116,8 +120,19 @@ def _done_before(path: Path, job_id: str) -> bool:
     return False
 
 
+class Stopped(SystemExit):
+    """A signal has told this job to stop; it ends with the exit code of a process that the signal has ended."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+    def __str__(self) -> str:
+        return f"stopped by signal {self.signum}"
+
+
 def _stop(signum: int, _frame: object) -> None:
-    raise SystemExit(f"stopped by signal {signum}")
+    raise Stopped(signum)
 
 
 def _run(order: JobOrder, work: Work) -> dict[str, Any]:
@@ -143,6 +158,8 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
     said = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
+    if isinstance(error, Stopped):
+        said["exit_code"] = error.code
     if isinstance(error, EspoError):
         logger.error("%s", error)
         return said

@@ -43,7 +43,7 @@ def parse_time(text: str | int) -> int:
         numbers = [int(part) for part in parts]
         days = 0
         hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]
-    total = days * 1440 + hours * 60 + minutes + (1 if seconds else 0)
+    total = days * 1440 + hours * 60 + minutes + -(-seconds // 60)
     if total == 0:
         raise SizingError(f"time = {text!r} is no time at all; expected at least 1 (minute)")
     return total

@@ -70,10 +70,14 @@ class Refusal(enum.Enum):
 
 @dataclass(frozen=True)
 class Query:
-    """A command that asks about jobs, and how its answer is read."""
+    """A command that asks about jobs, and how its answer is read: `parse` raises ValueError for one that is not whole.
+
+    `none` is what a command may say that fails because there is no such job.
+    """
 
     argv: tuple[str, ...]
     parse: Callable[[str], list[Row]]
+    none: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,10 @@ class Scheduler(Protocol):
 
     NAME: str
     SUBMIT: str
+    # How the names begin of the variables by which `job_id` knows a job of its own.
     VARIABLES: str
+    # Whether a job that is cancelled before it starts leaves no trace.
+    FORGETS_CANCELLED: bool
 
     @property
     def OPTIONS(self) -> type[JobOptions]:
@@ -130,7 +137,7 @@ class Scheduler(Protocol):
         """Whether a cancellation failed because the job had ended meanwhile."""
 
     def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """The commands that send SIGUSR1 to jobs."""
+        """The commands that have jobs write their stacks to their logs, if that can be had without ending them."""
 
     def says_out_of_memory(self, log_tail: str, /) -> bool:
         """Whether the job's log ends with the scheduler's own words for a job killed for memory."""
@@ -140,9 +147,6 @@ class Scheduler(Protocol):
 
     def job_id(self, environ: Mapping[str, str], /) -> str | None:
         """The id of the job in which this process runs."""
-
-    def restarts(self, environ: Mapping[str, str], /) -> int:
-        """How often the scheduler has started this job again under its id."""
 
     def given(self, environ: Mapping[str, str], /) -> dict[str, int]:
         """The CPUs and the bytes of memory that the job was given, as far as its environment says so."""

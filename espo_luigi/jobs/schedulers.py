@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from espo_luigi.jobs import slurm
+from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.scheduler import Scheduler
 
-SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm}
+SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm, "sge": sge}
 
 
 def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:

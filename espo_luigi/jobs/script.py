@@ -79,13 +79,17 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, restarts_variable: str) -> str:
-    """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value."""
+def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, first: Iterable[str] = ()) -> str:
+    """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value.
+
+    `first` are the scheduler's own lines of bash before all others.
+    """
     setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
     parts = [
         "\n".join(["#!/bin/bash", *header]),
+        *first,
         _render_claim(checked("claim file", values.claim_file), job_id_variable),
-        _render_restart(restarts_variable),
+        _START,
         "\n".join(_exports(values)),
         *([setup] if setup else []),
         # exec: the signals that the scheduler sends to the script reach the command itself.
@@ -96,13 +100,16 @@ def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: 
 
 def _render_claim(claim_file: str, job_id: str) -> str:
     # Of all jobs that may ever start under this name, one works: whoever creates the claim first, the job by its
-    # id or the driver by a word. A requeued job finds its own id and goes on. A claim is written aside and linked: it
-    # appears whole. While the file system fails, and where a claim is empty, the job looks again for four minutes.
+    # id or the driver by a word. A job that is started again finds its own id and goes on. A claim is written aside and
+    # linked: it appears whole. While the file system fails, and where a claim is empty, the job looks again for four
+    # minutes.
     return f"""\
 claim={shlex.quote(claim_file)}
 aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$
+begun=again
 for pause in {_PAUSES}; do
-    why=$( {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 )
+    why=$( {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 ) &&
+        begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
     sleep "$pause"
@@ -118,18 +125,20 @@ if [ "$owner" != "${job_id}" ]; then
 fi"""
 
 
-def _render_restart(restarts: str) -> str:
-    # A job that was requeued says which of its starts works now: the one before may still be on a node that Slurm
-    # lost, and looks here before it publishes (`espo_luigi.jobs.claim`). In a file of its own, so that a claim that the
-    # driver closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
-    return f"""\
-if [ "${{{restarts}:-0}}" -gt 0 ]; then
+# A job that was started again says which of its starts works now: the one before may still be on a node that the
+# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to say so works; each has a
+# word of its own, as not every scheduler counts. In a file of its own, so that a claim that the driver closes meanwhile
+# stays closed. While the file system fails, the job tries again, as long as for the claim.
+_START = f"""\
+export ESPO_START=0
+if [ "$begun" = again ]; then
+    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
     for pause in {_PAUSES}; do
-        printf '%s\\n' "${restarts}" > "$start-${restarts}" && mv -f -- "$start-${restarts}" "$start" && break
+        printf '%s\\n' "$ESPO_START" > "$start.$HOSTNAME.$$" && mv -fT -- "$start.$HOSTNAME.$$" "$start" && break
         sleep "$pause"
     done
-    if [ "$(cat -- "$start")" != "${restarts}" ]; then
+    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
     fi

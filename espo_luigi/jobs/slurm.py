@@ -30,6 +30,7 @@ from espo_luigi.jobs.slurm_answers import (
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
+    "FORGETS_CANCELLED",
     "NAME",
     "OPTIONS",
     "SUBMIT",
@@ -49,7 +50,6 @@ __all__ = [
     "node_folder",
     "refusal",
     "render",
-    "restarts",
     "says_out_of_memory",
     "stack_dumps",
     "submission",
@@ -59,6 +59,7 @@ __all__ = [
 NAME = "Slurm"
 SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
+FORGETS_CANCELLED = False
 
 MIB = 2**20
 # The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
@@ -153,7 +154,7 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
     header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+    return render_script(values, header, "SLURM_JOB_ID")
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -239,11 +240,6 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def job_id(environ: Mapping[str, str]) -> str | None:
     """The id of the job in which this process runs."""
     return environ.get("SLURM_JOB_ID")
-
-
-def restarts(environ: Mapping[str, str]) -> int:
-    """How often the job in which this process runs was requeued."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:

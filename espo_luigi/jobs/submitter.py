@@ -140,6 +140,11 @@ class Submitter:
         flight.refusal = flight.refused_since = None
         flight.handle.report(flight.progress())
 
+    def cause_of_loss(self, flight: Flight) -> Cause:
+        """Why nobody knows the flight's job any more."""
+        never_starts = self._scheduler.FORGETS_CANCELLED and self._store.close_unclaimed(flight.record.name)
+        return Cause.CANCELLED if never_starts else Cause.LOST
+
     def save(self, flight: Flight) -> None:
         """Write down what is known of the flight, if that is not yet done."""
         if flight.unsaved:

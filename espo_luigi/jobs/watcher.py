@@ -108,7 +108,7 @@ class Watcher:
             self._scheduler_is_silent(now, flights)
             return []
         by_name = {row.name: row for row in rows}
-        missing = [flight for flight in flights if not self._take_in(flight, by_name, now)]
+        missing = self._without_result([flight for flight in flights if not self._take_in(flight, by_name, now)], now)
         leaving = [flight for flight in flights if flight.leaves_for_long(now, self._settings.patience)]
         if (missing or leaving) and not self._ask_memory(missing, leaving, now):
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
@@ -123,6 +123,11 @@ class Watcher:
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
         return self.leftovers.unwanted(by_name, now)
+
+    def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
+        """Those whose success is not known: a scheduler that lists no ended jobs would be asked for each of the others."""
+        self._read_results(missing, now)
+        return [flight for flight in missing if not flight.succeeded]
 
     def _say_held(self, flights: Iterable[Flight]) -> None:
         """Name each job that would wait for ever without a word, once."""

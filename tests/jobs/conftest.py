@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from espo_luigi.jobs import slurm
 from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.manager import JobManager, JobSettings
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
 PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
@@ -27,6 +27,7 @@ class Work:
     """A work folder, and the requests and managers of tests in it."""
 
     folder: Path
+    scheduler: str = "slurm"
 
     def request(self, name: str, do: str | list[str] = "succeed", seconds: float = 0.0, **more: Any) -> JobRequest:
         """A request of rule ``rule`` for wildcard ``name``, whose job does as told."""
@@ -65,10 +66,12 @@ class Work:
     ) -> JobManager:
         """A manager that is not started, with short waits."""
         limits = {"max_status_per_second": 10.0, "max_submit_per_second": 100.0, "timeout_seconds": 20.0}
-        running = Commands(slurm, CommandSettings(**{**limits, **(commands or {})}), environ, clock)
+        running = Commands(
+            SCHEDULERS[self.scheduler], CommandSettings(**{**limits, **(commands or {})}), environ, clock
+        )
         looks = {"poll_seconds": 0.5, "result_seconds": 0.1, "beat_seconds": 0.5}
         times = {**looks, "first_backoff": 0.5, "patience": PATIENCE}
-        where = {"workdir": self.folder, "log_dir": self.folder / "slurm_logs"}
+        where = {"workdir": self.folder, "log_dir": self.folder / f"{self.scheduler}_logs"}
         return JobManager(JobSettings(**{**where, **times, **settings}), running, self.folder / "state")
 
     def starts(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS.
+"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS [SCHEDULER].
 
 Submits JOBS jobs of SECONDS each and waits. Exit code 0: all succeeded; 3: refused as a second driver; 130: cancelled.
 Writes one line of JSON at its end.
@@ -20,7 +20,7 @@ from espo_luigi.jobs.lock import SecondDriverError
 
 def main() -> int:
     folder, jobs, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    work = Work(folder)
+    work = Work(folder, *sys.argv[4:])
     manager = work.manager(os.environ)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, lambda *_: manager.detach())

@@ -10,25 +10,32 @@ import faulthandler
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 
 def main() -> int:
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     job = json.loads(Path(sys.argv[1]).read_text())
-    job_id, result = os.environ["SLURM_JOB_ID"], Path(job["result"])
+    job_id, result = os.environ.get("SLURM_JOB_ID") or os.environ["JOB_ID"], Path(job["result"])
     if _done_before(result, job_id):
         return 0
     with Path(job["starts"]).open("a") as file:
-        file.write(f"{job_id} {os.environ['ESPO_JOB_NAME']} {os.environ['SLURM_JOB_PARTITION']}\n")
+        file.write(f"{job_id} {os.environ['ESPO_JOB_NAME']} {os.environ.get('SLURM_JOB_PARTITION', '')}\n")
     what = _what(job)
     if what == "nothing":
         return 0
     if what == "memory":
         _hold = bytearray(200 * 2**20)
-    if what == "die" or what == f"die on {os.environ['SLURMD_NODENAME']}":
+    if what == "memory of many":
+        # Each below a limit that together they exceed.
+        script = "import time; x = bytearray(60 * 2**20); time.sleep(60)"
+        _held = [subprocess.Popen([sys.executable, "-I", "-S", "-c", script]) for _ in range(5)]
+    if what == "die" or what == f"die on {os.environ.get('SLURMD_NODENAME')}":
         os.abort()
     _beat(job, stop_beating=what == "hang")
     if what == "die late":

@@ -1,0 +1,278 @@
+"""Grid Engine: what goes to its commands and what they answer, as pure functions of text (`scheduler.Scheduler`).
+
+The options stand in the script's ``#$`` lines (so that it can be read, and submitted by hand) and are given to qsub as
+arguments too; there the lines are not read (``-C ""``), as bash of the user's may hold some. What Grid Engine's commands
+answer is read in `sge_answers`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.scheduler import Memory, Query, chunked
+from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, positive, render_script, safe
+from espo_luigi.jobs.sge_answers import (
+    NO_JOB,
+    has_ended,
+    job_name,
+    keeps_no_memory,
+    parse_qacct,
+    parse_qstat,
+    refusal,
+    says_out_of_memory,
+    seconds_of,
+    submitted_id,
+)
+
+# With what is read from the answers, this module is a `Scheduler`.
+__all__ = [
+    "FORGETS_CANCELLED",
+    "NAME",
+    "OPTIONS",
+    "SUBMIT",
+    "VARIABLES",
+    "SgeOptions",
+    "arguments",
+    "cancellations",
+    "environment",
+    "given",
+    "has_ended",
+    "job_id",
+    "keeps_no_memory",
+    "listing",
+    "log_path",
+    "log_pattern",
+    "memories",
+    "node_folder",
+    "refusal",
+    "render",
+    "says_out_of_memory",
+    "stack_dumps",
+    "submission",
+    "submitted_id",
+]
+
+NAME = "Grid Engine"
+SUBMIT = "qsub"
+# Of the variables of its jobs, JOB_ID is a name that other programs use, too.
+VARIABLES = "SGE_TASK_"
+FORGETS_CANCELLED = True
+
+MIB = 2**20
+# Every run of qacct reads the whole accounting file: for more jobs than this, all of ours are asked for at once.
+_MOST_BY_ID = 3
+_LONGEST_LOG_STEM = 200
+_OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
+_RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_HOST = re.compile(r"[\w.-]+", re.ASCII)
+# Options that the engine itself sets, or with which one submission would no longer be one job that runs one command.
+_RESERVED = frozenset(
+    {"@", "C", "N", "S", "V", "b", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r", "sync", "t", "tc"}
+    | {"terse", "verify", "wd"}
+)
+
+
+@dataclass(frozen=True)
+class SgeOptions(JobOptions):
+    """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
+
+    `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
+    `memory_per` whether an amount is for each ``slot`` or for the ``job``. `h_rt`, in seconds or HH:MM:SS, takes the
+    place of the rule's own time limit. ``extra = {"l": "mem_free=4G"}`` asks for further resources.
+    """
+
+    queue: str | None = None
+    parallel_environment: str = "threaded"
+    project: str | None = None
+    memory_resource: str = "h_vmem"
+    memory_per: str = "slot"
+    h_rt: str | None = None
+
+
+OPTIONS = SgeOptions
+_NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
+
+
+def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
+    """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
+    values = "+".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
+    stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
+    return f"{log_dir}/{_plain(safe(rule, 60))}/{_plain(safe(stem, _LONGEST_LOG_STEM))}-$JOB_ID.out"
+
+
+def _plain(name: str) -> str:
+    return name.replace(",", "+")
+
+
+def log_path(pattern: str, job_id: str) -> str:
+    """The log's real path, from the pattern that `log_pattern` made."""
+    return pattern.replace("$JOB_ID", job_id)
+
+
+def arguments(values: ScriptValues) -> tuple[str, ...]:
+    """The job's options as arguments of qsub, in a fixed order. Raises SubmissionError."""
+    options = SgeOptions(**vars(values.options))
+    cpus = positive("cpus_per_task", values.cpus_per_task)
+    mine = [
+        *("-N", job_name(values.name)),
+        *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
+        *("-j", "y", "-S", "/bin/bash", "-cwd", "-V", "-r", "y", "-notify"),
+        *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
+        *_named("queue", "-q", options.queue),
+        *_named("project", "-P", options.project),
+        *("-l", ",".join(_resources(values, options, cpus))),
+    ]
+    _path("work folder", values.workdir, r"\$")
+    # A job that nothing could ever run is refused, instead of waiting for ever; load values count as nothing.
+    check = () if "w" in options.extra else ("-w", "e")
+    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one)))
+
+
+def _path(what: str, path: str, forbidden: str) -> str:
+    found = re.search(forbidden, path)
+    if found:
+        # qsub replaces variables in paths, takes what is before a colon for a host, and a comma for the next path.
+        raise SubmissionError(
+            f"{what}: {path!r} holds {found.group()!r}, which qsub reads as its own: use another folder"
+        )
+    return checked(what, path)
+
+
+def _word(what: str, value: str) -> str:
+    if value.startswith("-") or not value:
+        raise SubmissionError(f"{what}: {value!r} is not a name that qsub takes")
+    return checked(what, value)
+
+
+def _named(what: str, flag: str, value: str | None) -> tuple[str, ...]:
+    return (flag, _word(what, value)) if value else ()
+
+
+def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str]:
+    asked = [f"h_rt={_seconds(values, options)}"]
+    if options.memory_resource != "none":
+        if not _RESOURCE.fullmatch(options.memory_resource):
+            raise SubmissionError(
+                f"memory_resource: {options.memory_resource!r} is not a resource's name, such as h_vmem"
+            )
+        asked.append(f"{options.memory_resource}={_memory(values, options, cpus)}")
+    if options.exclude:
+        asked.append(f"h=!({'|'.join(map(_host, options.exclude))})")
+    return asked
+
+
+def _seconds(values: ScriptValues, options: SgeOptions) -> int:
+    if not options.h_rt:
+        return 60 * positive("time_minutes", values.time_minutes)
+    seconds = seconds_of(options.h_rt)
+    if not seconds:
+        raise SubmissionError(f"h_rt: {options.h_rt!r} is not a time, in seconds or HH:MM:SS")
+    return seconds
+
+
+def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
+    """``64G``, or in M; Grid Engine takes no ``64GB``."""
+    mib = positive("memory", values.memory_mib)
+    if options.memory_per not in ("slot", "job"):
+        raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
+    if options.memory_per == "slot":
+        mib = -(-mib // cpus)
+    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
+
+
+def _host(name: str) -> str:
+    if not _HOST.fullmatch(name):
+        raise SubmissionError(f"exclude: {name!r} is not a host's name; Grid Engine knows no lists such as n[1-3]")
+    return name
+
+
+def _extra(name: str, value: str) -> tuple[str, ...]:
+    if not _OPTION.fullmatch(name):
+        raise SubmissionError(f"extra: {name!r} is not an option of qsub without its dash, such as 'l' or 'hold_jid'")
+    if name in _RESERVED:
+        raise SubmissionError(f"extra: -{name} is set by the engine, or would make one submission more than one job")
+    if name in _NAMED:
+        raise SubmissionError(f"extra: -{name} has an option of its own: give it as {_NAMED[name]!r}")
+    return (f"-{name}", checked(name, value)) if value else (f"-{name}",)
+
+
+def render(values: ScriptValues) -> str:
+    """The script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
+    header = [f"#$ {line}" for line in _lines(arguments(values))]
+    # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
+    # is in no variable of a job's.
+    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
+    return render_script(values, header, "JOB_ID", ["\n".join(first)])
+
+
+def _lines(words: Sequence[str]) -> list[str]:
+    """Options with their values, one a line, quoted as qsub reads its ``#$`` lines."""
+    lines: list[str] = []
+    for word in words:
+        if re.fullmatch(r"-[a-zA-Z_]+", word):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return lines
+
+
+def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
+    """The command that submits the script."""
+    return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
+
+
+def listing(user: str) -> Query:
+    """All jobs of this user that wait or run; those that have ended are in no list for long."""
+    # qstat takes no number for a user: by this word, it finds out itself who asks.
+    return Query(("qstat", "-xml", "-u", "$user"), parse_qstat)
+
+
+def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+    """What the accounting file says of jobs that have ended; it may say it late."""
+    asked = [*job_ids, *map(job_name, names)]
+    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name("*")]
+    return (
+        Memory(
+            "qacct",
+            tuple(Query(("qacct", "-j", one), parse_qacct, NO_JOB) for one in chosen),
+            without="no accounting (%s): how a job has ended that left no result is not known",
+        ),
+    )
+
+
+def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
+    """The commands that cancel jobs by id, as few as the length of a command line allows; they end only one's own."""
+    return [("qdel", *group) for group in chunked(job_ids)]
+
+
+def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
+    """Nothing: only before it ends a job does Grid Engine send a signal, at which the job writes its stack."""
+    return []
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of Grid Engine's commands, which a submission hands on to the job."""
+    # A driver that is itself a job's has these of a parallel environment; its jobs may be in none.
+    kept = {key: value for key, value in environ.items() if key not in ("PE", "PE_HOSTFILE")}
+    return {**kept, "LC_ALL": "C.UTF-8"}
+
+
+def job_id(environ: Mapping[str, str]) -> str | None:
+    """The id of the job in which this process runs."""
+    return environ.get("JOB_ID") if "SGE_TASK_ID" in environ else None
+
+
+def given(environ: Mapping[str, str]) -> dict[str, int]:
+    """The CPUs and the bytes of memory that the job was given."""
+    names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": ("ESPO_MEMORY_MIB", MIB)}
+    return {what: int(environ[name]) * unit for what, (name, unit) in names.items() if name in environ}
+
+
+def node_folder(environ: Mapping[str, str]) -> str | None:
+    """The folder on the node that Grid Engine makes for the job, and removes after it."""
+    return environ.get("TMP") if job_id(environ) else None

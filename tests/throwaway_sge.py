@@ -1,0 +1,313 @@
+"""A throw-away Grid Engine on this machine, for tests and for trying things out.
+
+It starts a qmaster and one execution host, this machine, in one temporary folder, with a cell, ports, spool and group
+ids of its own: nothing of the machine's own configuration is read or changed, and several of them can run side by side.
+Grid Engine tells hosts apart by their addresses, so that there is one host, with two queues.
+
+From the shell: ``python tests/throwaway_sge.py start`` prints the ``export …`` lines that make ``qsub`` and the rest
+use it; ``python tests/throwaway_sge.py stop FOLDER`` ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from throwaway_daemons import SEARCH_PATH, ClusterError, end_process, find, free_ports, wait
+
+PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client")
+_PROGRAMS = ("sge_qmaster", "sge_execd", "qconf", "qsub", "qstat", "qacct", "qdel", "qmod")
+# Where Debian has what is not on the PATH: the installation, and its programs and defaults.
+_INSTALLED = Path("/var/lib/gridengine")
+_TOOLS = Path("/usr/lib/gridengine")
+_SHARED = Path("/usr/share/gridengine")
+QUEUES = ("main.q", "other.q")
+SLOTS = 64
+
+
+def missing_packages() -> str | None:
+    """Say what to install before `ThrowawayGridEngine` can run, or None when everything is there."""
+    missing = [name for name in _PROGRAMS if find(name) is None]
+    missing += [str(path) for path in (_TOOLS / "spoolinit", _SHARED / "default-configuration") if not path.exists()]
+    if not missing:
+        return None
+    return (
+        f"a real Grid Engine is needed; not found: {', '.join(missing)}; on Debian: echo gridengine-common "
+        "shared/gridengineconfig boolean false | debconf-set-selections; DEBIAN_FRONTEND=noninteractive apt-get install "
+        f"--no-install-recommends {' '.join(PACKAGES)}"
+    )
+
+
+@dataclass
+class ThrowawayGridEngine:
+    """A running throw-away Grid Engine; a context manager.
+
+    Queues: ``main.q`` and ``other.q``, of 64 slots each, with the parallel environment ``threaded``. The host has 200 G
+    of ``h_vmem``. Jobs are told 5 s before they are killed.
+    """
+
+    folder: Path
+    ports: dict[str, int] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, folder: Path | None = None) -> ThrowawayGridEngine:
+        """Start it; return when its queues take jobs. Raises ClusterError, which says where the messages are."""
+        if message := missing_packages():
+            raise ClusterError(message)
+        cluster = cls(folder or Path(tempfile.mkdtemp(prefix="espo-sge-")))
+        try:
+            cluster._start()
+        except BaseException:
+            cluster.stop(remove=False)
+            raise
+        return cluster
+
+    @classmethod
+    def attach(cls, folder: Path) -> ThrowawayGridEngine:
+        """Take over a cluster that another process started in `folder`."""
+        return cls(folder, **json.loads((folder / "cluster.json").read_text()))
+
+    def __enter__(self) -> ThrowawayGridEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What Grid Engine's commands have to find in their environment to speak to this cluster."""
+        ports = {f"SGE_{name.upper()}_PORT": str(port) for name, port in self.ports.items()}
+        return {"SGE_ROOT": str(self.folder), "SGE_CELL": "default", **ports}
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment in which Grid Engine's commands speak to this cluster."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SGE_")}
+        return {**others, **self.variables, "PATH": SEARCH_PATH}
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run one of Grid Engine's commands on this cluster and return what it wrote to stdout."""
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+        if check and done.returncode:
+            raise ClusterError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def configure(self, option: str, text: str) -> None:
+        """Give qconf a file with `text`, by its ``option``: ``-Aq``, ``-Ap``, ``-Msconf``, …"""
+        file = self.folder / "qconf" / ("global" if option == "-Mconf" else "text")
+        file.write_text(text)
+        self.run("qconf", option, str(file))
+
+    def change(self, what: str, **values: str) -> None:
+        """Change values of the ``conf`` (global configuration) or the ``sconf`` (scheduler's configuration)."""
+        text = self.run("qconf", f"-s{what}")
+        for name, value in values.items():
+            text, found = re.subn(rf"^{name} .*$", f"{name} {value}", text, flags=re.MULTILINE)
+            if not found:
+                raise ClusterError(f"{what} has no {name}")
+        self.configure(f"-M{what}", text)
+
+    def start_daemon(self, name: str) -> None:
+        """Start one daemon: ``qmaster`` or ``execd``."""
+        with (self.folder / f"{name}.out").open("ab") as log:
+            process = subprocess.Popen(
+                [f"sge_{name}"],
+                env={**self.environ, "SGE_ND": "1"},  # it stays in the foreground
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in a test must not reach the cluster
+            )
+        self.pids[name] = process.pid
+        self._save()
+
+    def stop_daemon(self, name: str, hard: bool = False, timeout: float = 20.0) -> None:
+        """End one daemon (SIGTERM, or SIGKILL when `hard`) and wait until it has gone."""
+        pid = self.pids.pop(name, None)
+        if pid is not None:
+            end_process(pid, hard, timeout)
+
+    def wait_for_master(self) -> None:
+        """Return when the qmaster answers."""
+        self._wait_for("the qmaster to answer", lambda: bool(self.run("qconf", "-sconf", check=False)))
+
+    def stop(self, remove: bool = True) -> None:
+        """Delete all jobs, end both daemons and, unless told otherwise, remove the folder."""
+        if "qmaster" in self.pids:
+            self.run("qdel", "*", check=False)
+            wait(lambda: not self.run("qstat", "-u", "*", check=False), 20)
+        for name in ("execd", "qmaster"):
+            self.stop_daemon(name)
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        # A job of any user must be able to go through the folder.
+        self.folder.chmod(0o755)
+        for name in ("default/common", "spool/qmaster/job_scripts", "spool/execd", "spool/db", "qconf"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        for name in ("bin", "lib", "util", "utilbin"):
+            (self.folder / name).symlink_to(_INSTALLED / name)
+        self.ports = dict(zip(("qmaster", "execd"), free_ports(2), strict=True))
+        self._spool()
+        self.start_daemon("qmaster")
+        self.wait_for_master()
+        for option, text in _configuration():
+            self.configure(option, text)
+        self.run("qconf", "-as", _host())
+        self.change("sconf", schedule_interval="0:0:1", flush_submit_sec="1", flush_finish_sec="1")
+        self.start_daemon("execd")
+        self._wait_for("the queues to take jobs", self._takes_jobs)
+
+    def _spool(self) -> None:
+        common, spool = self.folder / "default" / "common", self.folder / "spool"
+        (common / "act_qmaster").write_text(f"{_host()}\n")
+        # The host's name is often that of the loopback, which Grid Engine finds out.
+        (common / "host_aliases").write_text(f"{_host()} localhost\n")
+        bootstrap = {"admin_user": "none", "spooling_params": spool / "db", "qmaster_spool_dir": spool / "qmaster"}
+        (common / "bootstrap").write_text(_changed("default-bootstrap", bootstrap))
+        # Grid Engine finds a job's processes by a group of their own: two clusters must not give the same one.
+        first_group = 20_000 + self.ports["qmaster"] % 400 * 100
+        configuration = {
+            "execd_spool_dir": spool / "execd",
+            "mailer": "/bin/true",
+            "min_uid": "0",
+            "min_gid": "0",
+            "load_report_time": "00:00:02",
+            "reporting_params": "accounting=true reporting=false flush_time=00:00:01 joblog=false sharelog=00:00:00",
+            "gid_range": f"{first_group}-{first_group + 99}",
+        }
+        (self.folder / "configuration").write_text(_changed("default-configuration", configuration))
+        resources = _SHARED / "util" / "resources"
+        self._tool("spoolinit", "berkeleydb", "libspoolb", str(spool / "db"), "init")
+        self._tool("spooldefaults", "configuration", str(self.folder / "configuration"))
+        self._tool("spooldefaults", "complexes", str(resources / "centry"))
+        self._tool("spooldefaults", "usersets", str(resources / "usersets"))
+        self._tool("spooldefaults", "managers", "root")
+
+    def _tool(self, name: str, *arguments: str) -> None:
+        self.run(str(_TOOLS / name), *arguments)
+
+    def _takes_jobs(self) -> bool:
+        lines = [line for line in self.run("qstat", "-f", check=False).splitlines() if "@" in line]
+        # A queue whose host has not reported has no load and the state "au".
+        return len(lines) == len(QUEUES) and all(len(line.split()) == 5 and "-NA-" not in line for line in lines)
+
+    def _wait_for(self, what: str, ready: object, timeout: float = 30.0) -> None:
+        if not wait(ready, timeout):  # type: ignore[arg-type]
+            raise ClusterError(
+                f"waited {timeout:.0f} s in vain for {what}; look in {self.folder}/*.out and {self.folder}/spool/*/messages"
+            )
+
+    def _save(self) -> None:
+        (self.folder / "cluster.json").write_text(json.dumps({"ports": self.ports, "pids": self.pids}))
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _changed(name: str, values: dict[str, object]) -> str:
+    text = (_SHARED / name).read_text()
+    for key, value in values.items():
+        text = re.sub(rf"^{key}\s.*$", f"{key} {value}", text, flags=re.MULTILINE)
+    return text
+
+
+def _configuration() -> list[tuple[str, str]]:
+    """What qconf is given, in this order: option and text."""
+    host = {"hostname": _host(), "complex_values": f"slots={2 * SLOTS},h_vmem=200G"}
+    return [
+        ("-Ap", _lines({**_PARALLEL, "pe_name": "threaded"})),
+        ("-Ae", _lines({**_HOST, **host})),
+        *(("-Aq", queue(name)) for name in QUEUES),
+    ]
+
+
+def queue(name: str, **values: str) -> str:
+    """Text of a queue of this host, for ``configure("-Aq", …)``."""
+    return _lines({**_QUEUE, "qname": name, "hostlist": _host(), **values})
+
+
+def _lines(values: dict[str, str]) -> str:
+    return "".join(f"{key} {value}\n" for key, value in values.items())
+
+
+def _all(names: str, value: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), value)
+
+
+_LISTS = _all("user_lists xuser_lists projects xprojects", "NONE")
+_HOST = {"hostname": "", **_all("load_scaling complex_values", "NONE"), **_LISTS, **_all("usage_scaling", "NONE")} | {
+    "report_variables": "NONE"
+}
+_PARALLEL = {
+    "pe_name": "",
+    "slots": "9999",
+    **_all("user_lists xuser_lists start_proc_args stop_proc_args", "NONE"),
+    "allocation_rule": "$pe_slots",
+    "control_slaves": "FALSE",
+    "job_is_first_task": "TRUE",
+    "urgency_slots": "min",
+    "accounting_summary": "FALSE",
+    "qsort_args": "NONE",
+}
+_QUEUE = {
+    "qname": "",
+    "hostlist": "",
+    **_all("seq_no priority", "0"),
+    # A machine that is busy with tests takes jobs nevertheless.
+    **_all("load_thresholds suspend_thresholds ckpt_list", "NONE"),
+    "nsuspend": "1",
+    **_all("suspend_interval min_cpu_interval", "00:05:00"),
+    "processors": "UNDEFINED",
+    "qtype": "BATCH",
+    "pe_list": "threaded",
+    "rerun": "FALSE",
+    "slots": str(SLOTS),
+    "tmpdir": tempfile.gettempdir(),
+    # As on many sites: no job of ours may depend on it.
+    "shell": "/bin/csh",
+    "shell_start_mode": "posix_compliant",
+    **_all("prolog epilog starter_method suspend_method resume_method terminate_method", "NONE"),
+    "notify": "00:00:05",
+    **_all("owner_list subordinate_list complex_values calendar", "NONE"),
+    **_LISTS,
+    "initial_state": "default",
+    **_all("s_rt h_rt s_cpu h_cpu s_fsize h_fsize s_data h_data s_stack h_stack", "INFINITY"),
+    **_all("s_core h_core s_rss h_rss s_vmem h_vmem", "INFINITY"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: ``start`` or ``stop FOLDER``."""
+    parser = argparse.ArgumentParser(prog="python tests/throwaway_sge.py", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("start", help="start a cluster and say how to use it")
+    stop = commands.add_parser("stop", help="end a cluster and remove its folder")
+    stop.add_argument("folder", type=Path)
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "stop":
+        ThrowawayGridEngine.attach(chosen.folder).stop()
+        return 0
+    cluster = ThrowawayGridEngine.start()
+    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in cluster.variables.items()]
+    end = f"# to end it: python tests/throwaway_sge.py stop {shlex.quote(str(cluster.folder))}\n"
+    sys.stdout.write("".join([*exports, end]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -43,8 +43,8 @@ def missing_packages() -> str | None:
         return None
     return (
         f"a real Grid Engine is needed; not found: {', '.join(missing)}; on Debian: echo gridengine-common "
-        "shared/gridengineconfig boolean false | debconf-set-selections; DEBIAN_FRONTEND=noninteractive apt-get install "
-        f"--no-install-recommends {' '.join(PACKAGES)}"
+        "shared/gridengineconfig boolean false | debconf-set-selections; DEBIAN_FRONTEND=noninteractive "
+        f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
     )
 
 
@@ -208,7 +208,7 @@ class ThrowawayGridEngine:
     def _wait_for(self, what: str, ready: object, timeout: float = 30.0) -> None:
         if not wait(ready, timeout):  # type: ignore[arg-type]
             raise ClusterError(
-                f"waited {timeout:.0f} s in vain for {what}; look in {self.folder}/*.out and {self.folder}/spool/*/messages"
+                f"waited {timeout:.0f} s in vain for {what}; look in *.out and spool/*/messages of {self.folder}"
             )
 
     def _save(self) -> None:

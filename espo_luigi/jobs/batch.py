@@ -64,7 +64,6 @@ class BatchEngine:
         commands = Commands(scheduler, settings.commands)
         self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
         self._manager.start()
-        self._submitter = Submitter(settings.manager, commands, self._manager.store)
         self._guard = threading.Lock()
         self._stopped = False
         self._ending = threading.Event()
@@ -73,7 +72,7 @@ class BatchEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a value that cannot be passed to the scheduler safely."""
         for order in orders:
-            self._submitter.check("check", request_of(fitted(order, self._settings), self._settings))
+            self._manager.submitter.check("check", request_of(fitted(order, self._settings), self._settings))
 
     def run(self, order: JobOrder) -> float:
         """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.

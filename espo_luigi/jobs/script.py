@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 
@@ -19,6 +20,12 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 # Seconds between a job's tries to claim its work: four minutes in all.
 _PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# Where a job learns of its claim and which of its starts it is; what the file beside the claim is called that says
+# which start works.
+CLAIM_VARIABLE = "ESPO_CLAIM"
+START_VARIABLE = "ESPO_START"
+FIRST_START = "0"
+_START = ".start"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,11 @@ class ScriptValues:
     options: JobOptions = field(default_factory=JobOptions)
 
 
+def start_path(claim: Path) -> Path:
+    """Where a job that was started again says which of its starts works."""
+    return claim.with_name(claim.name + _START)
+
+
 def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
     """Name of a task's record, safe in file names and in schedulers' answers: ``{run}.{rule}.{hash}``.
 
@@ -89,7 +101,7 @@ def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: 
         "\n".join(["#!/bin/bash", *header]),
         *first,
         _render_claim(checked("claim file", values.claim_file), job_id_variable),
-        _START,
+        _RENDERED_START,
         "\n".join(_exports(values)),
         *([setup] if setup else []),
         # exec: the signals that the scheduler sends to the script reach the command itself.
@@ -129,16 +141,17 @@ fi"""
 # scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to say so works; each has a
 # word of its own, as not every scheduler counts. In a file of its own, so that a claim that the driver closes meanwhile
 # stays closed. While the file system fails, the job tries again, as long as for the claim.
-_START = f"""\
-export ESPO_START=0
+_RENDERED_START = f"""\
+export {START_VARIABLE}={FIRST_START}
 if [ "$begun" = again ]; then
-    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
-    start="$claim.start"
+    {START_VARIABLE}=$(date +%s.%N).$HOSTNAME.$$
+    start="$claim{_START}"
+    aside="$start.$HOSTNAME.$$"
     for pause in {_PAUSES}; do
-        printf '%s\\n' "$ESPO_START" > "$start.$HOSTNAME.$$" && mv -fT -- "$start.$HOSTNAME.$$" "$start" && break
+        printf '%s\\n' "${START_VARIABLE}" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
-    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
+    if [ "$(cat -- "$start")" != "${START_VARIABLE}" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
     fi
@@ -148,7 +161,7 @@ fi"""
 def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
-    lines.append(f"export ESPO_CLAIM={shlex.quote(values.claim_file)}")
+    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

@@ -1,8 +1,8 @@
 """Grid Engine: what goes to its commands and what they answer, as pure functions of text (`scheduler.Scheduler`).
 
 The options stand in the script's ``#$`` lines (so that it can be read, and submitted by hand) and are given to qsub as
-arguments too; there the lines are not read (``-C ""``), as bash of the user's may hold some. What Grid Engine's commands
-answer is read in `sge_answers`.
+arguments too; there the lines are not read (``-C ""``), as bash of the user's may hold some. What Grid Engine's
+commands answer is read in `sge_answers`.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Watcher:
         return self.leftovers.unwanted(by_name, now)
 
     def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
-        """Those whose success is not known: a scheduler that lists no ended jobs would be asked for each of the others."""
+        """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""
         self._read_results(missing, now)
         return [flight for flight in missing if not flight.succeeded]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi.errors import SubmissionError
+from espo_luigi.errors import ClaimLostError, SubmissionError
+from espo_luigi.jobs.claim import Claim
 from espo_luigi.jobs.scheduler import Phase, Refusal, chunked
 from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.slurm import SlurmOptions, directives, environment, log_path, log_pattern, render
@@ -78,14 +80,12 @@ def test_a_script_is_bash_without_syntax_errors(values: ScriptValues) -> None:
 
 
 def run_script(
-    folder: Path, job_id: str, while_waiting: str = "true", restarts: int | None = None
+    folder: Path, job_id: str, while_waiting: str = "true", argv: tuple[str, ...] = ("echo", "worked")
 ) -> subprocess.CompletedProcess[str]:
     """Run a job's script, whose pauses take no time: `while_waiting` is what happens in each."""
-    values = replace(PLAIN, argv=("echo", "worked"), workdir=str(folder), claim_file=str(folder / "claim"))
+    values = replace(PLAIN, argv=argv, workdir=str(folder), claim_file=str(folder / "claim"))
     script = f"sleep() {{ {while_waiting}; }}\n{render(values)}"
     environ = {**os.environ, "SLURM_JOB_ID": job_id}
-    if restarts is not None:
-        environ["SLURM_RESTART_COUNT"] = str(restarts)
     return subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=False)
 
 
@@ -140,28 +140,31 @@ def test_a_claim_that_stays_empty_is_nobodys_and_the_job_says_so(tmp_path: Path)
     assert "nothing is done" in done.stderr
 
 
-def test_a_requeued_job_says_which_of_its_starts_works_and_leaves_the_claim_alone(tmp_path: Path) -> None:
-    run_script(tmp_path, "1")
-    assert run_script(tmp_path, "1", restarts=2).stdout == "worked\n"
+def test_of_several_starts_of_a_job_the_last_has_the_work(tmp_path: Path) -> None:
+    starts = [run_script(tmp_path, "1", argv=("printenv", "ESPO_START")).stdout.strip() for _ in range(3)]
+    assert starts[0] == "0" and len(set(starts)) == 3
     files = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert files == {"claim": "1\n", "claim.start": "2\n"}
+    assert files == {"claim": "1\n", "claim.start": f"{starts[-1]}\n"}
+    for start in starts[:-1]:
+        with pytest.raises(ClaimLostError, match=re.escape(f"start {start}) does not own")):
+            Claim(tmp_path / "claim", "1", start).check()
+    Claim(tmp_path / "claim", "1", starts[-1]).check()
 
 
-def test_a_requeued_job_waits_until_the_file_system_lets_it_say_so(tmp_path: Path) -> None:
+def test_a_job_started_again_waits_until_the_file_system_lets_it_say_so(tmp_path: Path) -> None:
     run_script(tmp_path, "1")
-    (tmp_path / "claim.start-2").mkdir()
-    done = run_script(tmp_path, "1", while_waiting=f"rmdir {tmp_path}/claim.start-2", restarts=2)
-    assert (done.returncode, done.stdout) == (0, "worked\n")
-    assert (tmp_path / "claim.start").read_text() == "2\n"
+    (tmp_path / "claim.start").mkdir()
+    done = run_script(tmp_path, "1", f"rmdir {tmp_path}/claim.start", ("printenv", "ESPO_START"))
+    assert done.returncode == 0
+    assert (tmp_path / "claim.start").read_text() == done.stdout
 
 
-def test_a_requeued_job_that_cannot_say_so_does_nothing_and_fails(tmp_path: Path) -> None:
+def test_a_job_started_again_that_cannot_say_so_does_nothing_and_fails(tmp_path: Path) -> None:
     run_script(tmp_path, "1")
-    run_script(tmp_path, "1", restarts=1)
-    (tmp_path / "claim.start-2").mkdir()
-    done = run_script(tmp_path, "1", restarts=2)
+    (tmp_path / "claim.start").mkdir()
+    done = run_script(tmp_path, "1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "Cannot write" in done.stderr and (tmp_path / "claim.start").read_text() == "1\n"
+    assert "Cannot write" in done.stderr and list((tmp_path / "claim.start").iterdir()) == []
 
 
 def test_a_job_that_cannot_claim_its_work_does_nothing_and_fails(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@
 
 claim=/work/state/claims/espo6.Adjust.0123456789ab.1
 aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
-    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 )
+    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
     sleep "$pause"
@@ -28,13 +30,16 @@ if [ "$owner" != "$SLURM_JOB_ID" ]; then
     exit 0
 fi
 
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+export ESPO_START=0
+if [ "$begun" = again ]; then
+    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
+    aside="$start.$HOSTNAME.$$"
     for pause in 1 2 4 8 15 30 60 120 0; do
-        printf '%s\n' "$SLURM_RESTART_COUNT" > "$start-$SLURM_RESTART_COUNT" && mv -f -- "$start-$SLURM_RESTART_COUNT" "$start" && break
+        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
-    if [ "$(cat -- "$start")" != "$SLURM_RESTART_COUNT" ]; then
+    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
     fi

@@ -1,0 +1,68 @@
+#!/bin/bash
+#$ -N espo.it%40home.Adjust.0123456789ab.2
+#$ -o '/work/it'"'"'s here/sge_logs/Adjust/Adjust-$JOB_ID.out'
+#$ -j y
+#$ -S /bin/bash
+#$ -cwd
+#$ -V
+#$ -r y
+#$ -notify
+#$ -pe smp 10
+#$ -q 256G-batch
+#$ -P climate
+#$ -l 'h_rt=362439,h_vmem=6G,h=!(nc10101|nc10102.site)'
+#$ -w e
+#$ -l mem_free=4G
+#$ -R y
+#$ -p -100
+
+trap '' USR1
+export ESPO_MEMORY_MIB=61440
+
+claim=/work/state/claims/2024.Adjust.0123456789ab.1
+aside=${claim%/*}/.${claim##*/}.$JOB_ID.$HOSTNAME.$$
+begun=again
+for pause in 1 2 4 8 15 30 60 120 0; do
+    why=$( { printf '%s\n' "$JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        begun=first
+    owner=$(cat -- "$claim" 2>/dev/null)
+    [ -n "$owner" ] && break
+    sleep "$pause"
+done
+rm -f -- "$aside"
+if [ -z "$owner" ]; then
+    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
+    exit 1
+fi
+if [ "$owner" != "$JOB_ID" ]; then
+    echo "This work belongs to '$owner': job $JOB_ID does nothing." >&2
+    exit 0
+fi
+
+export ESPO_START=0
+if [ "$begun" = again ]; then
+    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
+    start="$claim.start"
+    aside="$start.$HOSTNAME.$$"
+    for pause in 1 2 4 8 15 30 60 120 0; do
+        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        sleep "$pause"
+    done
+    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
+        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
+        exit 1
+    fi
+fi
+
+export ESPO_JOB_NAME=it@home.Adjust.0123456789ab.2
+export ESPO_ATTEMPT=2
+export ESPO_CLAIM=/work/state/claims/2024.Adjust.0123456789ab.1
+export ESPO_NODE_SCRATCH="${TMP:-${TMPDIR:-/tmp}}"/espo
+export GREETING='it'"'"'s $(date)'
+
+#$ -t 1-10
+module load gcc
+source ~/env/bin/activate
+
+cd -- '/work/it'"'"'s here' || exit 1
+exec /env/bin/python -m espo_luigi.job /work/jobs/adjust.json

@@ -12,7 +12,9 @@ from kept_servers import KeptServers
 LONG = (
     "tasks/test_end_to_end.py",
     "tasks/test_demo_on_slurm.py",
+    "tasks/test_demo_on_sge.py",
     "jobs/test_real_slurm.py",
+    "jobs/test_real_sge.py",
     "tasks/test_production_shape.py",
     "driver/test_slurm_engine.py",
     "test_faults.py",

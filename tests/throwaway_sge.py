@@ -149,7 +149,8 @@ class ThrowawayGridEngine:
             self.run("qdel", "*", check=False)
             wait(lambda: not self.run("qstat", "-u", "*", check=False), 20)
         for name in ("execd", "qmaster"):
-            self.stop_daemon(name)
+            # By itself, execd takes seconds to end.
+            self.stop_daemon(name, hard=True)
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -2,5 +2,5 @@
 
 Of the rest of espo_luigi it needs `errors`. Entry points: `order.JobOrder` (what a job is), `local.LocalEngine` and
 `batch.BatchEngine` (who runs it), `node.run_order` (what happens where it runs), `scheduler.Scheduler` (what another
-scheduler has to be: text in, text out; `slurm` is one, and `schedulers` lists them).
+scheduler has to be: text in, text out; `slurm` and `sge` are, and `schedulers` lists them).
 """

@@ -295,7 +295,7 @@ class JobManager:
         elif step is Step.ENDED:
             self._retry_or_fail(flight, flight.cause())
         elif step is Step.LOST:
-            self._retry_or_fail(flight, self._submitter.cause_of_loss(flight))
+            self._retry_or_fail(flight, self.submitter.cause_of_loss(flight))
         elif step is Step.GIVE_UP_NAME:
             self._give_up_name(flight, now)
         elif step is Step.DUMP_STACK:

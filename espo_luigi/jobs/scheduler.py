@@ -1,6 +1,6 @@
 """What a scheduler is to the rest of this package: text that goes to its commands, and text that comes back.
 
-A module (`slurm`) fulfils `Scheduler` with pure functions; `commands` runs what they say.
+A module (`slurm`, `sge`) fulfils `Scheduler` with pure functions; `commands` runs what they say.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ def test_a_jobs_name_is_one_that_grid_engine_takes_and_gives_back(run: str) -> N
     name = submission_name(task_name(run, "Adjust", {}), 1)
     job = job_name(name)
     assert job[0].isalpha() and not set(job) & set("\n\t\r/:@\\*? ")
-    listed = f"<job_list><JB_job_number>1</JB_job_number><JB_name>{job}</JB_name><state>qw</state></job_list></job_info>"
+    fields = f"<JB_job_number>1</JB_job_number><JB_name>{job}</JB_name><state>qw</state>"
+    listed = f"<job_list>{fields}</job_list></job_info>"
     assert [row.name for row in parse_qstat(listed)] == [name]
 
 
@@ -196,9 +197,7 @@ def test_half_an_answer_is_none() -> None:
         ("dr dt dRr dRt ds dS dT dRs dRS dRT", Phase.LEAVING),
     ],
 )
-def test_all_states_of_the_manual_are_known(
-    states: str, phase: Phase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_states_of_the_manual_are_known(states: str, phase: Phase, caplog: pytest.LogCaptureFixture) -> None:
     """Those of sge_status(5)."""
     assert {phase_of(state) for state in states.split()} == {phase}
     assert caplog.text == ""
@@ -227,7 +226,7 @@ def test_the_accounting_is_read_and_of_several_runs_the_last() -> None:
 
 
 def ended(**fields: str) -> Phase:
-    usual = {"jobname": "espo.r", "jobnumber": "7", "failed": "100 : assumedly after job", "exit_status": "137 (Killed)"}
+    usual = {"jobname": "espo.r", "jobnumber": "7", "failed": "100 : assumedly after job", "exit_status": "137"}
     text = "".join(f"{key:12} {value}\n" for key, value in {**usual, **fields}.items())
     return parse_qacct("=" * 62 + "\n" + text)[0].phase
 

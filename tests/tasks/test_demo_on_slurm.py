@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,26 +44,36 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
-    """The demo in many chunks, of one simulation, by the command."""
-    folder = tmp_path_factory.mktemp("run")
+def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
+    """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
-        f"[espo]\nengine = slurm\nworkdir = run\nconfig = {config}\n"
-        "[slurm]\nnode_cpus = 2\nnode_memory = 4GB\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n"
+        f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
+        f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n{options}\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         + "".join(f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n" for rule, n in WORKERS.items())
     )
     luigi = Path(sys.executable).parent / "luigi"
     command = [luigi, "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster, (folder / "stderr").open("w") as stderr:
-        done = subprocess.run(command, cwd=folder, env=cluster.environ, stderr=stderr, check=False, timeout=1400)
+    with (folder / "stderr").open("w") as stderr:
+        done = subprocess.run(command, cwd=folder, env=environ, stderr=stderr, check=False, timeout=1400)
     return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:])
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
+    """The demo as jobs of Slurm."""
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
+        return make_by_command(tmp_path_factory.mktemp("run"), raw, "slurm", "node_memory = 4GB", cluster.environ)
+
+
 def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(made: Made) -> None:
+    check_end(made)
+
+
+def check_end(made: Made) -> None:
+    """All products, one attempt a job, nothing temporary."""
     assert made.code == 0, made.said
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
@@ -79,6 +90,10 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
 
 
 def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
+    check_bytes(tmp_path, raw, made)
+
+
+def check_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
     """Every product, against one chunk for everything in this process."""
     assert made.code == 0, made.said
     one = make(tmp_path, raw, **ONE, **CHANGES)

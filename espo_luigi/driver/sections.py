@@ -1,4 +1,4 @@
-"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``, ``[sge]``), as the values that its engine takes."""
+"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``, ``[sge]``), as its engine takes them."""
 
 from __future__ import annotations
 

@@ -217,7 +217,8 @@ def _lines(words: Sequence[str]) -> list[str]:
         if re.fullmatch(r"-[a-zA-Z_]+", word):
             lines.append(word)
         else:
-            lines[-1] += f" {shlex.quote(word)}"
+            # qsub takes double quotes as they are, but not the several kinds in a row that bash would need.
+            lines[-1] += f' "{word}"' if "'" in word and '"' not in word else f" {shlex.quote(word)}"
     return lines
 
 
@@ -228,8 +229,8 @@ def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
 
 def listing(user: str) -> Query:
     """All jobs of this user that wait or run; those that have ended are in no list for long."""
-    # qstat takes no number for a user: by this word, it finds out itself who asks.
-    return Query(("qstat", "-xml", "-u", "$user"), parse_qstat)
+    # qstat takes no number for a user: by this word, it finds out itself who asks. A user's defaults may hide states.
+    return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
 def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:

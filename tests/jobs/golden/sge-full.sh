@@ -1,6 +1,6 @@
 #!/bin/bash
 #$ -N espo.it%40home.Adjust.0123456789ab.2
-#$ -o '/work/it'"'"'s here/sge_logs/Adjust/Adjust-$JOB_ID.out'
+#$ -o "/work/it's here/sge_logs/Adjust/Adjust-$JOB_ID.out"
 #$ -j y
 #$ -S /bin/bash
 #$ -cwd

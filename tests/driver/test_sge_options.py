@@ -1,0 +1,65 @@
+"""Options of Grid Engine from luigi.cfg to the script, and a task's for another scheduler, which are not its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import luigi
+import pytest
+from luigi.configuration import get_config
+
+from espo_luigi.driver.preview import preview
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.sge import SgeOptions
+
+
+class Walk(SlurmTask):
+    n = luigi.IntParameter(default=1)
+    resources_default = Resources(n_workers=2, cpus_per_task=8, memory="32GB", time="1:00:00")
+    slurm_default = {"qos": "high", "partition": "of the rule"}
+    sge_default = {"queue": "of the rule", "project": "of the rule"}
+
+
+@pytest.fixture(autouse=True)
+def engine() -> Iterator[None]:
+    get_config().set("espo", "engine", "sge")
+    yield
+    get_config().remove_option("espo", "engine")
+    for section in ("sge", "Walk"):
+        get_config().remove_section(section)
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(tmp_path: Path) -> None:
+    profile = tmp_path / "perun.yml"
+    profile.write_text("h_rt: 99:99:99\nmemory_per: job\nqueue: of the profile\nparallel_environment: smp\n")
+    configuration = get_config()
+    configuration.set("sge", "profile", str(profile))
+    configuration.set("sge", "project", "of luigi.cfg")
+    configuration.set("Walk", "memory_per", "slot")
+    options = Walk(parallel_environment="of the command line", qos="of Slurm").order().options
+    assert options == SgeOptions(
+        queue="of the rule",
+        project="of luigi.cfg",
+        parallel_environment="of the command line",
+        memory_per="slot",
+        h_rt="99:99:99",
+        scratch="$TMP",
+    )
+
+
+def test_the_preview_is_the_script_with_its_options() -> None:
+    get_config().set("sge", "node_cpus", "4")
+    text = preview(Walk())
+    for line in (
+        "#$ -pe threaded 4",
+        "#$ -q 'of the rule'",
+        "#$ -l h_rt=3600,h_vmem=8G",
+        "export ESPO_MEMORY_MIB=32768",
+        'export ESPO_NODE_SCRATCH="${TMP:-${TMPDIR:-/tmp}}"',
+    ):
+        assert line in text.splitlines()
+    assert f"-o {Path.cwd()}/sge_logs/Walk/Walk-n=1-$JOB_ID.out" in text.replace("'", "")
+    assert text.endswith("# Dask in the job: 2 worker(s) x 2 thread(s), 15.0 GiB each of 32.0 GiB\n")

@@ -60,7 +60,9 @@ class BatchSection:
     max_jobs = luigi.IntParameter(default=JobSettings.max_jobs, description="jobs in flight at once")
     max_submit_per_second = luigi.FloatParameter(default=CommandSettings.max_submit_per_second)
     max_status_per_second = luigi.FloatParameter(default=CommandSettings.max_status_per_second)
-    poll_seconds = luigi.FloatParameter(default=JobSettings.poll_seconds, description="between two looks at squeue")
+    poll_seconds = luigi.FloatParameter(
+        default=JobSettings.poll_seconds, description="between two looks at squeue, qstat"
+    )
     result_seconds = luigi.FloatParameter(
         default=JobSettings.result_seconds, description="between two looks at the result files"
     )

@@ -157,7 +157,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
     if monitor.done.is_set():
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
-    said = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
+    said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
     if isinstance(error, Stopped):
         said["exit_code"] = error.code
     if isinstance(error, EspoError):

@@ -404,3 +404,29 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
     fake.clock.go_on(5)
     assert handle.outcome is None
     assert caplog.text.count("job 1 is held (PENDING (JobHeldUser)), and waits until somebody releases it") == 1
+
+
+def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:
+    """Its node is dead: Slurm calls it COMPLETING, Grid Engine ``dr``, for ever."""
+    manager = fake.manager()
+    handle = manager.submit(work.request("a", retries=1, stall_timeout_seconds=2.0))
+    fake.eventually(has_id(handle))
+    fake.set_state("RUNNING")
+    fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
+    fake.eventually(lambda: any("--signal" not in call for call in fake.calls("scancel")))
+    fake.set_state("COMPLETING")
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.absent_after + 65)
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
+    record = manager.store.load(handle.task)
+    assert record is not None and record.history[0]["ended"] == Cause.STALLED.value
+
+
+def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
+    """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
+    handle = fake.manager().submit(work.request("a", retries=1))
+    fake.eventually(has_id(handle))
+    fake.set_state("PENDING", "PartitionTimeLimit")
+    fake.eventually(lambda: bool(fake.calls("scancel")), PATIENCE.hopeless + 5)
+    fake.forget_jobs()
+    outcome = fake.outcome(handle, PATIENCE.absent_after + 65)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.HOPELESS, outcome

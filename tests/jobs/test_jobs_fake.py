@@ -408,7 +408,7 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
 
 def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:
     """Its node is dead: Slurm calls it COMPLETING, Grid Engine ``dr``, for ever."""
-    manager = fake.manager()
+    manager = fake.manager(poll_seconds=5.0, result_seconds=5.0)
     handle = manager.submit(work.request("a", retries=1, stall_timeout_seconds=2.0))
     fake.eventually(has_id(handle))
     fake.set_state("RUNNING")
@@ -423,10 +423,10 @@ def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(f
 
 def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
     """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
-    handle = fake.manager().submit(work.request("a", retries=1))
+    handle = fake.manager(poll_seconds=5.0, result_seconds=5.0).submit(work.request("a", retries=1))
     fake.eventually(has_id(handle))
     fake.set_state("PENDING", "PartitionTimeLimit")
-    fake.eventually(lambda: bool(fake.calls("scancel")), PATIENCE.hopeless + 5)
+    fake.eventually(lambda: bool(fake.calls("scancel")))
     fake.forget_jobs()
     outcome = fake.outcome(handle, PATIENCE.absent_after + 65)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.HOPELESS, outcome

@@ -171,8 +171,8 @@ class SlurmTask(luigi.Task):
 
     def order(self, engine_name: str = "") -> JobOrder:
         """Return what the current engine (or another one) has to know of this task's job."""
-        engine_name = engine_name or settings().engine
-        section = SECTIONS.get(engine_name)
+        name = engine_name or settings().engine
+        section = SECTIONS.get(name)
         options = {name: getattr(self, name) for name in OPTION_NAMES}
         parameters = self.to_str_params()
         return JobOrder(
@@ -182,7 +182,7 @@ class SlurmTask(luigi.Task):
             family=self.get_task_family(),
             parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
-            resources=self._resources(engine_name),
+            resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
             settings={**self._sections(), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),

@@ -67,7 +67,6 @@ class BatchEngine:
         commands = Commands(scheduler, settings.commands)
         self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
         self._manager.start()
-        self._submitter = Submitter(settings.manager, commands, self._manager.store)
         self._guard = threading.Lock()
         self._stopped = False
         self._ending = threading.Event()
@@ -79,7 +78,7 @@ class BatchEngine:
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
-            self._submitter.check("check", request_of(fitting, self._settings))
+            self._manager.submitter.check("check", request_of(fitting, self._settings))
 
     def run(self, order: JobOrder) -> float:
         """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.

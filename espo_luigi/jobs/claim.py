@@ -14,10 +14,8 @@ from pathlib import Path
 
 from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.script import CLAIM_VARIABLE, start_path
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
-
-# Where the job's script says where its claim is.
-VARIABLE = "ESPO_CLAIM"
 
 
 @dataclass(frozen=True)
@@ -41,18 +39,13 @@ class Claim:
             )
 
 
-def start_path(claim: Path) -> Path:
-    """Where a requeued job says which of its starts works."""
-    return claim.with_name(f"{claim.name}.start")
-
-
 def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
     """The claim of the job that this process is, or None where there is none: a job of the local engine."""
     environ = os.environ if environ is None else environ
     scheduler = schedulers.around(environ)
-    if scheduler is None or VARIABLE not in environ:
+    if scheduler is None or CLAIM_VARIABLE not in environ:
         return None
-    return Claim(Path(environ[VARIABLE]), str(scheduler.job_id(environ)), scheduler.restarts(environ))
+    return Claim(Path(environ[CLAIM_VARIABLE]), str(scheduler.job_id(environ)), scheduler.restarts(environ))
 
 
 def check_claim() -> None:

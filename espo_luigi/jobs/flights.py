@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress, Success
-from espo_luigi.jobs.policy import Cause, cause_of
-from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.policy import OUTCOMES, Cause, cause_of
+from espo_luigi.jobs.records import Record, RecordStore, as_object, read_object
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
 
 logger = logging.getLogger(__name__)
 
 # Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
 _CANCEL_AGAIN = 60.0
-# Outcomes of a job that says itself that it has failed.
-_FAILED = ("error", "input", "configuration", "memory", "files")
-_CLOCKS = (
-    "ended_since",
-    "absent_since",
-    "hopeless_since",
-    "leaving_since",
-    "result_since",
-    "beat_since",
-    "cancel_since",
-    "refused_since",
-    "trouble_since",
-    "empty_claim_since",
-)
 # A job that ends without a result within so many seconds on its node tells more of the node than of the task.
 _QUICK_SECONDS = 300.0
 
@@ -123,7 +108,7 @@ class Flight:
 
     def start_clocks_anew(self, now: float) -> None:
         """Let all waiting begin now: nobody has looked for a while, and what was seen before is old."""
-        for name in _CLOCKS:
+        for name in (one.name for one in fields(self) if one.name.endswith("_since")):
             if getattr(self, name) is not None:
                 setattr(self, name, now)
         self.dumped_since = None
@@ -212,7 +197,7 @@ class Flight:
 
     def read_result(self, store: RecordStore, now: float) -> None:
         """Take in the result file, if it is one of this task's jobs'. Raises OSError where that cannot be known."""
-        result = _read_result(self.request.result_file)
+        result = read_object(self.request.result_file)
         if result is None or result == self.void_result:
             return
         job_id = str(result.get("job_id", ""))
@@ -256,7 +241,7 @@ class Flight:
     def has_failed(self) -> bool:
         """Whether the job itself has written that it failed, and why."""
         # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
-        return self.result is not None and self.result.get("outcome") in _FAILED
+        return self.result is not None and self.result.get("outcome") in OUTCOMES
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
@@ -341,30 +326,13 @@ class Flight:
         """Where the job stands, for people."""
         if self.row is None:
             return Progress(self.record.state, self.record.job_id, self.record.attempt)
-        said = _parse_beat(self.beat) if self.row.phase is Phase.RUNNING else {}
+        said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
         return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:
     return default if since is None else now - since >= limit
-
-
-def _read_result(path: Path) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _parse_beat(text: bytes) -> Mapping[str, Any]:
-    # It is written in place: a look may come in the middle.
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def listed_names(folder: Path) -> set[str]:

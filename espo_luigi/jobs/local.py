@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 from espo_luigi.errors import JobError, JobInputError
 from espo_luigi.jobs.forkserver import Child, ForkServer
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
-from espo_luigi.jobs.records import read_json
+from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
@@ -154,7 +153,7 @@ def _prepare(order: JobOrder) -> None:
 
 def _checked_result(order: JobOrder) -> dict[str, Any]:
     """Return what the job has written; raises `JobError` unless it succeeded."""
-    result = persistently(lambda: _read_result(order.files.result), DRIVERS_PATIENCE_SECONDS)
+    result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
     if result is not None and result.get("outcome") == "success":
         return result
     if result is None:
@@ -164,13 +163,6 @@ def _checked_result(order: JobOrder) -> dict[str, Any]:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == "input" else JobError
     raise kind(f"{order.label} failed: {why}{last_lines(tail)}\n  log: {order.files.log}")
-
-
-def _read_result(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 def _tail(log: Path) -> str:

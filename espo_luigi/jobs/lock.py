@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.records import read_json, write_atomically
+from espo_luigi.jobs.records import read_json, read_object, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +56,7 @@ class DriverLock:
 
         Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
         """
-        try:
-            holder = _parse(self.path.read_text(encoding="utf-8", errors="replace"))
-        except FileNotFoundError:
-            holder = None
+        holder = read_object(self.path)
         if holder is not None and not self._is_mine(holder):
             return False
         self._write()
@@ -185,14 +182,6 @@ def _working_folder() -> str:
 
 def _started_in(holder: dict[str, Any]) -> str:
     return f"in {holder['started_in']}" if holder.get("started_in") else "there"
-
-
-def _parse(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _process_start(pid: int) -> str | None:

@@ -63,8 +63,8 @@ class JobManager:
         self._scheduler = commands.scheduler
         self._clock = commands.clock
         self.store = RecordStore(state_dir)
-        self._submitter = Submitter(settings, commands, self.store)
-        self._nodes = self._submitter.nodes
+        self.submitter = Submitter(settings, commands, self.store)
+        self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
         self._lock = DriverLock(state_dir)
@@ -73,7 +73,7 @@ class JobManager:
         self._requests = Requests()
         self._ready: deque[Flight] = deque()
         self._flights: dict[str, Flight] = {}
-        self._watcher = Watcher(settings, commands, self.store, self._submitter, self._trouble)
+        self._watcher = Watcher(settings, commands, self.store, self.submitter, self._trouble)
         self._signals = Signals(commands)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -95,7 +95,7 @@ class JobManager:
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
         task = task_name(request.run, request.rule, request.wildcards, self._salt)
-        self._submitter.check(task, request)
+        self.submitter.check(task, request)
         handle = self._requests.add(task, request, on_progress)
         self._wake.set()
         return handle
@@ -232,7 +232,7 @@ class JobManager:
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
-            record = self._submitter.plan(handle.task, request, record)
+            record = self.submitter.plan(handle.task, request, record)
         if record.state == PLANNED:
             self._ready.append(Flight(request, handle, record, self._scheduler))
             return
@@ -257,21 +257,21 @@ class JobManager:
     def _next_ready(self) -> Flight | None:
         """The next flight that may be submitted now."""
         now, room = self._clock.now(), len(self._flights) < self.settings.max_jobs
-        if not room or self.stopping is not None or self._submitter.held(now):
+        if not room or self.stopping is not None or self.submitter.held(now):
             return None
         return next((flight for flight in self._ready if flight.not_before <= now), None)
 
     def _submit_one(self, flight: Flight) -> None:
         try:
-            self._submitter.prepare(flight)
+            self.submitter.prepare(flight)
         except OSError:
             # To the end: the files of this one may be the only ones that fail.
             self._ready.append(flight)
-            self._submitter.pause()
+            self.submitter.pause()
             raise
         self._flights[flight.handle.task] = flight
-        refused = self._submitter.submit(flight)
-        if refused is not None and self._submitter.avoids_nodes(flight):
+        refused = self.submitter.submit(flight)
+        if refused is not None and self.submitter.avoids_nodes(flight):
             self._allow_all_nodes(flight, Cause.REFUSED, refused)
         elif refused is not None:
             self._finish(flight, flight.failure(Cause.REFUSED, refused))
@@ -279,12 +279,12 @@ class JobManager:
     def _allow_all_nodes(self, flight: Flight, cause: Cause, words: str) -> None:
         """Without the nodes where jobs ended badly there is none for this job: better those than none."""
         logger.warning("%s: %s; trying again on any node", flight.record.name, words)
-        self._again(flight, self._submitter.following_anywhere(flight, cause))
+        self._again(flight, self.submitter.following_anywhere(flight, cause))
 
     # Each job's next step.
 
     def _take_step(self, now: float, flight: Flight) -> None:
-        self._submitter.save(flight)
+        self.submitter.save(flight)
         step = flight.next_step(now, self.settings.patience)
         if step in (Step.DUMP_STACK, Step.CANCEL_STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
@@ -339,9 +339,9 @@ class JobManager:
         if not self.store.close_unclaimed(flight.record.name):
             owner = self.store.claim_owner(flight.record.name)
             if owner is not None:
-                self._submitter.confirm(flight, owner)
+                self.submitter.confirm(flight, owner)
             else:
-                self._submitter.close_empty_claim(flight, now)
+                self.submitter.close_empty_claim(flight, now)
             return
         alone = not any(other.record.job_id for other in self._flights.values())
         unclear = flight.refusal is Refusal.UNCLEAR and alone
@@ -359,10 +359,10 @@ class JobManager:
             )
             self._finish(flight, flight.success())
             return
-        if cause is Cause.HOPELESS and self._submitter.avoids_nodes(flight):
+        if cause is Cause.HOPELESS and self.submitter.avoids_nodes(flight):
             self._allow_all_nodes(flight, cause, flight.hopeless_words)
             return
-        following = self._submitter.following(flight, cause)
+        following = self.submitter.following(flight, cause)
         if following is None:
             self._finish(flight, flight.failure(cause))
         else:

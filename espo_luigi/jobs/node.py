@@ -207,8 +207,10 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
 def _outcome(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "stopped"
-    if isinstance(error, (InputChangedError, ConfigurationChangedError)):
-        return "input" if isinstance(error, InputChangedError) else "configuration"
+    if isinstance(error, InputChangedError):
+        return "input"
+    if isinstance(error, ConfigurationChangedError):
+        return "configuration"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
 from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_EVERY = 30.0
+_REFRESH_EVERY = REFRESH_EVERY_SECONDS
 
 
 class Ownership:

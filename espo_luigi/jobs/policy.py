@@ -62,12 +62,13 @@ _FINAL = frozenset(
         Cause.NO_OUTPUT,
     }
 )
-# A job's own word for its end, where that is an exception of Python.
-_BY_OUTCOME = {
+# By the outcome with which a job says itself that it has failed.
+OUTCOMES = {
     "error": Cause.EXCEPTION,
     "input": Cause.INPUT,
     "configuration": Cause.CONFIGURATION,
     "files": Cause.FILES,
+    "memory": Cause.MEMORY,
 }
 # Not the job's fault: no attempt is charged, but there is an end to it.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
@@ -173,7 +174,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
     if phase is Phase.CANCELLED and not ending:
         return Cause.CANCELLED
-    return _BY_OUTCOME.get(str(outcome), Cause.CRASHED)
+    return OUTCOMES.get(str(outcome), Cause.CRASHED)
 
 
 EXPLANATION: Mapping[Cause, str] = {

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
-from espo_luigi.jobs.claim import start_path
-from espo_luigi.jobs.script import submission_name
+from espo_luigi.jobs.script import start_path, submission_name
 
 PLANNED = "planned"
 SUBMITTING = "submitting"
@@ -219,7 +218,23 @@ def create_whole(path: Path, text: str) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file, or None when there is none that can be read (yet)."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(path)
+    except OSError:
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None when there is no file or no object in it; raises any other OSError."""
+    try:
+        return as_object(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def as_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that a text is, or None: a look may come in the middle of its writing."""
+    try:
+        value = json.loads(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 
@@ -19,6 +20,9 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 # Seconds between a job's tries to claim its work: four minutes in all.
 _PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# Where a job learns of its claim, and what the file beside the claim is called that says which of its starts works.
+CLAIM_VARIABLE = "ESPO_CLAIM"
+_START = ".start"
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ class ScriptValues:
     claim_file: str
     workdir: str
     options: JobOptions = field(default_factory=JobOptions)
+
+
+def start_path(claim: Path) -> Path:
+    """Where a requeued job says which of its starts works."""
+    return claim.with_name(claim.name + _START)
 
 
 def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
@@ -124,7 +133,7 @@ def _render_restart(restarts: str) -> str:
     # driver closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
     return f"""\
 if [ "${{{restarts}:-0}}" -gt 0 ]; then
-    start="$claim.start"
+    start="$claim{_START}"
     for pause in {_PAUSES}; do
         printf '%s\\n' "${restarts}" > "$start-${restarts}" && mv -f -- "$start-${restarts}" "$start" && break
         sleep "$pause"
@@ -139,7 +148,7 @@ fi"""
 def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
-    lines.append(f"export ESPO_CLAIM={shlex.quote(values.claim_file)}")
+    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.store.dense import emptied
 from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import sync_path, written_aside
@@ -84,4 +85,4 @@ def _add(archive: zipfile.ZipFile, entry: Path, name: str, buffer: memoryview) -
             target.write(buffer[:size])
             copied += size
     if not copied:
-        raise StoreError(f"{entry} has no bytes: the file system lost what was written; run the task again")
+        raise emptied(entry)

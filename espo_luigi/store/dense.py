@@ -28,6 +28,11 @@ def check_dense(partial: Path) -> None:
         raise StoreError(_told(f"{error.filename} is gone")) from error
 
 
+def emptied(entry: Path) -> StoreError:
+    """The error of a file of a store in which nothing is."""
+    return StoreError(f"{entry} has no bytes: the file system lost what was written; run the task again")
+
+
 def _told(what: str) -> str:
     return (
         f"{what}, which was deleted while it was written. Nothing is published. Another job or another person works in "
@@ -54,7 +59,7 @@ def _check_array(folder: Path, array: dict[str, Any]) -> None:
         raise StoreError(_told(f"{folder} has {len(found)} of its {expected} files"))
     for entry in found:
         if not entry.stat().st_size:
-            raise StoreError(f"{entry} has no bytes: the file system lost what was written; run the task again")
+            raise emptied(entry)
 
 
 def _chunk_files(chunks: Path) -> Iterator[Path]:

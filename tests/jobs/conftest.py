@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.manager import JobManager, JobSettings
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
 PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
@@ -85,3 +88,13 @@ def work(tmp_path: Path) -> Work:
 @pytest.fixture
 def made() -> Callable[[Path], Work]:
     return Work
+
+
+@pytest.fixture
+def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
+    from fake_cluster import FakeCluster
+
+    fake = FakeCluster(work, tmp_path / "fake")
+    yield fake
+    for manager in fake.managers:
+        manager.detach()

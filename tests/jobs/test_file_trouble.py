@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import Work
-from test_jobs_fake import PATIENCE, FakeCluster, has_id
+from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.jobs import slurm, stopping, trouble, watcher
 from espo_luigi.jobs.batch import BatchEngine, BatchSettings
@@ -30,14 +30,6 @@ from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.submitter import JobSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
-
-
-@pytest.fixture
-def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
-    fake = FakeCluster(work, tmp_path / "fake")
-    yield fake
-    for manager in fake.managers:
-        manager.detach()
 
 
 class Faults:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from conftest import Work
-from test_jobs_fake import PATIENCE, FakeCluster, has_id
+from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.jobs.handles import Failure, Handle, Success
 from espo_luigi.jobs.nodes import NodeWatch
@@ -16,14 +13,6 @@ from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.script import JobOptions, task_name
 
 GIB = 2**30
-
-
-@pytest.fixture
-def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
-    fake = FakeCluster(work, tmp_path / "fake")
-    yield fake
-    for manager in fake.managers:
-        manager.detach()
 
 
 def excluded_by(call: str) -> list[str]:
@@ -245,14 +234,14 @@ def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, 
     assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
     record = first.store.load(handle.task)
     assert record is not None and record.memory_bytes == 150 * GIB
-    assert first._submitter.plan(handle.task, request, record).memory_bytes == 100 * GIB
+    assert first.submitter.plan(handle.task, request, record).memory_bytes == 100 * GIB
 
 
 def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_always(
     fake: FakeCluster, work: Work
 ) -> None:
     manager = fake.manager()
-    plan = manager._submitter.plan
+    plan = manager.submitter.plan
     request = work.request("a", memory_bytes=10 * GIB)
     name = task_name("run", "rule", {"name": "a"})
     asked_much = plan(name, work.request("a", memory_bytes=50 * GIB), None)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from conftest import Work
 from fake_clock import FakeClock
-from test_jobs_fake import PATIENCE, FakeCluster, has_id
+from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.errors import JobError
 from espo_luigi.jobs import ownership, slurm
@@ -29,14 +29,6 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.stopping import cancel_records
 from espo_luigi.jobs.submitter import JobSettings
-
-
-@pytest.fixture
-def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
-    fake = FakeCluster(work, tmp_path / "fake")
-    yield fake
-    for manager in fake.managers:
-        manager.detach()
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["in squeue", "forgotten by Slurm"])
@@ -154,7 +146,7 @@ def test_a_driver_that_was_stopped_submits_nothing_after_another_took_over(fake:
     manager = fake.manager(first_backoff=50)
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
     handles = [manager.submit(work.request(name)) for name in "abc"]
-    fake.eventually(lambda: manager._submitter.held(fake.clock.now()))
+    fake.eventually(lambda: manager.submitter.held(fake.clock.now()))
     fake.clock.go_on(1)
     fake.behave("sbatch")
     taken_over(manager.store.folder)

@@ -1,9 +1,11 @@
 """A run of the demo in a folder of its own, once for all tests of the rules."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from demo_runs import use, write_config
 
 
@@ -30,3 +32,20 @@ def configured(tmp_path: Path, demo_raw: Path) -> Iterator[Callable[..., list[Pa
         return files
 
     yield configure
+
+
+@pytest.fixture()
+def own_raw(tmp_path: Path, demo_raw: Path, configured: Callable[..., list[Path]]) -> Path:
+    """A copy of the raw data that the test may damage; the demo does not make it anew."""
+    folder = tmp_path / "raw"
+    shutil.copytree(demo_raw, folder)
+    files = configured()
+    for text in (*folder.glob("*.*"), files[1]):
+        text.write_text(text.read_text().replace(str(demo_raw), str(folder)))
+    paths = yaml.safe_load(files[1].read_text())
+    del paths["demo"]
+    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
+    from espo_luigi.tasks.context import forget
+
+    forget()
+    return folder

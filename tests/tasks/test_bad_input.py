@@ -23,21 +23,6 @@ from espo_luigi.tasks.context import context, forget
 Configure = Callable[..., list[Path]]
 
 
-@pytest.fixture()
-def own_raw(tmp_path: Path, demo_raw: Path, configured: Configure) -> Path:
-    """A copy of the raw data that the test may damage; the demo does not make it anew."""
-    raw = tmp_path / "raw"
-    shutil.copytree(demo_raw, raw)
-    files = configured()
-    text = files[1].read_text().replace(str(demo_raw), str(raw))
-    for catalogue in raw.glob("*.*"):
-        catalogue.write_text(catalogue.read_text().replace(str(demo_raw), str(raw)))
-    paths = yaml.safe_load(text)
-    del paths["demo"]
-    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
-    return raw
-
-
 def fails(*wanted: luigi.Task) -> None:
     assert not espo_luigi.build(list(wanted)).succeeded
 

@@ -1,7 +1,6 @@
 """Raw files that lie stop a run before anything heavy starts, or are said and let through, as configured."""
 
 import csv
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,21 +22,6 @@ from espo_luigi.tasks.context import context, forget
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 Configure = Callable[..., list[Path]]
-
-
-@pytest.fixture()
-def raw(tmp_path: Path, demo_raw: Path, configured: Configure) -> Path:
-    """A copy of the raw data that the test may damage; the demo does not make it anew."""
-    folder = tmp_path / "raw"
-    shutil.copytree(demo_raw, folder)
-    files = configured()
-    for text in (*folder.glob("*.*"), files[1]):
-        text.write_text(text.read_text().replace(str(demo_raw), str(folder)))
-    paths = yaml.safe_load(files[1].read_text())
-    del paths["demo"]
-    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
-    forget()
-    return folder
 
 
 def on_problem(folder: Path, **actions: str) -> None:
@@ -94,14 +78,14 @@ def test_nothing_reads_raw_files_before_they_were_checked(configured: Configure)
 
 
 def test_files_that_lie_stop_the_run_before_any_extraction_starts(
-    raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     on_problem(tmp_path, tasmax_below_tasmin="fail")
     # 12 March 2041: 26 years, and 31 + 28 + 11 days. The box of the extraction has this cell.
-    path = swap(raw, "Demo-NoLeap", 26 * 365 + 70, 3, 3)
-    missing = file_of(raw, "Demo-360Day", "pr", "historical")
+    path = swap(own_raw, "Demo-NoLeap", 26 * 365 + 70, 3, 3)
+    missing = file_of(own_raw, "Demo-360Day", "pr", "historical")
     missing.write_bytes(missing.read_bytes()[:100_000])
-    reference = file_of(raw, "Demo-Land", "pr", "reference")
+    reference = file_of(own_raw, "Demo-Land", "pr", "reference")
     reference.write_bytes(b"")
     assert not espo_luigi.build([tasks.All()]).succeeded
     assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1}
@@ -118,9 +102,11 @@ def test_files_that_lie_stop_the_run_before_any_extraction_starts(
         assert len(rows_of(task)) == 1 and not task.complete()
 
 
-def test_what_only_warns_is_shown_and_the_run_goes_on(raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    swap(raw, "Demo-360Day", 26 * 360 + 71, 4, 4)
-    with netCDF4.Dataset(file_of(raw, "Demo-Land", "tasmin", "reference"), "a") as file:
+def test_what_only_warns_is_shown_and_the_run_goes_on(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    swap(own_raw, "Demo-360Day", 26 * 360 + 71, 4, 4)
+    with netCDF4.Dataset(file_of(own_raw, "Demo-Land", "tasmin", "reference"), "a") as file:
         file["tasmin"][1500, 4, 3] = 190.0
     assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, region="south")]).succeeded
     assert jobs(tmp_path)["Extract"] == jobs(tmp_path)["Regrid"] == 1
@@ -134,9 +120,9 @@ def test_what_only_warns_is_shown_and_the_run_goes_on(raw: Path, tmp_path: Path,
     assert len(said) == 2 and all("(warn): " in message for message in said)
 
 
-def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(raw: Path, tmp_path: Path) -> None:
+def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(own_raw: Path, tmp_path: Path) -> None:
     on_problem(tmp_path, tasmax_below_tasmin="fail")
-    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+    swap(own_raw, "Demo-NoLeap", 5000, 3, 3)
     task = tasks.InputCheck(sim_id=NOLEAP)
     assert not espo_luigi.build([task]).succeeded
     on_problem(tmp_path, tasmax_below_tasmin="warn")
@@ -144,8 +130,8 @@ def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(raw: Pat
     assert task.complete() and rows_of(task)[0]["action"] == "warn"
 
 
-def test_a_warning_that_is_made_an_error_afterwards_is_one(raw: Path, tmp_path: Path) -> None:
-    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+def test_a_warning_that_is_made_an_error_afterwards_is_one(own_raw: Path, tmp_path: Path) -> None:
+    swap(own_raw, "Demo-NoLeap", 5000, 3, 3)
     task = tasks.InputCheck(sim_id=NOLEAP)
     task.work()
     assert task.complete()
@@ -155,8 +141,8 @@ def test_a_warning_that_is_made_an_error_afterwards_is_one(raw: Path, tmp_path: 
     assert jobs(tmp_path) == {"InputCheck": 1}
 
 
-def test_a_table_can_be_read_by_a_spreadsheet(raw: Path) -> None:
-    swap(raw, "Demo-NoLeap", 5000, 3, 3)
+def test_a_table_can_be_read_by_a_spreadsheet(own_raw: Path) -> None:
+    swap(own_raw, "Demo-NoLeap", 5000, 3, 3)
     task = tasks.InputCheck(sim_id=NOLEAP)
     task.work()
     with task.out_problems().path.open(newline="") as file:

@@ -70,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the rules, their parameters and their outputs")
     rules.set_defaults(run=_rules)
 
+    profiles = commands.add_parser("profiles", help="list the clusters' profiles, with what they set")
+    profiles.add_argument("names", nargs="*", metavar="PROFILE", help="only these, by name or path")
+    profiles.set_defaults(run=_profiles)
+
     script = commands.add_parser("script", help="print the sbatch script of a task, and its Dask layout")
     script.add_argument("task", help="such as Train")
     script.add_argument("parameters", nargs=argparse.REMAINDER, help="as luigi takes them: --sim-id … --region …")
@@ -136,6 +140,14 @@ def _rules(_options: argparse.Namespace) -> int:
         print(f"{rule.__name__}: {(rule.__doc__ or '').splitlines()[0]}")
         for name, template in template_of(rule).items():
             print(f"    {name}  {template}")
+    return 0
+
+
+def _profiles(options: argparse.Namespace) -> int:
+    from espo_luigi.driver.profile import describe, packaged_profiles
+
+    for name in options.names or packaged_profiles():
+        print(describe(name))
     return 0
 
 

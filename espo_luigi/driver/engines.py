@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
+from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.batch import BatchEngine
@@ -43,6 +43,7 @@ def _batch_engine(name: str) -> BatchEngine:
 
 
 def _local_engine() -> LocalEngine:
+    refuse_login_host()
     # The other engine's lock, which that one takes itself: the same jobs must not be run by both.
     _held.hold([DriverLock(state_dir())])
     chosen = settings()

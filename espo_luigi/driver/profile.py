@@ -1,83 +1,166 @@
-"""Options of a scheduler as people write them, in a cluster's profile or in luigi.cfg, as the values that jobs take."""
+"""A cluster's profile: how its jobs are submitted and looked after, and what its site allows.
+
+The packaged ones lie in the repository's ``config/profiles``; each scheduler's section of luigi.cfg names one, or a
+file of the user's.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import fnmatch
+import functools
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.script import JobOptions
+from espo_luigi.driver.options import as_options, as_table, as_text, as_texts
+from espo_luigi.errors import ConfigurationError, SizingError
+from espo_luigi.jobs.site import AMOUNTS, Site
 
+_PACKAGED = Path(__file__).parent / "profiles"
 # What a profile says for "nothing".
 _NOTHING = ("", "~", "null", "Null", "NULL")
-_LISTS = ("exclude",)
-_TABLES = ("extra", "environment")
+_OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "login_hosts", "grace"})
 
 
-def read_profile(section: str, path: str, options: type[JobOptions]) -> dict[str, Any]:
-    """Return the options of a cluster's profile, which a section of luigi.cfg names. Scalars are text, as they stand.
+@dataclass(frozen=True)
+class Profile:
+    """What a profile says, with those that it extends.
+
+    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text. `grace` is how
+    many seconds a preempted job has between SIGTERM and its end, by pattern of partition.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    site: Site = field(default_factory=Site)
+    grace: Mapping[str, int] = field(default_factory=dict)
+
+
+def packaged_profiles() -> list[str]:
+    """Return the names of the profiles that come with this package."""
+    return sorted(path.stem for path in _PACKAGED.glob("*.yml"))
+
+
+@functools.cache
+def read_profile(section: str, name: str, options: frozenset[str], settings: frozenset[str]) -> Profile:
+    """Return a profile by its name or path, for a section of luigi.cfg; read once a process, as luigi.cfg is.
+
+    Scalars are text, as they stand. `options` are the names of what a job may be given, `settings` of what else the
+    section has.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, names an option that does not exist, or has a value of another kind than expected.
+        If a file cannot be read, is for another scheduler, names an option that does not exist, or has a value of
+        another kind than expected.
     """
-    if not path:
-        return {}
-    where = f"[{section}] profile = {path}"
-    try:
-        # BaseLoader: an account called 012345 is not the number 5349.
-        profile = yaml.load(Path(path).expanduser().read_text(), Loader=yaml.BaseLoader) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{where}: {error}") from error
-    if not isinstance(profile, dict):
-        raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {profile!r}")
-    known = set(options.__dataclass_fields__)
-    unknown = set(profile) - known
-    if unknown:
+    if not name:
+        return Profile()
+    where = f"[{section}] profile = {name}"
+    said = _read(where, name)
+    scheduler = said.get("scheduler", section)
+    if scheduler != section:
+        raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
+    known = options | settings | _OF_THE_SITE
+    if unknown := said.keys() - known:
         raise ConfigurationError(
             f"{where}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
         )
-    return as_options({name: value for name, value in profile.items() if value not in _NOTHING}, where)
+    return Profile(
+        options=as_options({key: said[key] for key in said.keys() & options}, where),
+        settings={key: as_text(key, said[key], where) for key in said.keys() & settings},
+        site=_site(where, said, options),
+        grace=_amounts(where, "grace", said, lambda _: int),
+    )
 
 
-def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return options with text for scalars, and a list or a table where that is expected.
-
-    Raises
-    ------
-    ConfigurationError
-        If a value is of another kind; the message begins with `where`.
-    """
-    return {name: _as_option(name, value, where) for name, value in values.items() if value is not None}
-
-
-def _as_option(name: str, value: Any, where: str) -> Any:
-    if name in _LISTS:
-        return _names(value) if isinstance(value, str) else tuple(_text(name, one, where) for one in _list(value))
-    if name not in _TABLES:
-        return _text(name, value, where)
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{where}: {name} is {value!r}, expected names with values, such as NAME: value")
-    return {str(key): _text(f"{name}: {key}", one, where) for key, one in value.items()}
+def login_host_of(host: str, names: Iterable[str]) -> str | None:
+    """Return which of the profiles says that `host` (with or without its domain) is a login host, or None."""
+    for name in names:
+        where = f"profile {name}"
+        patterns = as_texts("login_hosts", _read(where, name).get("login_hosts", []), where)
+        if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in (host, host.partition(".")[0])):
+            return name
+    return None
 
 
-def _names(text: str) -> tuple[str, ...]:
-    # The comma of n[1-3,7] is part of one name.
-    return tuple(name for part in re.split(r",(?![^\[]*\])", text) if (name := part.strip()))
+def describe(name: str) -> str:
+    """Return what a profile sets, with what it inherits, as another profile could say it."""
+    return f"{name}\n" + textwrap.indent(
+        yaml.dump(_read(f"profile {name}", name), Dumper=_Plain, sort_keys=False), "  "
+    )
 
 
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+class _Plain(yaml.SafeDumper):
+    """Writes text without quotes that say that it is not a number: no scalar of a profile is one."""
+
+    yaml_implicit_resolvers: Any = {}
 
 
-def _text(name: str, value: Any, where: str) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise ConfigurationError(f"{where}: {name} is {value!r}, expected text or a number")
+def _read(where: str, name: str) -> dict[str, Any]:
+    said = _with_inherited(where, _path_of(name, Path()))
+    return {key: value for key, value in said.items() if key != "extends" and value not in _NOTHING}
+
+
+def _path_of(name: str, folder: Path) -> Path:
+    return (_PACKAGED / f"{name}.yml" if name in packaged_profiles() else folder / Path(name).expanduser()).absolute()
+
+
+def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path.resolve() in below:
+        raise ConfigurationError(f"{where}: a circle; a profile cannot extend one that extends it")
+    said = _load(where, path)
+    if not (name := said.get("extends")):
+        return said
+    parent = _path_of(as_text("extends", name, where), path.parent)
+    inherited = _with_inherited(f"{where}: extends {name}", parent, (*below, path.resolve()))
+    return inherited | {key: _over(inherited.get(key), value) for key, value in said.items()}
+
+
+def _over(inherited: Any, value: Any) -> Any:
+    both_tables = isinstance(inherited, Mapping) and isinstance(value, Mapping)
+    return {**inherited, **value} if both_tables else value
+
+
+def _load(where: str, path: Path) -> dict[str, Any]:
+    try:
+        # BaseLoader: an account called 012345 is not the number 5349.
+        said = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
+    except FileNotFoundError as error:
+        names = ", ".join(packaged_profiles())
+        raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    if not isinstance(said, dict):
+        raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {said!r}")
+    return said
+
+
+def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
+    needs = as_table("needs", said.get("needs", {}), where)
+    _check_names(where, "needs", needs, options)
+    limits = as_table("limits", said.get("limits", {}), where)
+    _check_names(where, "limits", limits, AMOUNTS)
+    _amounts(where, "limits", said, AMOUNTS.__getitem__)
+    return Site(where, limits, needs)
+
+
+def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := set(names) - set(known):
+        raise ConfigurationError(
+            f"{where}: {table}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
+        )
+
+
+def _amounts(
+    where: str, table: str, said: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
+) -> dict[str, int]:
+    texts = as_table(table, said.get(table, {}), where)
+    try:
+        return {name: kind(name)(text) for name, text in texts.items()}
+    except (ValueError, SizingError) as error:
+        raise ConfigurationError(f"{where}: {table}: {error}") from error

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import luigi
 
-from espo_luigi.driver.profile import as_options, read_profile
+from espo_luigi.driver.options import as_options
+from espo_luigi.driver.profile import Profile, login_host_of, packaged_profiles, read_profile
 from espo_luigi.driver.settings import Settings, give_parameter, settings, state_dir
+from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.batch import BatchSettings
 from espo_luigi.jobs.commands import CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
 from espo_luigi.jobs.script import JobOptions, own_names
+from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.submitter import JobSettings
 
 # What runs a job: it takes the order's file, or ``--serve`` and modules.
@@ -28,12 +35,18 @@ OPTION_NAMES = tuple(
 )
 
 
-class BatchSection:
+class BatchSection(Settings):
     """What any scheduler's section holds, beside the scheduler's own options."""
 
     options: ClassVar[type[JobOptions]]
+    # What the names of an option's variable in the environment begin with, where the scheduler takes it from there.
+    variables: ClassVar[str] = ""
 
-    profile = luigi.Parameter(default="", description="YAML file with this cluster's values of the options below")
+    profile = luigi.Parameter(
+        default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
+    )
+    memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
+    time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
     extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
     environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
@@ -77,21 +90,52 @@ class BatchSection:
     )
     log_dir = luigi.Parameter(default="slurm_logs", description="folder of the jobs' logs")
 
+    @classmethod
+    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
+        said = cls.profile_called(values["profile"]).settings
+        where = f"[{cls.__name__}] profile = {values['profile']}"
+        return values | {name: cls._parsed(where, name, said[name]) for name in said.keys() - cls.given()}
+
+    @classmethod
+    def profile_called(cls, name: str) -> Profile:
+        """Return a profile of this section. Raises what `read_profile` does."""
+        options = frozenset(cls.options.__dataclass_fields__)
+        return read_profile(cls.__name__, name, options, frozenset(cls._parameters()) - options - {"profile"})
+
+    @classmethod
+    def _parameters(cls) -> dict[str, luigi.Parameter]:
+        return dict(cls.get_params())
+
+    @classmethod
+    def _parsed(cls, where: str, name: str, text: str) -> Any:
+        try:
+            return cls._parameters()[name].parse(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
+
     def options_of(self, rule: Mapping[str, Any], own: Mapping[str, Any]) -> JobOptions:
-        """Return a job's options: the cluster's profile, the `rule`'s, luigi.cfg's, and the task's `own`."""
-        names = self.options.__dataclass_fields__
+        """Return a job's options: the defaults', the profile's, the `rule`'s, luigi.cfg's, and the task's `own`."""
+        section, names = type(self).__name__, self.options.__dataclass_fields__
         general = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        mine = {name: value for name, value in own.items() if name in names}
-        section = type(self).__name__
-        layers = {
+        given = {name: general.pop(name) for name in self.given() & general.keys()}
+        layers: dict[str, Mapping[str, Any]] = {
+            f"the defaults of [{section}]": general,
+            f"[{section}] profile = {self.profile}": self.profile_called(self.profile).options,
             "the rule's options": rule,
-            f"[{section}] of luigi.cfg": general,
-            "the options of the task": mine,
+            f"[{section}] of luigi.cfg": given,
+            "the options of the task": {name: value for name, value in own.items() if name in names},
         }
-        chosen = read_profile(section, self.profile, self.options)
+        chosen: dict[str, Any] = {}
         for where, layer in layers.items():
             chosen |= {name: value for name, value in as_options(layer, where).items() if value}
         return self.options(**chosen)
+
+    def site(self) -> Site:
+        """Return the site's rules; what users have to say may stand in their environment, where that is heard."""
+        site = self.profile_called(self.profile).site
+        said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
+        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
 
     def _beat_seconds(self) -> float:
         """Return what was asked for, or less: who waits for signs of life has to miss several."""
@@ -99,6 +143,7 @@ class BatchSection:
 
     def batch_settings(self) -> BatchSettings:
         """Return how the engine works."""
+        site = self.site()
         return BatchSettings(
             workdir=Path(settings().workdir),
             state_dir=state_dir(),
@@ -118,20 +163,26 @@ class BatchSection:
             node_cpus=self.node_cpus or None,
             node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
             retries=self.retries,
-            memory_cap_bytes=parse_memory(self.memory_cap) if self.memory_cap else None,
-            time_cap_minutes=parse_time(self.time_cap) if self.time_cap else None,
+            memory_cap_bytes=_least(parse_memory, self.memory_cap, site.limits.get("memory")),
+            time_cap_minutes=_least(parse_time, self.time_cap, site.limits.get("time")),
             stall_timeout_seconds=self.stall_timeout or None,
+            site=site,
         )
 
 
-class slurm(BatchSection, Settings):
+def _least(parse: Callable[[str], int], *texts: str | None) -> int | None:
+    return min((parse(text) for text in texts if text), default=None)
+
+
+class slurm(BatchSection):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     options = SCHEDULERS["slurm"].OPTIONS
+    variables = "SBATCH_"
     scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
 
 
-class sge(BatchSection, Settings):
+class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
@@ -146,6 +197,25 @@ def leaves_jobs_on_sigterm() -> bool:
 
 
 SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm, "sge": sge}
+
+
+def refuse_login_host() -> None:
+    """Raise `SubmissionError` if this machine is a login host by any packaged or chosen profile, unless allowed."""
+    host = socket.gethostname()
+    profile = login_host_of(host, dict.fromkeys([*_chosen_profiles(), *packaged_profiles()]))
+    if profile and not settings().allow_login_host:
+        raise SubmissionError(
+            f"{host} is a login host (profile {profile}), and engine = local would compute on it: choose another "
+            "engine, give the command inside a job, or set [espo] allow_login_host = true"
+        )
+
+
+def _chosen_profiles() -> Iterator[str]:
+    for section in SECTIONS.values():
+        # One that cannot be read is no obstacle to an engine that does not need it.
+        with suppress(ConfigurationError):
+            if name := section().profile:
+                yield name
 
 
 def add_options(owner: type, names: tuple[str, ...]) -> None:

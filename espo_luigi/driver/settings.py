@@ -45,10 +45,26 @@ class Settings(luigi.Config):
             return list(super().get_param_values(params, args, kwargs))
         return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
 
+    @classmethod
+    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return all values, where something else than luigi.cfg says what that leaves open."""
+        return values
+
+    @classmethod
+    def given(cls) -> frozenset[str]:
+        """Return the names of what luigi.cfg or the command line says."""
+        return _given(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+
 
 @functools.lru_cache(maxsize=64)
 def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[str, Any]]:
-    return list(super(Settings, kind).get_param_values(kind.get_params(), (), {}))
+    return list(kind.completed(dict(super(Settings, kind).get_param_values(kind.get_params(), (), {}))).items())
+
+
+@functools.lru_cache(maxsize=64)
+def _given(kind: type[Settings], parser: Any, section: Section) -> frozenset[str]:
+    without_default, family = luigi.Parameter(), kind.get_task_family()
+    return frozenset(name for name, _ in kind.get_params() if without_default.has_task_value(family, name))
 
 
 class espo(Settings):
@@ -64,6 +80,11 @@ class espo(Settings):
     local_memory = luigi.Parameter(
         default="",
         description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
+    )
+    allow_login_host = luigi.BoolParameter(
+        default=False,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="run the local engine on a login host all the same",
     )
     dashboard = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"

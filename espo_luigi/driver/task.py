@@ -58,8 +58,8 @@ class SlurmTask(luigi.Task):
 
     n_workers = luigi.IntParameter(default=1, significant=False)
     cpus_per_task = luigi.IntParameter(default=1, significant=False)
-    memory = luigi.Parameter(default="4GB", significant=False)
-    time = luigi.Parameter(default="1:00:00", significant=False)
+    memory = luigi.Parameter(default="", significant=False)
+    time = luigi.Parameter(default="", significant=False)
 
     # The schedulers' own options are parameters too: `add_options` below.
     extra: Any = luigi.DictParameter(default={}, significant=False)
@@ -96,7 +96,15 @@ class SlurmTask(luigi.Task):
     @property
     def allocation(self) -> Resources:
         """What this task asks for."""
-        return Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})
+        return self._resources(settings().engine)
+
+    def _resources(self, engine_name: str) -> Resources:
+        asked = Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})
+        section = SECTIONS.get(engine_name)
+        if section is None or (asked.memory and asked.time):
+            return asked.completed()
+        site = section()
+        return asked.completed(site.memory, site.time)
 
     @property
     def wildcards(self) -> dict[str, str]:
@@ -177,7 +185,7 @@ class SlurmTask(luigi.Task):
             family=self.get_task_family(),
             parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
-            resources=self.allocation,
+            resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
             settings={**self._sections(), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),

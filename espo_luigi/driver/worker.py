@@ -24,7 +24,7 @@ from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.signals import Detach, Signals, Stopped, end_quietly
-from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.threads import Results, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.lock import SecondDriverError
@@ -41,7 +41,8 @@ def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
 def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
     # Wildcards only reach file names, where they are cleaned: what matters is the same for most tasks of a rule.
     return {
-        (task.get_task_family(), *(str(getattr(task, name)) for name in OPTION_NAMES)): task for task in tasks
+        (task.get_task_family(), *(str(getattr(task, name)) for name in (*OPTION_NAMES, *RESOURCE_NAMES))): task
+        for task in tasks
     }.values()
 
 

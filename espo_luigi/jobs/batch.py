@@ -20,6 +20,7 @@ from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_jso
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import Minutely, persistently
@@ -33,7 +34,8 @@ class BatchSettings:
 
     `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
     does what an order file says. `node_cpus` and `node_memory_bytes` are the most that a job asks for, where nodes are
-    small. `retries` are further attempts after too little memory or time (which grow up to the caps), or a stall.
+    small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little memory or time
+    (which grow up to the caps), or a stall.
     """
 
     workdir: Path
@@ -47,6 +49,7 @@ class BatchSettings:
     memory_cap_bytes: int | None = None
     time_cap_minutes: int | None = None
     stall_timeout_seconds: float | None = 1800.0
+    site: Site = field(default_factory=Site)
 
     @property
     def run(self) -> str:
@@ -70,9 +73,12 @@ class BatchEngine:
         self._trouble = Minutely()
 
     def check(self, orders: Iterable[JobOrder]) -> None:
-        """Raise `SubmissionError` for a value that cannot be passed to the scheduler safely."""
+        """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
         for order in orders:
-            self._manager.submitter.check("check", request_of(fitted(order, self._settings), self._settings))
+            fitting = fitted(order, self._settings)
+            if refusals := _refusals(fitting, self._settings):
+                raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
+            self._manager.submitter.check("check", request_of(fitting, self._settings))
 
     def run(self, order: JobOrder) -> float:
         """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
@@ -145,6 +151,10 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
     return replace(order, resources=asked.fitted(cpus, memory))
 
 
+def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
+    return settings.site.refusals(order.resources, order.options, settings.manager.max_jobs)
+
+
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
     """Return what a (fitted) order asks of the scheduler."""
     resources = order.resources
@@ -179,7 +189,8 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
         f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
         f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB\n"
     )
-    return scheduler.render(submitter.script_values(request, submitter.plan(name, request, None))) + layout
+    refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
+    return scheduler.render(submitter.script_values(request, submitter.plan(name, request, None))) + layout + refused
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:

@@ -18,6 +18,8 @@ _UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 GIB = 2**30
+# Of a rule that says nothing, where a site says nothing either.
+_MEMORY_DEFAULT, _TIME_DEFAULT = "4GB", "1:00:00"
 
 
 def parse_memory(text: str | int) -> int:
@@ -61,12 +63,15 @@ def headroom(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a rule asks for: Dask workers, CPUs, memory (Slurm's notation) and time (Slurm's notation)."""
+    """What a rule asks for: Dask workers, CPUs, memory (Slurm's notation) and time (Slurm's notation).
+
+    Without memory or time, a job gets what its cluster's profile says, or 4GB and an hour.
+    """
 
     n_workers: int = 1
     cpus_per_task: int = 1
-    memory: str = "4GB"
-    time: str = "1:00:00"
+    memory: str = ""
+    time: str = ""
 
     def as_text(self) -> dict[str, str]:
         """Return the values by their names."""
@@ -80,12 +85,12 @@ class Resources:
     @property
     def memory_bytes(self) -> int:
         """Memory of the whole job, in bytes."""
-        return parse_memory(self.memory)
+        return parse_memory(self.memory or _MEMORY_DEFAULT)
 
     @property
     def time_minutes(self) -> int:
         """Time limit, in whole minutes."""
-        return parse_time(self.time)
+        return parse_time(self.time or _TIME_DEFAULT)
 
     @property
     def worker_memory_bytes(self) -> int:
@@ -116,6 +121,10 @@ class Resources:
             f"{rule}: cpus_per_task = {self.cpus_per_task} cannot be shared equally by n_workers = {self.n_workers}; "
             f"the nearest cpus_per_task that can: {' or '.join(map(str, choices))}"
         )
+
+    def completed(self, memory: str = "", time: str = "") -> Resources:
+        """Return the same request, with a memory and a time where it says none."""
+        return replace(self, memory=self.memory or memory or _MEMORY_DEFAULT, time=self.time or time or _TIME_DEFAULT)
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""

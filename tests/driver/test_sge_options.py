@@ -50,6 +50,17 @@ def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(
     )
 
 
+class Rest(SlurmTask):
+    resources_default = Resources(cpus_per_task=10)
+
+
+def test_the_packaged_profile_asks_for_what_its_document_asks_for() -> None:
+    get_config().set("sge", "profile", "sge")
+    lines = preview(Rest()).splitlines()
+    asked = ["#$ -cwd", "#$ -V", "#$ -pe threaded 10", "#$ -q 256G-batch", "#$ -l h_rt=362460,h_vmem=6554M"]
+    assert [line for line in lines if line in asked] == asked
+
+
 def test_the_preview_is_the_script_with_its_options() -> None:
     get_config().set("sge", "node_cpus", "4")
     text = preview(Walk())

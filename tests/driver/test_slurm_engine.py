@@ -284,3 +284,45 @@ def test_a_graph_of_tasks_runs_as_jobs_with_luigid_as_scheduler(driver: Driver) 
     assert process.returncode == 0, errors
     assert (driver.folder / "sum-10.txt").read_text() == str(sum(range(10)) + sum(range(11)))
     assert len(list(driver.folder.glob("slurm_logs/*/*.out"))) == 3
+
+
+def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
+    driver: Driver, cluster: ThrowawayCluster
+) -> None:
+    (driver.folder / "site.yml").write_text(
+        "extends: workstation\npartition: urgent\nenvironment: {SITE: of the profile}\nlog_dir: logs of the site\n"
+        "limits: {memory: 1G, cpus: 1, time: 10, jobs: 50}\nneeds: {account: any}\n"
+    )
+    process = driver.start("Count", "--n", "10", "--slurm-profile", "site.yml", "--slurm-account", "any")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    job = cluster.run("scontrol", "show", "job", driver.record().job_id)
+    assert "Partition=urgent" in job
+    assert "TimeLimit=00:10:00" in job
+    script = cluster.run("scontrol", "write", "batch_script", driver.record().job_id, "-")
+    assert "export SITE='of the profile'\n" in script
+    assert len(list(driver.folder.glob("logs of the site/Count/*.out"))) == 1
+    assert (driver.folder / "count-10.txt").read_text() == "45"
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ("limits: {memory: 500M}\n", "memory = 1GB is more than the 500M that [slurm] profile = site.yml allows"),
+        ("limits: {time: 9}\n", "time = 10 is more than the 9 that [slurm] profile = site.yml allows"),
+        ("extends: narval\n", "needs your own account: write `account = …` below it (such as ctb-frigon)"),
+    ],
+)
+def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
+    driver: Driver, cluster: ThrowawayCluster, profile: str, words: str
+) -> None:
+    before = cluster.run("squeue", "--noheader", "--states=all", "--format=%i")
+    (driver.folder / "site.yml").write_text(profile)
+    process = driver.start(
+        "Sum", "--n", "10", "--slurm-profile", "site.yml", "--Sum-memory", "300MB", "--Sum-time", "1"
+    )
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 35, errors
+    assert words in errors
+    assert cluster.run("squeue", "--noheader", "--states=all", "--format=%i") == before
+    assert list(RecordStore(driver.folder / "work" / "slurm").all()) == []

@@ -1,6 +1,6 @@
 """Where a job's Slurm options come from, and what is refused before anything is submitted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import luigi
@@ -9,7 +9,6 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.preview import preview
-from espo_luigi.driver.profile import read_profile
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
 from espo_luigi.jobs.slurm import SlurmOptions
@@ -54,9 +53,10 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
 
 
 def test_a_profile_with_an_unknown_option_lists_the_known_ones(tmp_path: Path) -> None:
-    (tmp_path / "profile.yml").write_text("acount: ctb\n")
-    with pytest.raises(ConfigurationError, match=r"unknown acount; expected some of: account, constraint"):
-        read_profile("slurm", str(tmp_path / "profile.yml"), SlurmOptions)
+    with pytest.raises(
+        ConfigurationError, match=r"unknown acount; expected some of: absent_after, account, constraint"
+    ):
+        profile_of(tmp_path, "acount: ctb\n")
 
 
 def test_the_preview_is_the_script_and_the_dask_layout() -> None:
@@ -104,9 +104,9 @@ def test_signs_of_life_come_several_times_in_the_time_for_which_they_are_waited_
     assert SECTIONS["slurm"]().batch_settings().manager.beat_seconds == seconds
 
 
-def profile_of(folder: Path, text: str) -> dict[str, object]:
+def profile_of(folder: Path, text: str) -> Mapping[str, object]:
     (folder / "profile.yml").write_text(text)
-    return read_profile("slurm", str(folder / "profile.yml"), SlurmOptions)
+    return SECTIONS["slurm"].profile_called(str(folder / "profile.yml")).options
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""What a site allows and asks of its users, and what of a job is against that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.script import JobOptions
+
+# How amounts are compared; messages have them as they were written.
+AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    "memory": parse_memory,
+    "cpus": int,
+    "time": parse_time,
+    "jobs": int,
+    "steps": int,
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's rules, and where they stand (`[slurm] profile = narval`).
+
+    `limits` are the most `memory`, `cpus` and `time` of a job, `jobs` of a user at once, and `steps` of a job, as text.
+    `needs` are options of jobs that each user has to give, each with an example.
+    """
+
+    where: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def exceeded(self, **asked: str | int) -> list[str]:
+        """Say of each amount that is more than allowed how much was asked for, and how much there is at most."""
+        return [
+            f"{name} = {value} is more than the {self.limits[name]} that {self.where} allows"
+            for name, value in asked.items()
+            if name in self.limits and AMOUNTS[name](str(value)) > AMOUNTS[name](self.limits[name])
+        ]
+
+    def missing(self, options: JobOptions) -> list[str]:
+        """Say of each option that the user has to give, and has not given, how to."""
+        return [
+            f"{self.where} needs your own {name}: write `{name} = …` below it (such as {example})"
+            for name, example in self.needs.items()
+            if not getattr(options, name)
+        ]
+
+    def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
+        """Say what of a job, or of so many at once, is against these rules."""
+        sizes = self.exceeded(memory=resources.memory, cpus=resources.cpus_per_task, time=resources.time)
+        return [*self.missing(options), *sizes, *self.exceeded(jobs=max_jobs)]

@@ -53,7 +53,7 @@ class ThrowawayGridEngine:
     """A running throw-away Grid Engine; a context manager.
 
     Queues: ``main.q`` and ``other.q``, of 64 slots each, with the parallel environment ``threaded``. The host has 200 G
-    of ``h_vmem``. Jobs are told 5 s before they are killed.
+    of ``h_vmem``. Jobs are told 3 s before they are killed.
     """
 
     folder: Path
@@ -283,7 +283,7 @@ _QUEUE = {
     "shell": "/bin/csh",
     "shell_start_mode": "posix_compliant",
     **_all("prolog epilog starter_method suspend_method resume_method terminate_method", "NONE"),
-    "notify": "00:00:05",
+    "notify": "00:00:03",
     **_all("owner_list subordinate_list complex_values calendar", "NONE"),
     **_LISTS,
     "initial_state": "default",

@@ -210,11 +210,11 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
 
 def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=8, stall_timeout_seconds=2.0, retries=0))
+        handle = manager.submit(work.request("a", seconds=6, stall_timeout_seconds=2.0, retries=0))
         eventually(at_work(handle))
         cluster.run("qmod", "-sj", job_id_of(handle))
         eventually(lambda: handle.progress.state == "s")
-        time.sleep(7)  # SIGUSR1 first, SIGSTOP after 5 s
+        time.sleep(4.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
         success_of(handle, 40)
     assert len(work.starts()) == 1

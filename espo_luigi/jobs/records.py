@@ -100,7 +100,7 @@ class RecordStore:
         except (ValueError, TypeError, KeyError) as error:
             # Going on as if there were none could run a job twice.
             raise JobError(
-                f"{path} is not a record of a submission ({error}); look among your jobs for {task}.*, "
+                f"{path} is not a record of a submission ({error}); look in squeue or qstat for {task}.*, "
                 f"cancel them, then remove the file, and {self.claim_path(task)}.*, by which they could not start anew"
             ) from error
 

@@ -1,6 +1,7 @@
 """What the tests run on a node: a job of a few lines that keeps to the same files as `espo_luigi.jobs.node`.
 
-Usage: node_job.py JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …,
+It works for so many seconds, or until there is a file called as its output, with ``.told``. Usage: node_job.py
+JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …,
 "output": …}.
 """
 
@@ -62,8 +63,9 @@ def _done_before(result: Path, job_id: str) -> bool:
 
 def _beat(job: dict, stop_beating: bool) -> None:
     until = time.monotonic() + (300 if stop_beating else job["seconds"])
+    told = Path(f"{job['output']}.told")
     beats = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until and not told.exists():
         if not stop_beating or beats < 2:
             _write(Path(job["heartbeat"]), {"time": time.time(), "progress": beats})
         beats += 1

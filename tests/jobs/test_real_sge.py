@@ -85,6 +85,11 @@ def job_id_of(handle: Handle) -> str:
     return str(handle.progress.job_id)
 
 
+def end_work(work: Work, name: str) -> None:
+    """Have the job of that name end its work."""
+    Path(f"{work.output(name)}.told").touch()
+
+
 def asked(cluster: ThrowawayGridEngine, job_id: str) -> dict[str, str]:
     """What a job in the queue has asked for, as qstat tells it."""
     lines = cluster.run("qstat", "-j", job_id).splitlines()
@@ -196,12 +201,13 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=3))
+        handle = manager.submit(work.request("a", seconds=300))
         for start in (1, 2):
             eventually(lambda start=start: len(work.starts()) == start and at_work(handle)())
             cluster.run("qmod", "-rj", job_id_of(handle))
         eventually(lambda: len(work.starts()) == 3)
         said = [path.read_text() for path in (work.folder / "state" / "claims").glob("*.start")]
+        end_work(work, "a")
         outcome = success_of(handle, 40)
     assert outcome.attempts == 1
     assert len(set(work.starts())) == 1
@@ -210,12 +216,13 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
 
 def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=6, stall_timeout_seconds=2.0, retries=0))
+        handle = manager.submit(work.request("a", seconds=300, stall_timeout_seconds=2.0, retries=0))
         eventually(at_work(handle))
         cluster.run("qmod", "-sj", job_id_of(handle))
         eventually(lambda: handle.progress.state == "s")
         time.sleep(4.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
+        end_work(work, "a")
         success_of(handle, 40)
     assert len(work.starts()) == 1
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_demo_on_slurm import BANDS, CHANGES, Made, check_bytes, check_end, make_by_command
+from test_demo_on_slurm import Made, check_bytes, check_end, make_by_command
 from test_production_shape import make_raw
 from throwaway_sge import ThrowawayGridEngine, missing_packages
 
@@ -14,8 +14,6 @@ pytestmark = [
     pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING)),
     pytest.mark.timeout(1500),
 ]
-# One region: how regions are joined is no matter of the scheduler.
-ONE_REGION = {**CHANGES, "custom__regions": {"middle": BANDS["middle"]}}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
     """The demo as jobs of Grid Engine, whose `h_vmem` limits what a process maps, beyond what it uses."""
     with ThrowawayGridEngine.start() as cluster:
         options = "node_memory = 8GB\nqueue = main.q"
-        return make_by_command(tmp_path_factory.mktemp("run"), raw, "sge", options, cluster.environ, ONE_REGION)
+        return make_by_command(tmp_path_factory.mktemp("run"), raw, "sge", options, cluster.environ)
 
 
 def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(made: Made) -> None:

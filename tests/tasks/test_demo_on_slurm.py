@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from demo_runs import use, write_config
@@ -32,12 +32,11 @@ WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in r
 
 
 class Made(NamedTuple):
-    """The folder of a run that has ended, with its exit code, what it said, and what its configuration had changed."""
+    """The folder of a run that has ended, with its exit code and what it said."""
 
     folder: Path
     code: int
     said: str
-    changes: Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +44,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
-def make_by_command(
-    folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str], changes: Mapping[str, Any] = CHANGES
-) -> Made:
+def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
-    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **changes})))
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
@@ -61,7 +58,7 @@ def make_by_command(
     command = [luigi, "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
     with (folder / "stderr").open("w") as stderr:
         done = subprocess.run(command, cwd=folder, env=environ, stderr=stderr, check=False, timeout=1400)
-    return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:], changes)
+    return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +96,7 @@ def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, made: Made
 def check_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
     """Every product, against one chunk for everything in this process."""
     assert made.code == 0, made.said
-    one = make(tmp_path, raw, **ONE, **made.changes)
+    one = make(tmp_path, raw, **ONE, **CHANGES)
     assert any(name.startswith("final/NAM/") for name in one)
     for name, path in one.items():
         assert_same(made.folder / "final" / name, path)

@@ -26,6 +26,10 @@ LONG = (
 )
 
 
+# Hundreds of processes that the tests start would each compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the items of long files first."""

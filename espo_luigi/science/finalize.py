@@ -32,6 +32,7 @@ def clean_up(
     to_level: str,
     add_attrs: Mapping[str, Mapping[str, object]],
     chunks: Mapping[str, int] | None = None,
+    days: int | None = None,
 ) -> xr.Dataset:
     """Merge the adjusted variables, derive tasmin and give the metadata of the product.
 
@@ -59,6 +60,8 @@ def clean_up(
         Attributes for the keys `global` and any variable or coordinate; they win over those that the data have.
     chunks
         Blocks; default lat 20, all longitudes, all times.
+    days
+        The length of a chunk of time, in each of which `land` must have data; by default a block's.
 
     Raises
     ------
@@ -70,7 +73,7 @@ def clean_up(
     lazy = chunks is not None or is_lazy(merged)
     gridded = unstack_fill_nan(merged, grid, cut) if grid is not None else rechunk(merged, cut) if lazy else merged
     gaps = 0 if land is None else allowed_gaps(merged.attrs, land)
-    complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps), gaps)
+    complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps, days=days), gaps)
     derived = _with_tasmin(complete)
     rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
     variables = ",".join(map(str, rounded.data_vars))

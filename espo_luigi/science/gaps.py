@@ -48,7 +48,7 @@ def over_time(ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.DataArray]:
     return {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
 
 
-def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0) -> xr.Dataset:
+def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: int | None = None) -> xr.Dataset:
     """Return the same dataset, which raises where a block has land cells without any data; lazy on dask.
 
     Parameters
@@ -59,21 +59,23 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0) -> xr.
         Boolean (y, x), the land cells of the reference.
     allowed
         So many land cells of a block may lack data (where the simulation itself lacks them).
+    days
+        The length of a chunk of time, of which a block may have several; by default a block is one.
 
     Raises
     ------
     DataError
-        When it is computed: if more land cells are NaN on all days of a block.
+        When it is computed: if more land cells of a block are NaN on all days of a chunk of time.
     """
-    return ds.assign({name: _checked(da, land, allowed) for name, da in over_time(ds, land).items()})
+    return ds.assign({name: _checked(da, land, allowed, days) for name, da in over_time(ds, land).items()})
 
 
-def land_without_data(ds: xr.Dataset, land: xr.DataArray) -> dict[str, int]:
+def land_without_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = None) -> dict[str, int]:
     """Return, per variable on (time, y, x), the most land cells that are NaN on all days of a chunk of time.
 
-    Computes: all data are read, block by block.
+    Computes: all data are read, block by block. Chunks of time have so many `days`, by default a block's.
     """
-    lazy = {name: _count(da, land) for name, da in over_time(ds, land).items()}
+    lazy = {name: _count(da, land, days) for name, da in over_time(ds, land).items()}
     (counts,) = dask.compute(lazy)
     return {name: int(np.asarray(count).max()) for name, count in counts.items()}
 
@@ -84,8 +86,10 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     return xr.concat(lands, dim=y, combine_attrs="drop").sel({y: whole[y]})
 
 
-def check_data(ds: xr.Dataset, land: xr.DataArray) -> None:
+def check_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = None) -> None:
     """Check that no more land cells lack data in a chunk of time than the dataset's attributes allow; reads all data.
+
+    Chunks of time have so many `days`, by default a block's.
 
     Raises
     ------
@@ -93,7 +97,7 @@ def check_data(ds: xr.Dataset, land: xr.DataArray) -> None:
         If more do.
     """
     allowed = allowed_gaps(ds.attrs, land)
-    missing = {name: count for name, count in land_without_data(ds, land).items() if count > allowed}
+    missing = {name: count for name, count in land_without_data(ds, land, days).items() if count > allowed}
     if missing:
         listed = ", ".join(f"{name} in {count}" for name, count in missing.items())
         raise DataError(
@@ -107,8 +111,8 @@ def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.
     return xr.DataArray(_count(da, land).max() > allowed, name=da.name)
 
 
-def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int) -> xr.DataArray:
-    options: dict[str, Any] = {"name": str(da.name), "allowed": allowed}
+def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int, days: int | None) -> xr.DataArray:
+    options: dict[str, Any] = {"name": str(da.name), "allowed": allowed, "days": days}
     ordered = da.transpose(..., *land.dims)
     if ordered.chunks is None:
         return ordered.copy(data=_refuse_gaps(ordered.values, land.values[None], options=options))
@@ -124,14 +128,14 @@ def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int) -> xr.DataArray
     )
 
 
-def _count(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:
+def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> dask.array.Array:
     """The number of land cells without data in each chunk of time, summed over the blocks of cells."""
     ordered = da.transpose(..., *land.dims)
     data = dask.array.asarray(ordered.data)
     cells = _cut_like(ordered, land)
-    found = dask.array.map_blocks(
-        _count_gaps, data, cells, dtype=np.int64, chunks=tuple((1,) * n for n in data.numblocks)
-    )
+    length = days or max(data.chunks[0])
+    chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
+    found = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
     return found.sum(axis=(-2, -1))
 
 
@@ -141,18 +145,24 @@ def _cut_like(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:
 
 
 def _refuse_gaps(block: np.ndarray, land: np.ndarray, *, options: Mapping[str, Any]) -> np.ndarray:
-    lacking = int(_count_gaps(block, land)[0, 0, 0])
+    days = options["days"] or len(block)
+    lacking = int(_count_gaps(block, land, days).max())
     if lacking > options["allowed"]:
         raise DataError(
-            f"{options['name']} has no data on any of {len(block)} days in {lacking} of {int(land.sum())} land cells "
-            f"of a block of {block.shape[1]} x {block.shape[2]}; expected data in all but {options['allowed']}, which "
-            f"the simulation or the reference itself lacks. {_ADVICE}"
+            f"{options['name']} has no data on any of {min(days, len(block))} days in {lacking} of {int(land.sum())} "
+            f"land cells of a block of {block.shape[1]} x {block.shape[2]}; expected data in all but "
+            f"{options['allowed']}, which the simulation or the reference itself lacks. {_ADVICE}"
         )
     return block
 
 
-def _count_gaps(block: np.ndarray, land: np.ndarray) -> np.ndarray:
-    # Most blocks are settled by their first day.
-    suspects = land[0] & np.isnan(block[0])
-    lacking = np.isnan(block[:, suspects]).all(axis=0).sum() if suspects.any() else 0
-    return np.full((1, 1, 1), lacking, np.int64)
+def _count_gaps(block: np.ndarray, land: np.ndarray, days: int) -> np.ndarray:
+    """The number of land cells without data, (chunk of time, 1, 1)."""
+    chunks = (block[first : first + days] for first in range(0, len(block), days))
+    return np.array([_count_in_chunk(chunk, land[0]) for chunk in chunks], np.int64).reshape(-1, 1, 1)
+
+
+def _count_in_chunk(chunk: np.ndarray, land: np.ndarray) -> int:
+    # Most chunks are settled by their first day.
+    suspects = land & np.isnan(chunk[0])
+    return int(np.isnan(chunk[:, suspects]).all(axis=0).sum()) if suspects.any() else 0

@@ -103,12 +103,13 @@ class CleanUp(EspoTask):
 
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
-        config = self.context.config
+        config, files = self.context.config, product_chunks(self, adjusted[0])
         return finalize.clean_up(
             adjusted,
             grid=grid if config.custom.stack_drop_nans else None,
             land=grid["land"],
-            chunks=_rows_of_chunks(product_chunks(self, adjusted[0]), grid),
+            chunks=rows_of_chunks(files, grid),
+            days=files["time"],
             problem=self.sim_id in config.clean_up.problems,
             **config.clean_up.xscen_clean_up.model_dump(),
         )
@@ -138,17 +139,18 @@ def _cells(dataset: xr.Dataset) -> str:
     return stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[1]
 
 
-def _rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int]:
+def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int]:
     """Return blocks of as many of the product's chunks side by side as make some 128 MB of one variable.
 
-    Stacked cells lie row by row: the wider a block, the fewer read the same cells.
+    Stacked cells lie row by row: the wider a block, the fewer read the same cells. Where whole rows are less than that,
+    as many chunks of time are one block.
     """
     y, x = stack.horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
     columns = BLOCK_BYTES // (4 * chunks["time"] * rows)
     width = chunks.get(x, -1)
     if columns >= grid.sizes[x] or width == -1:
-        return {**chunks, x: -1}
+        return {**chunks, x: -1, "time": max(columns // grid.sizes[x], 1) * chunks["time"]}
     return {**chunks, x: max(columns // width, 1) * width}
 
 

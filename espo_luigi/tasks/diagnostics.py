@@ -59,7 +59,7 @@ class DomainTask(EspoTask):
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
         period = dataset.sel(time=slice(*settings.properties_and_measures.period))
-        found = properties_of(self._local(period, grid if settings.unstack else None), settings)
+        found = properties_of(_read_if_one(self._local(period, grid if settings.unstack else None)), settings)
         return rechunk(found, self.context.config.custom.final_chunks)
 
     def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
@@ -90,6 +90,11 @@ def blocks(part: xr.Dataset) -> dict[str, int]:
     """Return the chunks in which properties are computed: whole series of some rows."""
     y, x = stack.horizontal_dims(part)
     return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
+
+
+def _read_if_one(part: xr.Dataset) -> xr.Dataset:
+    """Return a part of one block in memory: to find out what a lazy result will be, xsdba takes as long as for it."""
+    return part.compute() if all(len(sizes) == 1 for sizes in part.chunksizes.values()) else part
 
 
 class OffDiagRefProp(DomainTask):

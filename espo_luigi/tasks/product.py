@@ -12,7 +12,8 @@ from espo_luigi import store
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
 from espo_luigi.science import finalize, gaps, health, stack
-from espo_luigi.tasks.adjustment import CleanUp, product_chunks
+from espo_luigi.science.chunks import rechunk
+from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.reference import RefDefault
@@ -63,6 +64,7 @@ class ConcatenationFinal(EspoTask):
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
     in_regions = upstream(FinalZarr, "out_scenario", region=every_region)
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
+    uncut = ("in_regions",)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
@@ -74,8 +76,10 @@ class ConcatenationFinal(EspoTask):
 
     def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north; fails if land has no data."""
-        whole = finalize.concatenate(regions, domain=self.context.config.custom.amno_region.name)
-        gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole))
+        files = product_chunks(self, regions[0])
+        cut = [rechunk(region, rows_of_chunks(files, region)) for region in regions]
+        whole = finalize.concatenate(cut, domain=self.context.config.custom.amno_region.name)
+        gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole), days=files["time"])
         return whole
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:

@@ -65,6 +65,17 @@ def test_land_without_data_in_one_chunk_of_time_is_an_error_that_counts_it(chunk
         check_data(ds, land_of(scenario()))
 
 
+def test_a_block_of_several_chunks_of_time_is_looked_at_chunk_by_chunk() -> None:
+    land = land_of(scenario())
+    ds = with_hole(scenario(), slice(8, 16), slice(4, 6)).chunk({**CHUNKS, "time": -1})
+    assert land_without_data(ds, land) == {"tasmax": 0, "pr": 0}
+    assert land_without_data(ds, land, days=8) == {"tasmax": 0, "pr": 10}
+    with pytest.raises(DataError, match=r"pr has no data on any of 8 days in 10 of \d+ land cells"):
+        require_data(ds, land, days=8).compute()
+    with pytest.raises(DataError, match="pr in 10 of 29 land cells"):
+        check_data(ds, land, days=8)
+
+
 def test_single_days_without_data_are_no_gap() -> None:
     ds = with_hole(scenario(), slice(8, 15), slice(None)).chunk(CHUNKS)
     check_data(ds, land_of(scenario()))

@@ -16,9 +16,9 @@ import xarray as xr
 from demo_runs import use, write_config
 
 from espo_luigi import store, tasks
-from espo_luigi.demo import ensure_demo
+from espo_luigi.demo import ensure_demo, sources
 from espo_luigi.ports import OutputPort, ports_of
-from espo_luigi.tasks import adjustment, reference
+from espo_luigi.tasks import adjustment, diagnostics, reference
 from espo_luigi.tasks.base import EspoTask
 
 # Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
@@ -53,8 +53,12 @@ SEA = [(6, 4), (6, 5), (7, 4), *((row, column) for row in range(4) for column in
 
 
 def make_raw(folder: Path) -> Path:
-    """Make the demo's data in a folder, with more sea."""
-    ensure_demo({"folder": str(folder), "seed": 1})
+    """Make the demo's data in a folder, of two years more than are wanted at each end, with more sea."""
+    with pytest.MonkeyPatch.context() as patch:
+        for simulation in sources.SIMULATIONS:
+            patch.setitem(simulation.experiments, "historical", (1987, 2014))
+            patch.setitem(simulation.experiments, "ssp585", (2015, 2024))
+        ensure_demo({"folder": str(folder), "seed": 1})
     for path in (folder / "reconstruction").rglob("*.nc"):
         with netCDF4.Dataset(path, "a") as file:
             variable = next(one for name, one in file.variables.items() if name in ("tasmax", "tasmin", "pr"))
@@ -114,6 +118,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callabl
                     # Some 14 cells of the reference at a time, and two chunks of the product side by side.
                     patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 30 * 366)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
+                    # Two rows of a domain of eight columns.
+                    patch.setattr(diagnostics, "CELLS_IN_A_BLOCK", 20)
                 made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **changes)
         return made[repr(changes)]
 

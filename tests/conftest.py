@@ -11,8 +11,7 @@ from kept_servers import KeptServers
 # Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
 LONG = (
     "tasks/test_end_to_end.py",
-    "tasks/test_demo_on_slurm.py",
-    "tasks/test_demo_on_sge.py",
+    "tasks/test_demo_on_clusters.py",
     "jobs/test_real_slurm.py",
     "jobs/test_real_sge.py",
     "tasks/test_production_shape.py",

@@ -1,15 +1,19 @@
-"""The demo of one simulation, every rule, as jobs of a real Slurm, by the command that users give: what it leaves."""
+"""The demo of one simulation, every rule, as jobs of a real cluster, by the command that users give: what it leaves."""
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from demo_runs import use, write_config
 from test_production_shape import MANY, ONE, PERIODS, REGIONS, SHAPE, assert_same, make, make_raw, stacking
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_sge import ThrowawayGridEngine
+from throwaway_sge import missing_packages as missing_for_sge
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
+from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import tasks
 from espo_luigi.driver.run import walk
@@ -18,12 +22,10 @@ from espo_luigi.jobs.records import RecordStore
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import rules
 
-_MISSING = missing_packages(False)
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING)),
-    pytest.mark.timeout(1500),
-]
+_NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
+_SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
+_SGE = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE))]
+pytestmark = pytest.mark.timeout(1500)
 # Two bands, of 3 and 9 rows: each job imports for seconds, and a third region would show nothing that two do not.
 BANDS = {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": [45.75, 48.0]}}
 CHANGES = {**stacking(False), "custom__regions": BANDS}
@@ -44,6 +46,24 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
+@pytest.fixture(scope="module")
+def in_one_chunk(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Mapping[str, Path]:
+    """Every product, made in this process with one chunk for everything."""
+    return make(tmp_path_factory.mktemp("one"), raw, **ONE, **CHANGES)
+
+
+@contextmanager
+def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
+    """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
+    if engine == "slurm":
+        with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
+            yield cluster.environ, "node_memory = 4GB"
+    else:
+        # Its `h_vmem` limits what a process maps, beyond what it uses.
+        with ThrowawayGridEngine.start() as cluster:
+            yield cluster.environ, "node_memory = 8GB\nqueue = main.q"
+
+
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
@@ -61,19 +81,13 @@ def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ:
     return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:])
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
-    """The demo as jobs of Slurm."""
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
-        return make_by_command(tmp_path_factory.mktemp("run"), raw, "slurm", "node_memory = 4GB", cluster.environ)
+@pytest.fixture(scope="module", params=[pytest.param("slurm", marks=_SLURM), pytest.param("sge", marks=_SGE)])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
+    with on_cluster(request.param) as (environ, options):
+        return make_by_command(tmp_path_factory.mktemp("run"), raw, request.param, options, environ)
 
 
 def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(made: Made) -> None:
-    check_end(made)
-
-
-def check_end(made: Made) -> None:
-    """All products, one attempt a job, nothing temporary."""
     assert made.code == 0, made.said
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
@@ -89,14 +103,8 @@ def check_end(made: Made) -> None:
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}
 
 
-def test_jobs_of_slurm_make_the_same_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
-    check_bytes(tmp_path, raw, made)
-
-
-def check_bytes(tmp_path: Path, raw: Path, made: Made) -> None:
-    """Every product, against one chunk for everything in this process."""
+def test_its_jobs_make_the_same_bytes(made: Made, in_one_chunk: Mapping[str, Path]) -> None:
     assert made.code == 0, made.said
-    one = make(tmp_path, raw, **ONE, **CHANGES)
-    assert any(name.startswith("final/NAM/") for name in one)
-    for name, path in one.items():
+    assert any(name.startswith("final/NAM/") for name in in_one_chunk)
+    for name, path in in_one_chunk.items():
         assert_same(made.folder / "final" / name, path)

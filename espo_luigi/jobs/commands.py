@@ -113,7 +113,8 @@ class Commands:
                 rows, failed = self._ask(memory.queries)
                 if failed is None or not self._is_lacking(memory, failed):
                     return rows
-        return None
+        # There is no memory here, which is no silence: what is in no listing is gone.
+        return []
 
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id."""
@@ -130,7 +131,7 @@ class Commands:
         for query in queries:
             self._status_rate.wait()
             answer = self._run(query.argv)
-            if not answer.ok and any(words in answer.stderr for words in query.none):
+            if not answer.ok and any(words in answer.stdout + answer.stderr for words in query.none):
                 continue
             try:
                 if not answer.ok:

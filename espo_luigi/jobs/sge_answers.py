@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 # What qacct says, and fails, if it has no such job (yet), or no job at all: its file is written some seconds after a
 # job's end.
-NO_JOB = ("not found", "no jobs running since startup")
+NO_JOB = ("not found", "no jobs running since startup", "unable to open")
 _PREFIX = "espo."
 _JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</\1>")

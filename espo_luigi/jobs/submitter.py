@@ -13,7 +13,7 @@ from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.policy import Cause, next_record
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
-from espo_luigi.jobs.scheduler import Refusal
+from espo_luigi.jobs.scheduler import Phase, Refusal
 from espo_luigi.jobs.script import ScriptValues
 
 logger = logging.getLogger(__name__)
@@ -141,9 +141,13 @@ class Submitter:
         flight.handle.report(flight.progress())
 
     def cause_of_loss(self, flight: Flight) -> Cause:
-        """Why nobody knows the flight's job any more."""
-        never_starts = self._scheduler.FORGETS_CANCELLED and self._store.close_unclaimed(flight.record.name)
-        return Cause.CANCELLED if never_starts else Cause.LOST
+        """Why nobody knows the flight's job any more: somebody cancelled it while it waited, or it was lost."""
+        waited = flight.row is None or flight.row.phase is Phase.PENDING
+        if not (self._scheduler.FORGETS_CANCELLED and waited):
+            return Cause.LOST
+        # One that has begun since would be in the accounting, if there is one; else its claim tells.
+        accounted = flight.row is not None and not self._commands.lacking
+        return Cause.CANCELLED if accounted or self._store.close_unclaimed(flight.record.name) else Cause.LOST
 
     def save(self, flight: Flight) -> None:
         """Write down what is known of the flight, if that is not yet done."""

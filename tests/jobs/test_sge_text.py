@@ -262,22 +262,25 @@ def test_few_jobs_are_looked_up_by_their_ids_and_many_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "rows"),
+    ("out", "words", "rows"),
     [
-        ("error: job id 12 not found", []),
-        ("/sge/default/common/accounting: No such file or directory\nno jobs running since startup", []),
-        ("error: commlib error: got select error (Connection refused)", None),
+        ("", "error: job id 12 not found", []),
+        ("no jobs running since startup", "/sge/default/common/accounting: No such file or directory", []),
+        ("no jobs running since startup", "unable to open /sge/default/common/accounting: Permission denied", []),
+        ("", "error: commlib error: got select error (Connection refused)", None),
     ],
 )
-def test_a_job_that_qacct_does_not_know_yet_is_an_answer(tmp_path: Path, words: str, rows: list[object] | None) -> None:
-    (tmp_path / "qacct").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+def test_a_job_that_qacct_does_not_know_yet_is_an_answer(
+    tmp_path: Path, out: str, words: str, rows: list[object] | None
+) -> None:
+    (tmp_path / "qacct").write_text(f"#!/bin/sh\necho '{out}'\necho '{words}' >&2\nexit 1\n")
     (tmp_path / "qacct").chmod(0o755)
     assert Commands(sge, environ={"PATH": f"{tmp_path}:/usr/bin:/bin"}).remembered(["12"], []) == rows
 
 
 def test_without_qacct_the_rest_goes_on(tmp_path: Path) -> None:
     commands = Commands(sge, environ={"PATH": str(tmp_path)})
-    assert commands.remembered(["12"], []) is None
+    assert [commands.remembered(["12"], []) for _ in range(2)] == [[], []]
     assert commands.lacking == {"qacct"}
 
 
@@ -333,7 +336,9 @@ def test_a_job_knows_itself_by_what_only_grid_engine_sets() -> None:
 
 
 def test_the_environment_is_the_users_without_a_parallel_environment_of_the_drivers_own() -> None:
-    assert sge.environment({"SGE_ROOT": "/sge", "PE_HOSTFILE": "/x", "HOME": "/home/me"}) == {
+    # In a shell of a Slurm job: by that job's id, one of Grid Engine would not know itself.
+    given = {"SGE_ROOT": "/sge", "PE_HOSTFILE": "/x", "HOME": "/home/me", "SLURM_JOB_ID": "7"}
+    assert sge.environment(given) == {
         "SGE_ROOT": "/sge",
         "HOME": "/home/me",
         "LC_ALL": "C.UTF-8",

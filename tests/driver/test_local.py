@@ -358,10 +358,8 @@ def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
         return call
 
     monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
-    read, result = Path.read_text, failing("read", lambda path, **keywords: read(path, **keywords))
-    monkeypatch.setattr(
-        Path, "read_text", lambda path, **k: (result if path.name.endswith(".result.json") else read)(path, **k)
-    )
+    read, result = Path.read_bytes, failing("read", lambda path: read(path))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (result if path.name.endswith(".result.json") else read)(path))
     monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert left == {"write": 0, "read": 0}

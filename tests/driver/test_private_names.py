@@ -66,7 +66,11 @@ def test_every_private_name_of_luigi_that_is_used_is_in_the_list() -> None:
     ours: set[str] = set()
     used: set[str] = set()
     for path in FOLDER.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        parts = [part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values]
+        for node in nodes:
+            if node in parts:
+                continue
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 ours.add(node.name)
             elif isinstance(node, ast.Attribute):

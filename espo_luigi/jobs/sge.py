@@ -72,8 +72,8 @@ _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 # Options that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
-    {"@", "C", "N", "S", "V", "b", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r", "sync", "t", "tc"}
-    | {"terse", "verify", "wd"}
+    {"@", "C", "N", "S", "V", "b", "ckpt", "clear", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r"}
+    | {"sync", "t", "tc", "terse", "verify", "wd"}
 )
 
 
@@ -130,7 +130,7 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
     _path("work folder", values.workdir, r"\$")
     # A job that nothing could ever run is refused, instead of waiting for ever; load values count as nothing.
     check = () if "w" in options.extra else ("-w", "e")
-    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one)))
+    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one, options)))
 
 
 def _path(what: str, path: str, forbidden: str) -> str:
@@ -191,14 +191,24 @@ def _host(name: str) -> str:
     return name
 
 
-def _extra(name: str, value: str) -> tuple[str, ...]:
+def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
     if not _OPTION.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not an option of qsub without its dash, such as 'l' or 'hold_jid'")
     if name in _RESERVED:
         raise SubmissionError(f"extra: -{name} is set by the engine, or would make one submission more than one job")
     if name in _NAMED:
         raise SubmissionError(f"extra: -{name} has an option of its own: give it as {_NAMED[name]!r}")
+    if name == "l":
+        _refuse_own_resources(value, options)
     return (f"-{name}", checked(name, value)) if value else (f"-{name}",)
+
+
+def _refuse_own_resources(value: str, options: SgeOptions) -> None:
+    """Of a resource that is asked for twice the last counts: it would escape the site's limits, and never grow."""
+    own = {"h_rt": "time", options.memory_resource: "memory", "h": "exclude", "hostname": "exclude"}
+    for name in (part.partition("=")[0].strip() for part in value.split(",")):
+        if name in own:
+            raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
 
 
 def render(values: ScriptValues) -> str:

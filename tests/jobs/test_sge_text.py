@@ -131,6 +131,10 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
         {"options": SgeOptions(exclude=("n1)|(x",))},
         {"options": SgeOptions(exclude=("n[1-3]",))},
         *({"options": SgeOptions(extra={name: "1"})} for name in ("t", "sync", "o", "q", "pe", "-l", "", "terse", "@")),
+        *({"options": SgeOptions(extra={name: "1"})} for name in ("clear", "ckpt")),
+        *({"options": SgeOptions(extra={"l": f"scratch=10G,{name}=9"})} for name in ("h_rt", "h_vmem", "h", "hostname")),
+        {"options": SgeOptions(extra={"l": " h_rt = 9"})},
+        {"options": SgeOptions(memory_resource="mem_free", extra={"l": "mem_free=900G"})},
         {"options": SgeOptions(extra={"M": "a\nb"})},
         {"cpus_per_task": 0},
         {"memory_mib": 0},
@@ -140,6 +144,14 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
 def test_what_qsub_would_read_otherwise_than_meant_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(SubmissionError):
         render(replace(PLAIN, **change))
+
+
+def test_what_a_site_limits_is_asked_for_by_its_own_name_only() -> None:
+    asked = SgeOptions(extra={"l": "scratch=10G,h_rt=99:99:99"})
+    with pytest.raises(SubmissionError, match="extra: l: h_rt is asked for by `time`"):
+        arguments(replace(PLAIN, options=asked))
+    others = SgeOptions(memory_resource="none", extra={"l": "scratch=10G,h_vmem=1G,h_cpu=60"})
+    assert arguments(replace(PLAIN, options=others))[-2:] == ("-l", "scratch=10G,h_vmem=1G,h_cpu=60")
 
 
 @pytest.mark.parametrize("run", ["2024", "run", "a@b", "..", "é", "-x", "50%", "a:b"])

@@ -25,7 +25,6 @@ from espo_luigi.jobs.sge_answers import (
     parse_qstat,
     refusal,
     says_out_of_memory,
-    seconds_of,
     submitted_id,
 )
 
@@ -82,8 +81,8 @@ class SgeOptions(JobOptions):
     """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
 
     `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
-    `memory_per` whether an amount is for each ``slot`` or for the ``job``. `h_rt`, in seconds or HH:MM:SS, takes the
-    place of the rule's own time limit. ``extra = {"l": "mem_free=4G"}`` asks for further resources.
+    `memory_per` whether an amount is for each ``slot`` or for the ``job``. ``extra = {"l": "mem_free=4G"}`` asks for
+    further resources.
     """
 
     queue: str | None = None
@@ -91,7 +90,6 @@ class SgeOptions(JobOptions):
     project: str | None = None
     memory_resource: str = "h_vmem"
     memory_per: str = "slot"
-    h_rt: str | None = None
 
 
 OPTIONS = SgeOptions
@@ -154,7 +152,7 @@ def _named(what: str, flag: str, value: str | None) -> tuple[str, ...]:
 
 
 def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str]:
-    asked = [f"h_rt={_seconds(values, options)}"]
+    asked = [f"h_rt={60 * positive('time_minutes', values.time_minutes)}"]
     if options.memory_resource != "none":
         if not _RESOURCE.fullmatch(options.memory_resource):
             raise SubmissionError(
@@ -164,15 +162,6 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
     if options.exclude:
         asked.append(f"h=!({'|'.join(map(_host, options.exclude))})")
     return asked
-
-
-def _seconds(values: ScriptValues, options: SgeOptions) -> int:
-    if not options.h_rt:
-        return 60 * positive("time_minutes", values.time_minutes)
-    seconds = seconds_of(options.h_rt)
-    if not seconds:
-        raise SubmissionError(f"h_rt: {options.h_rt!r} is not a time, in seconds or HH:MM:SS")
-    return seconds
 
 
 def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:

@@ -250,6 +250,15 @@ def ended(**fields: str) -> Phase:
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
         ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
+        # h_cpu is another limit of time; all have the same code.
+        ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Phase.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Phase.MEMORY),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "61.2s", "maxvmem": "1.1G"}, Phase.MEMORY),
+        # Told to stop, and over no limit of time: whoever deletes a job that is large has still deleted it.
+        ({"exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.CANCELLED),
+        ({"exit_status": "140", "category": "-l h_rt=60,h_vmem=1G", "ru_wallclock": "61"}, Phase.TIMEOUT),
+        ({"failed": "37", "exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.MEMORY),
         ({"failed": "8   : in prolog", "exit_status": "0"}, Phase.NODE),
         ({"failed": "15  : in epilog", "exit_status": "0"}, Phase.COMPLETED),
         ({"failed": "0", "exit_status": "1", "category": "-l h_rt=60", "ru_wallclock": "61"}, Phase.FAILED),

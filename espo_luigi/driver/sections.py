@@ -93,9 +93,13 @@ class BatchSection(Settings):
     @classmethod
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
-        said = cls.profile_called(values["profile"]).settings
+        profile = cls.profile_called(values["profile"])
+        said, given = profile.settings, cls.given()
+        allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
-        return values | {name: cls._parsed(where, name, said[name]) for name in said.keys() - cls.given()}
+        # Who asked for no number of jobs has not asked for too many.
+        by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
+        return values | by_default | {name: cls._parsed(where, name, said[name]) for name in said.keys() - given}
 
     @classmethod
     def profile_called(cls, name: str) -> Profile:

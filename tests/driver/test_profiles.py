@@ -203,10 +203,27 @@ def test_what_exceeds_a_limit_is_refused_with_both_numbers(chosen: Callable[...,
         "memory = 50GB is more than the 32G",
         "cpus = 40 is more than the 32",
         "time = 1000 is more than the 08:00:00",
-        "jobs = 301 is more than the 300",
+        "max_jobs = 301 is more than the 300",
     ]
     assert how.site.exceeded(steps=11) == [f"steps = 11 is more than the 10 that {how.site.where} allows"]
     assert how.site.exceeded(steps=10, memory="32GB", time="8:00:00", cpus=32, jobs=300) == []
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [("100", 100), ("1000", 500)])
+def test_who_asks_for_no_number_of_jobs_gets_as_many_as_the_site_allows(
+    chosen: Callable[..., BatchSettings], limit: str, jobs: int
+) -> None:
+    how = chosen(f"limits: {{jobs: {limit}}}\n")
+    assert how.manager.max_jobs == SECTIONS["slurm"]().max_jobs == jobs
+    assert "refused" not in preview(Silent())
+
+
+@pytest.mark.parametrize(("profile", "section"), [("max_jobs: 500\n", {}), ("", {"max_jobs": "500"})])
+def test_a_number_of_jobs_that_was_asked_for_is_refused_by_its_name(
+    chosen: Callable[..., BatchSettings], profile: str, section: dict[str, str]
+) -> None:
+    chosen("limits: {jobs: 100}\n" + profile, **section)
+    assert "# Would be refused: max_jobs = 500 is more than the 100 that " in preview(Silent())
 
 
 def test_the_engine_refuses_before_it_starts_and_the_script_can_be_seen(chosen: Callable[..., BatchSettings]) -> None:

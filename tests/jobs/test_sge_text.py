@@ -129,7 +129,7 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
         {"options": SgeOptions(exclude=("n[1-3]",))},
         *({"options": SgeOptions(extra={name: "1"})} for name in ("t", "sync", "o", "q", "pe", "-l", "", "terse", "@")),
         *({"options": SgeOptions(extra={name: "1"})} for name in ("clear", "ckpt")),
-        *({"options": SgeOptions(extra={"l": f"scratch=10G,{name}=9"})} for name in ("h_rt", "h_vmem", "h", "hostname")),
+        *({"options": SgeOptions(extra={"l": f"a=1G,{name}=9"})} for name in ("h_rt", "h_vmem", "h", "hostname")),
         {"options": SgeOptions(extra={"l": " h_rt = 9"})},
         {"options": SgeOptions(memory_resource="mem_free", extra={"l": "mem_free=900G"})},
         {"options": SgeOptions(extra={"M": "a\nb"})},

@@ -59,6 +59,26 @@ def test_a_time_for_all_jobs_is_the_sections_time_and_there_is_no_other(tmp_path
         preview(Rest())
 
 
+class Model(SlurmTask):
+    """Has parameters of its own that are called as options of schedulers are."""
+
+    project = luigi.Parameter()
+    queue = luigi.Parameter(default="cmip6")
+    resources_default = Resources()
+
+
+class Run(Model):
+    n = luigi.IntParameter(default=1)
+
+
+def test_a_tasks_own_parameter_is_no_option_of_the_scheduler_of_the_same_name() -> None:
+    get_config().set("sge", "queue", "long.q")
+    for kind in (Model, Run):
+        order = kind(project="CMIP", memory_per="job").order()
+        assert order.options == SgeOptions(queue="long.q", memory_per="job", scratch="$TMP")
+        assert (order.wildcards["project"], order.wildcards["queue"]) == ("CMIP", "cmip6")
+
+
 class Rest(SlurmTask):
     resources_default = Resources(cpus_per_task=10)
 

@@ -22,7 +22,8 @@ from espo_luigi.jobs.site import AMOUNTS, Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
 # What a profile says for "nothing".
-_NOTHING = ("", "~", "null", "Null", "NULL")
+_NULLS = ("~", "null", "Null", "NULL")
+_NOTHING = ("", *_NULLS)
 _OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "login_hosts", "grace"})
 
 
@@ -103,7 +104,12 @@ class _Plain(yaml.SafeDumper):
 
 def _read(where: str, name: str) -> dict[str, Any]:
     said = _with_inherited(where, _path_of(name, Path()))
-    return {key: value for key, value in said.items() if key != "extends" and value not in _NOTHING}
+    return {key: _entries(value) for key, value in said.items() if key != "extends" and value not in _NOTHING}
+
+
+def _entries(value: Any) -> Any:
+    """A table without the entries that are nothing; an empty one is something there: `extra` takes it for a flag."""
+    return {key: one for key, one in value.items() if one not in _NULLS} if isinstance(value, Mapping) else value
 
 
 def _path_of(name: str, folder: Path) -> Path:
@@ -114,7 +120,7 @@ def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dic
     if path.resolve() in below:
         raise ConfigurationError(f"{where}: a circle; a profile cannot extend one that extends it")
     said = _load(where, path)
-    if not (name := said.get("extends")):
+    if (name := said.get("extends", "")) in _NOTHING:
         return said
     parent = _path_of(as_text("extends", name, where), path.parent)
     inherited = _with_inherited(f"{where}: extends {name}", parent, (*below, path.resolve()))
@@ -160,7 +166,12 @@ def _amounts(
     where: str, table: str, said: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
 ) -> dict[str, int]:
     texts = as_table(table, said.get(table, {}), where)
+    return {name: parsed(f"{where}: {table}", name, text, kind(name)) for name, text in texts.items()}
+
+
+def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return the value of a text; a `ConfigurationError` says where one stands that cannot be read."""
     try:
-        return {name: kind(name)(text) for name, text in texts.items()}
+        return parse(text)
     except (ValueError, SizingError) as error:
-        raise ConfigurationError(f"{where}: {table}: {error}") from error
+        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error

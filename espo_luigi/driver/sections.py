@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import luigi
 
 from espo_luigi.driver.options import as_options
-from espo_luigi.driver.profile import Profile, login_host_of, packaged_profiles, read_profile
+from espo_luigi.driver.profile import Profile, login_host_of, packaged_profiles, parsed, read_profile
 from espo_luigi.driver.settings import Settings, give_parameter, settings, state_dir
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.batch import BatchSettings
@@ -33,6 +33,11 @@ JOB_COMMAND = (sys.executable, "-m", "espo_luigi.job")
 OPTION_NAMES = tuple(
     dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
 )
+# Settings that stay text, as messages have them as they were written.
+_AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
+    **dict.fromkeys(("time", "time_cap"), parse_time),
+}
 
 
 class BatchSection(Settings):
@@ -93,9 +98,14 @@ class BatchSection(Settings):
     @classmethod
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
-        said = cls.profile_called(values["profile"]).settings
+        profile = cls.profile_called(values["profile"])
+        said, given = profile.settings, cls.given()
+        allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
-        return values | {name: cls._parsed(where, name, said[name]) for name in said.keys() - cls.given()}
+        # Who asked for no number of jobs has not asked for too many.
+        by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
+        read = {name: cls._parsed(where, name, text) for name, text in said.items()}
+        return values | by_default | {name: read[name] for name in read.keys() - given}
 
     @classmethod
     def profile_called(cls, name: str) -> Profile:
@@ -109,10 +119,9 @@ class BatchSection(Settings):
 
     @classmethod
     def _parsed(cls, where: str, name: str, text: str) -> Any:
-        try:
-            return cls._parameters()[name].parse(text)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
+        if name in _AMOUNTS:
+            parsed(where, name, text, _AMOUNTS[name])
+        return parsed(where, name, text, cls._parameters()[name].parse)
 
     def options_of(self, rule: Mapping[str, Any], own: Mapping[str, Any]) -> JobOptions:
         """Return a job's options: the defaults', the profile's, the `rule`'s, luigi.cfg's, and the task's `own`."""

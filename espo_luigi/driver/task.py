@@ -175,7 +175,8 @@ class SlurmTask(luigi.Task):
         """Return what the current engine (or another one) has to know of this task's job."""
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
-        options = {name: getattr(self, name) for name in OPTION_NAMES}
+        # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
+        options = {name: getattr(self, name) for name in OPTION_NAMES if _is_option(type(self), name)}
         of_rule = getattr(self, f"{name}_default", {})
         parameters = self.to_str_params()
         return JobOrder(
@@ -219,6 +220,10 @@ class SlurmTask(luigi.Task):
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+def _is_option(task: type[SlurmTask], name: str) -> bool:
+    return getattr(task, name) is vars(SlurmTask)[name]
 
 
 @functools.lru_cache(maxsize=64)

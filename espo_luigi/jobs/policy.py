@@ -169,11 +169,13 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     forgotten = phase is None and outcome in (None, "stopped")
     if ending == Cause.DRIVER_CANCELLED.value and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
-    if outcome == "memory" or log_says_memory:
+    if outcome == "memory":
         return Cause.MEMORY
     # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
     if phase is Phase.CANCELLED and not ending:
         return Cause.CANCELLED
+    if log_says_memory:
+        return Cause.MEMORY
     return OUTCOMES.get(str(outcome), Cause.CRASHED)
 
 

@@ -25,7 +25,6 @@ from espo_luigi.jobs.sge_answers import (
     parse_qstat,
     refusal,
     says_out_of_memory,
-    seconds_of,
     submitted_id,
 )
 
@@ -72,8 +71,8 @@ _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 # Options that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
-    {"@", "C", "N", "S", "V", "b", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r", "sync", "t", "tc"}
-    | {"terse", "verify", "wd"}
+    {"@", "C", "N", "S", "V", "b", "ckpt", "clear", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r"}
+    | {"sync", "t", "tc", "terse", "verify", "wd"}
 )
 
 
@@ -82,8 +81,8 @@ class SgeOptions(JobOptions):
     """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
 
     `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
-    `memory_per` whether an amount is for each ``slot`` or for the ``job``. `h_rt`, in seconds or HH:MM:SS, takes the
-    place of the rule's own time limit. ``extra = {"l": "mem_free=4G"}`` asks for further resources.
+    `memory_per` whether an amount is for each ``slot`` or for the ``job``. ``extra = {"l": "mem_free=4G"}`` asks for
+    further resources.
     """
 
     queue: str | None = None
@@ -91,7 +90,6 @@ class SgeOptions(JobOptions):
     project: str | None = None
     memory_resource: str = "h_vmem"
     memory_per: str = "slot"
-    h_rt: str | None = None
 
 
 OPTIONS = SgeOptions
@@ -130,7 +128,7 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
     _path("work folder", values.workdir, r"\$")
     # A job that nothing could ever run is refused, instead of waiting for ever; load values count as nothing.
     check = () if "w" in options.extra else ("-w", "e")
-    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one)))
+    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one, options)))
 
 
 def _path(what: str, path: str, forbidden: str) -> str:
@@ -154,7 +152,7 @@ def _named(what: str, flag: str, value: str | None) -> tuple[str, ...]:
 
 
 def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str]:
-    asked = [f"h_rt={_seconds(values, options)}"]
+    asked = [f"h_rt={60 * positive('time_minutes', values.time_minutes)}"]
     if options.memory_resource != "none":
         if not _RESOURCE.fullmatch(options.memory_resource):
             raise SubmissionError(
@@ -164,15 +162,6 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
     if options.exclude:
         asked.append(f"h=!({'|'.join(map(_host, options.exclude))})")
     return asked
-
-
-def _seconds(values: ScriptValues, options: SgeOptions) -> int:
-    if not options.h_rt:
-        return 60 * positive("time_minutes", values.time_minutes)
-    seconds = seconds_of(options.h_rt)
-    if not seconds:
-        raise SubmissionError(f"h_rt: {options.h_rt!r} is not a time, in seconds or HH:MM:SS")
-    return seconds
 
 
 def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
@@ -191,14 +180,24 @@ def _host(name: str) -> str:
     return name
 
 
-def _extra(name: str, value: str) -> tuple[str, ...]:
+def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
     if not _OPTION.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not an option of qsub without its dash, such as 'l' or 'hold_jid'")
     if name in _RESERVED:
         raise SubmissionError(f"extra: -{name} is set by the engine, or would make one submission more than one job")
     if name in _NAMED:
         raise SubmissionError(f"extra: -{name} has an option of its own: give it as {_NAMED[name]!r}")
+    if name == "l":
+        _refuse_own_resources(value, options)
     return (f"-{name}", checked(name, value)) if value else (f"-{name}",)
+
+
+def _refuse_own_resources(value: str, options: SgeOptions) -> None:
+    """Of a resource that is asked for twice the last counts: it would escape the site's limits, and never grow."""
+    own = {"h_rt": "time", options.memory_resource: "memory", "h": "exclude", "hostname": "exclude"}
+    for name in (part.partition("=")[0].strip() for part in value.split(",")):
+        if name in own:
+            raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
 
 
 def render(values: ScriptValues) -> str:

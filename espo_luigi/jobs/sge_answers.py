@@ -129,14 +129,22 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
 
 def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
     """Which limit it was: of all, qacct has one code, and older versions none."""
-    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
-    limit = seconds_of(asked.get("h_rt", ""))
-    if limit and _leading(fields.get("ru_wallclock", "")) >= limit:
+    asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
         return Phase.TIMEOUT
+    if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
+        return Phase.CANCELLED
     most = _bytes(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
-    if failed == _LIMIT or (most and _bytes(fields.get("maxvmem", "")) >= most):
+    if most and _bytes(fields.get("maxvmem", "")) >= most:
         return Phase.MEMORY
-    return Phase.CANCELLED if exit_status == _TOLD_TO_STOP else Phase.FAILED
+    if failed != _LIMIT:
+        return Phase.FAILED
+    return Phase.TIMEOUT if _reached(asked.get("h_cpu", ""), fields.get("cpu", "")) else Phase.MEMORY
+
+
+def _reached(limit: str, used: str) -> bool:
+    seconds = seconds_of(limit)
+    return seconds > 0 and _leading(used) >= seconds
 
 
 def _leading(text: str) -> int:

@@ -16,6 +16,8 @@ AMOUNTS: Mapping[str, Callable[[str], int]] = {
     "jobs": int,
     "steps": int,
 }
+# The names of options that are not called as their limit is.
+_OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Site:
     def exceeded(self, **asked: str | int) -> list[str]:
         """Say of each amount that is more than allowed how much was asked for, and how much there is at most."""
         return [
-            f"{name} = {value} is more than the {self.limits[name]} that {self.where} allows"
+            f"{_OPTIONS.get(name, name)} = {value} is more than the {self.limits[name]} that {self.where} allows"
             for name, value in asked.items()
             if name in self.limits and AMOUNTS[name](str(value)) > AMOUNTS[name](self.limits[name])
         ]

@@ -158,6 +158,28 @@ def test_a_profile_inherits_entries_of_tables_and_may_leave_things_out(tmp_path:
     assert profile.site.missing(SlurmOptions(account="ours")) == []
 
 
+def test_a_profile_may_lift_inherited_entries_of_tables_and_its_parent(tmp_path: Path) -> None:
+    slurm = SECTIONS["slurm"]
+    (tmp_path / "base.yml").write_text(
+        "extends: narval\nenvironment: {A: 1, B: 1}\nextra: {exclusive: ''}\nlimits: {cpus: 8}\n"
+    )
+    mine = tmp_path / "mine.yml"
+    mine.write_text("extends: base.yml\nneeds: {account: ~}\nlimits: {cpus: ~, jobs: null}\nenvironment: {A: ~}\n")
+    profile = slurm.profile_called(str(mine))
+    assert (profile.site.needs, profile.site.limits) == ({}, {"time": "7-00:00:00"})
+    # An empty value makes a flag.
+    assert (profile.options["environment"], profile.options["extra"]) == ({"B": "1"}, {"exclusive": ""})
+    (tmp_path / "again.yml").write_text("extends: mine.yml\nlimits: {cpus: 4}\n")
+    assert slurm.profile_called(str(tmp_path / "again.yml")).site.limits == {"time": "7-00:00:00", "cpus": "4"}
+    (tmp_path / "alone.yml").write_text("extends: ~\naccount: ours\n")
+    assert slurm.profile_called(str(tmp_path / "alone.yml")).options == {"account": "ours"}
+
+
+def test_an_amount_that_luigi_cfg_overrides_is_read_all_the_same(chosen: Callable[..., BatchSettings]) -> None:
+    with pytest.raises(ConfigurationError, match=r"mine.yml: memory = much: "):
+        chosen("memory: much\n", memory="4G")
+
+
 def test_a_circle_of_profiles_is_an_error_that_names_its_way(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("extends: b.yml\n")
     (tmp_path / "sub").mkdir()
@@ -180,11 +202,18 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
         ("retries: many", "retries = many: invalid literal"),
         ("on_sigterm: shrug", "on_sigterm = shrug: "),
         ("limits: {disk: 1}", "limits: unknown disk; expected some of: cpus, jobs, memory, steps, time"),
-        ("limits: {cpus: all}", "limits: invalid literal"),
-        ("limits: {memory: much}", "limits: memory = 'much' is not an amount"),
+        ("limits: {cpus: all}", "limits: cpus = all: invalid literal"),
+        ("limits: {memory: much}", "limits: memory = much: .*'much' is not an amount"),
+        ("limits: {time: soon}", "limits: time = soon: .*'soon' is not a duration"),
         ("limits: 5", "limits is '5', expected names with values"),
         ("needs: {acount: ctb}", "needs: unknown acount; expected some of: account, "),
-        ("grace: {main: soon}", "grace: invalid literal"),
+        ("grace: {main: soon}", "grace: main = soon: invalid literal"),
+        ("memory: much", "memory = much: .*'much' is not an amount"),
+        ("node_memory: much", "node_memory = much: "),
+        ("memory_cap: much", "memory_cap = much: "),
+        ("time: soon", "time = soon: .*'soon' is not a duration"),
+        ("time_cap: soon", "time_cap = soon: "),
+        ("max_jobs: 1.5", "max_jobs = 1.5: invalid literal"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_the_profile(
@@ -203,10 +232,27 @@ def test_what_exceeds_a_limit_is_refused_with_both_numbers(chosen: Callable[...,
         "memory = 50GB is more than the 32G",
         "cpus = 40 is more than the 32",
         "time = 1000 is more than the 08:00:00",
-        "jobs = 301 is more than the 300",
+        "max_jobs = 301 is more than the 300",
     ]
     assert how.site.exceeded(steps=11) == [f"steps = 11 is more than the 10 that {how.site.where} allows"]
     assert how.site.exceeded(steps=10, memory="32GB", time="8:00:00", cpus=32, jobs=300) == []
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [("100", 100), ("1000", 500)])
+def test_who_asks_for_no_number_of_jobs_gets_as_many_as_the_site_allows(
+    chosen: Callable[..., BatchSettings], limit: str, jobs: int
+) -> None:
+    how = chosen(f"limits: {{jobs: {limit}}}\n")
+    assert how.manager.max_jobs == SECTIONS["slurm"]().max_jobs == jobs
+    assert "refused" not in preview(Silent())
+
+
+@pytest.mark.parametrize(("profile", "section"), [("max_jobs: 500\n", {}), ("", {"max_jobs": "500"})])
+def test_a_number_of_jobs_that_was_asked_for_is_refused_by_its_name(
+    chosen: Callable[..., BatchSettings], profile: str, section: dict[str, str]
+) -> None:
+    chosen("limits: {jobs: 100}\n" + profile, **section)
+    assert "# Would be refused: max_jobs = 500 is more than the 100 that " in preview(Silent())
 
 
 def test_the_engine_refuses_before_it_starts_and_the_script_can_be_seen(chosen: Callable[..., BatchSettings]) -> None:

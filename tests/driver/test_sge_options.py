@@ -11,6 +11,7 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.preview import preview
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.sge import SgeOptions
 
@@ -34,7 +35,7 @@ def engine() -> Iterator[None]:
 
 def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(tmp_path: Path) -> None:
     profile = tmp_path / "perun.yml"
-    profile.write_text("h_rt: 99:99:99\nmemory_per: job\nqueue: of the profile\nparallel_environment: smp\n")
+    profile.write_text("memory_per: job\nqueue: of the profile\nparallel_environment: smp\n")
     configuration = get_config()
     configuration.set("sge", "profile", str(profile))
     configuration.set("sge", "project", "of luigi.cfg")
@@ -45,9 +46,37 @@ def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(
         project="of luigi.cfg",
         parallel_environment="of the command line",
         memory_per="slot",
-        h_rt="99:99:99",
         scratch="$TMP",
     )
+
+
+def test_a_time_for_all_jobs_is_the_sections_time_and_there_is_no_other(tmp_path: Path) -> None:
+    get_config().set("sge", "time", "99:99:99")
+    assert "#$ -l h_rt=362460,h_vmem=410M" in preview(Rest()).splitlines()
+    (tmp_path / "perun.yml").write_text("h_rt: 99:99:99\n")
+    get_config().set("sge", "profile", str(tmp_path / "perun.yml"))
+    with pytest.raises(ConfigurationError, match=r"unknown h_rt; expected some of: .* time"):
+        preview(Rest())
+
+
+class Model(SlurmTask):
+    """Has parameters of its own that are called as options of schedulers are."""
+
+    project = luigi.Parameter()
+    queue = luigi.Parameter(default="cmip6")
+    resources_default = Resources()
+
+
+class Run(Model):
+    n = luigi.IntParameter(default=1)
+
+
+def test_a_tasks_own_parameter_is_no_option_of_the_scheduler_of_the_same_name() -> None:
+    get_config().set("sge", "queue", "long.q")
+    for kind in (Model, Run):
+        order = kind(project="CMIP", memory_per="job").order()
+        assert order.options == SgeOptions(queue="long.q", memory_per="job", scratch="$TMP")
+        assert (order.wildcards["project"], order.wildcards["queue"]) == ("CMIP", "cmip6")
 
 
 class Rest(SlurmTask):

@@ -144,9 +144,7 @@ def test_a_job_that_exceeds_its_memory_is_retried_with_half_as_much_again(
 def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
         limits = {"retries": 2, "time_minutes": 1, "time_cap_minutes": 1}
-        failure = failure_of(
-            manager.submit(work.request("a", seconds=60, options=SgeOptions(h_rt="00:00:03"), **limits))
-        )
+        failure = failure_of(manager.submit(work.request("a", seconds=1000, **limits)), 180)
     assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 1)
     assert "h_rt" in failure.message
 

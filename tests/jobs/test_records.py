@@ -195,6 +195,23 @@ def test_slurms_word_goes_before_the_jobs_own(
     assert cause_of(phase, {"outcome": outcome} if outcome else None, ending, log_says_memory=False) is cause
 
 
+@pytest.mark.parametrize(
+    ("phase", "ending", "cause"),
+    [
+        # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
+        (Phase.CANCELLED, "", Cause.CANCELLED),
+        (Phase.CANCELLED, "result written", Cause.MEMORY),
+        (Phase.FAILED, "", Cause.MEMORY),
+        (None, "", Cause.MEMORY),
+    ],
+)
+def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(
+    phase: Phase | None, ending: str, cause: Cause
+) -> None:
+    assert cause_of(phase, None, ending, log_says_memory=True) is cause
+    assert cause_of(Phase.MEMORY, None, ending, log_says_memory=True) is Cause.MEMORY
+
+
 def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
     limits, record, pauses = Limits(9, None, None), RECORD, [pause_before(RECORD, 60)]
     for number in range(1, 5):

@@ -45,13 +45,13 @@ FULL = replace(
     attempt=2,
     cpus_per_task=10,
     memory_mib=61440,
+    time_minutes=6041,
     workdir="/work/it's here",
     log_pattern="/work/it's here/sge_logs/Adjust/Adjust-$JOB_ID.out",
     options=SgeOptions(
         queue="256G-batch",
         parallel_environment="smp",
         project="climate",
-        h_rt="99:99:99",
         exclude=("nc10101", "nc10102.site"),
         extra={"l": "mem_free=4G", "R": "y", "p": "-100"},
         setup="#$ -t 1-10\nmodule load gcc\nsource ~/env/bin/activate",
@@ -93,8 +93,7 @@ def resources(values: ScriptValues) -> str:
         ({"cpus_per_task": 16}, {"memory_per": "job"}, "h_rt=3600,h_vmem=64G"),
         ({}, {"memory_resource": "mem_free"}, "h_rt=3600,mem_free=64G"),
         ({}, {"memory_resource": "none"}, "h_rt=3600"),
-        ({}, {"h_rt": "7200"}, "h_rt=7200,h_vmem=64G"),
-        ({}, {"h_rt": "99:99:99"}, "h_rt=362439,h_vmem=64G"),
+        ({"time_minutes": 120}, {}, "h_rt=7200,h_vmem=64G"),
         ({}, {"exclude": ("n1", "n2.site")}, "h_rt=3600,h_vmem=64G,h=!(n1|n2.site)"),
     ],
 )
@@ -126,11 +125,13 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
         {"options": SgeOptions(queue="a\nb")},
         {"options": SgeOptions(memory_resource="h_vmem=1G,x")},
         {"options": SgeOptions(memory_per="node")},
-        {"options": SgeOptions(h_rt="1 hour")},
-        {"options": SgeOptions(h_rt="10:00")},
         {"options": SgeOptions(exclude=("n1)|(x",))},
         {"options": SgeOptions(exclude=("n[1-3]",))},
         *({"options": SgeOptions(extra={name: "1"})} for name in ("t", "sync", "o", "q", "pe", "-l", "", "terse", "@")),
+        *({"options": SgeOptions(extra={name: "1"})} for name in ("clear", "ckpt")),
+        *({"options": SgeOptions(extra={"l": f"a=1G,{name}=9"})} for name in ("h_rt", "h_vmem", "h", "hostname")),
+        {"options": SgeOptions(extra={"l": " h_rt = 9"})},
+        {"options": SgeOptions(memory_resource="mem_free", extra={"l": "mem_free=900G"})},
         {"options": SgeOptions(extra={"M": "a\nb"})},
         {"cpus_per_task": 0},
         {"memory_mib": 0},
@@ -140,6 +141,14 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
 def test_what_qsub_would_read_otherwise_than_meant_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(SubmissionError):
         render(replace(PLAIN, **change))
+
+
+def test_what_a_site_limits_is_asked_for_by_its_own_name_only() -> None:
+    asked = SgeOptions(extra={"l": "scratch=10G,h_rt=99:99:99"})
+    with pytest.raises(SubmissionError, match="extra: l: h_rt is asked for by `time`"):
+        arguments(replace(PLAIN, options=asked))
+    others = SgeOptions(memory_resource="none", extra={"l": "scratch=10G,h_vmem=1G,h_cpu=60"})
+    assert arguments(replace(PLAIN, options=others))[-2:] == ("-l", "scratch=10G,h_vmem=1G,h_cpu=60")
 
 
 @pytest.mark.parametrize("run", ["2024", "run", "a@b", "..", "é", "-x", "50%", "a:b"])
@@ -241,6 +250,15 @@ def ended(**fields: str) -> Phase:
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
         ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
+        # h_cpu is another limit of time; all have the same code.
+        ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Phase.TIMEOUT),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Phase.MEMORY),
+        ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "61.2s", "maxvmem": "1.1G"}, Phase.MEMORY),
+        # Told to stop, and over no limit of time: whoever deletes a job that is large has still deleted it.
+        ({"exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.CANCELLED),
+        ({"exit_status": "140", "category": "-l h_rt=60,h_vmem=1G", "ru_wallclock": "61"}, Phase.TIMEOUT),
+        ({"failed": "37", "exit_status": "140", "category": "-l h_vmem=1G", "maxvmem": "1.1G"}, Phase.MEMORY),
         ({"failed": "8   : in prolog", "exit_status": "0"}, Phase.NODE),
         ({"failed": "15  : in epilog", "exit_status": "0"}, Phase.COMPLETED),
         ({"failed": "0", "exit_status": "1", "category": "-l h_rt=60", "ru_wallclock": "61"}, Phase.FAILED),

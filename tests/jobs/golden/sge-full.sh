@@ -10,7 +10,7 @@
 #$ -pe smp 10
 #$ -q 256G-batch
 #$ -P climate
-#$ -l 'h_rt=362439,h_vmem=6G,h=!(nc10101|nc10102.site)'
+#$ -l 'h_rt=362460,h_vmem=6G,h=!(nc10101|nc10102.site)'
 #$ -w e
 #$ -l mem_free=4G
 #$ -R y

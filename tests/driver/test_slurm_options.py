@@ -1,5 +1,6 @@
 """Where a job's Slurm options come from, and what is refused before anything is submitted."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,13 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     assert options.gres == "of the task's section"
     assert options.licenses == "of the command line"
     assert options.scratch == "$SLURM_TMPDIR"
+
+
+def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> None:
+    assert f"\nexec {sys.executable} -m espo_luigi.job " in preview(Job())
+    (tmp_path / "profile.yml").write_text("python: python\nsetup: source $SLURM_TMPDIR/env/bin/activate\n")
+    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
+    assert "\nexec python -m espo_luigi.job " in preview(Job())
 
 
 def test_a_profile_with_an_unknown_option_lists_the_known_ones(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from espo_luigi.driver.signals import end_quietly
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, InstallationError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,14 +172,19 @@ def _clean(options: argparse.Namespace) -> int:
 def _env(options: argparse.Namespace) -> int:
     from espo_luigi import environment
 
-    if options.compile:
-        print(environment.compile_kernels())
-    elif options.wheelhouse:
-        print(environment.collect_wheels(options.wheelhouse))
-    elif options.requirements == Path("-"):
-        print(environment.requirements_text(), end="")
-    else:
-        print(environment.write_requirements(options.requirements))
+    try:
+        if options.compile:
+            print(environment.compile_kernels())
+        elif options.wheelhouse:
+            print(environment.collect_wheels(options.wheelhouse))
+        elif options.requirements == Path("-"):
+            print(environment.requirements_text(), end="")
+        else:
+            print(environment.write_requirements(options.requirements))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InstallationError(str(error)) from error
     return 0
 
 

@@ -177,6 +177,8 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "holds thesis.tex, expected an empty folder" in capsys.readouterr().err
     assert cli.main(["env", "--wheelhouse", str(tmp_path / "thesis.tex")]) == 1
     assert "thesis.tex is a file, expected a folder" in capsys.readouterr().err
+    assert cli.main(["env", "--requirements", str(tmp_path / "gone" / "pins.txt")]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 def test_what_was_cut_short_is_done_again_and_what_is_there_is_used(

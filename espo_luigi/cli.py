@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from espo_luigi.driver.signals import end_quietly
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, InstallationError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,6 +90,22 @@ def _parser() -> argparse.ArgumentParser:
     clean.add_argument("--yes", action="store_true", help="delete them; refused while a driver works there")
     clean.set_defaults(run=_clean)
 
+    env = commands.add_parser(
+        "env", help="make this installation again where there is no internet; compile its kernels"
+    )
+    what = env.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--requirements",
+        type=Path,
+        nargs="?",
+        const=Path("-"),
+        metavar="FILE",
+        help="write the exact versions of all that is installed and needed to a file, by default print them",
+    )
+    what.add_argument("--wheelhouse", type=Path, metavar="DIR", help="collect their wheels, the project's own, too")
+    what.add_argument("--compile", action="store_true", help="compile the kernels for this kind of processor, once")
+    env.set_defaults(run=_env)
+
     tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
     tasks.set_defaults(run=_tasks)
     return parser
@@ -162,6 +178,25 @@ def _clean(options: argparse.Namespace) -> int:
                 clean.delete(one)
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
     print(f"{total} {'deleted' if options.yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
+    return 0
+
+
+def _env(options: argparse.Namespace) -> int:
+    from espo_luigi import environment
+
+    try:
+        if options.compile:
+            print(environment.compile_kernels())
+        elif options.wheelhouse:
+            print(environment.collect_wheels(options.wheelhouse))
+        elif options.requirements == Path("-"):
+            print(environment.requirements_text(), end="")
+        else:
+            print(environment.write_requirements(options.requirements))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InstallationError(str(error)) from error
     return 0
 
 

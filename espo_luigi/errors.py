@@ -42,6 +42,10 @@ class InputChangedError(StoreError):
     """A store that a job reads was removed or replaced while it worked: tried again, as often as makes sense."""
 
 
+class InstallationError(EspoError):
+    """What is installed is incomplete, or cannot be collected or compiled."""
+
+
 class SizingError(EspoError):
     """Requested resources that contradict each other or exceed what there is."""
 

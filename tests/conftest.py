@@ -20,6 +20,7 @@ LONG = (
     "test_failing_files.py",
     "science/test_quantile_mapping.py",
     "tasks/test_bad_input.py",
+    "test_environment.py",
     "driver/test_local.py",
     "driver/test_luigid.py",
 )

@@ -54,6 +54,9 @@ class BatchSection(Settings):
     time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
     extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
+    python = luigi.Parameter(
+        default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
+    )
     environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
     node_cpus = luigi.IntParameter(
         default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"

@@ -33,9 +33,9 @@ class BatchSettings:
     """How jobs go to a scheduler.
 
     `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
-    does what an order file says. `node_cpus` and `node_memory_bytes` are the most that a job asks for, where nodes are
-    small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little memory or time
-    (which grow up to the caps), or a stall.
+    does what an order file says, Python first. `node_cpus` and `node_memory_bytes` are the most that a job asks for,
+    where nodes are small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little
+    memory or time (which grow up to the caps), or a stall.
     """
 
     workdir: Path
@@ -158,12 +158,13 @@ def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
     """Return what a (fitted) order asks of the scheduler."""
     resources = order.resources
+    driver_python, *work = settings.work
     return JobRequest(
         run=settings.run,
         label=order.label,
         rule=order.family,
         wildcards=order.wildcards,
-        argv=(*settings.work, str(order.files.order)),
+        argv=(order.options.python or driver_python, *work, str(order.files.order)),
         job_file=order.files.order,
         result_file=order.files.result,
         heartbeat_file=order.files.heartbeat,

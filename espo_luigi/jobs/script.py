@@ -35,6 +35,8 @@ class JobOptions:
     `exclude` are nodes on which it must not run. `extra` holds any further option of the scheduler by its long name
     without dashes (``{"reservation": "maintenance"}``; an empty value makes a flag, ``{"exclusive": ""}``). `setup` is
     bash, run as it stands before the job's command. `environment` is exported with its values taken literally.
+    `python` runs the work, where it is not the driver's own: a path, or a name that is looked for in what `setup` made
+    of ``PATH``.
     `scratch` is a folder on the node, as a literal path or beginning with one variable (``$SLURM_TMPDIR/work``); the
     job finds it in ``ESPO_NODE_SCRATCH``.
     """
@@ -44,6 +46,7 @@ class JobOptions:
     setup: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     scratch: str | None = None
+    python: str = ""
 
 
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:

@@ -53,11 +53,20 @@ def code_id() -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
 
 
+def chosen_folder() -> str:
+    """Return what `NUMBA_CACHE_DIR` says, or nothing."""
+    return str(numba.config.CACHE_DIR)  # type: ignore[attr-defined]
+
+
 class _ByContent:
     """One of numba's places for a function's code, with a folder of its own for each `code_id`."""
 
     def get_cache_path(self) -> str:
-        return os.path.join(super().get_cache_path(), _NAME + code_id())  # type: ignore[misc]
+        # In the user's own folder, numba names one after the package's path: an environment that each job makes anew
+        # would never find what another has compiled.
+        in_users_folder = isinstance(self, caching.UserProvidedCacheLocator)
+        place = chosen_folder() if in_users_folder else super().get_cache_path()  # type: ignore[misc]
+        return os.path.join(place, _NAME + code_id())
 
     def get_source_stamp(self) -> str:
         return code_id()

@@ -1,10 +1,14 @@
 """Where a job's Slurm options come from, and what is refused before anything is submitted."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import luigi
 import pytest
+import yaml
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
@@ -50,6 +54,28 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     assert options.gres == "of the task's section"
     assert options.licenses == "of the command line"
     assert options.scratch == "$SLURM_TMPDIR"
+
+
+def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> None:
+    assert f"\nexec {sys.executable} -m espo_luigi.job " in preview(Job())
+    (tmp_path / "profile.yml").write_text("python: python\nsetup: source $SLURM_TMPDIR/env/bin/activate\n")
+    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
+    assert "\nexec python -m espo_luigi.job " in preview(Job())
+
+
+OFFLINE = (Path(__file__).parents[2] / "docs" / "offline.md").read_text()
+
+
+@pytest.mark.parametrize("profile", re.findall(r"```yaml\n(.*?)```", OFFLINE, re.DOTALL))
+def test_each_profile_for_sites_without_internet_makes_a_script(profile: str, tmp_path: Path) -> None:
+    (tmp_path / "profile.yml").write_text(profile)
+    get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
+    script = preview(Job())
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    said = yaml.safe_load(profile)
+    assert said.get("setup", "").strip() in script
+    assert ("\nexec python -m espo_luigi.job " in script) == ("python" in said)
+    assert all(f"export {name}={value}\n" in script for name, value in said.get("environment", {}).items())
 
 
 def test_a_profile_with_an_unknown_option_lists_the_known_ones(tmp_path: Path) -> None:

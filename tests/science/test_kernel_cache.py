@@ -75,6 +75,18 @@ def test_processes_that_start_together_compile_once(copy: Path) -> None:
     assert results[0][2].is_relative_to(copy / "kept")
 
 
+def test_an_installation_elsewhere_finds_what_the_first_has_compiled(
+    copy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "copy"
+    shutil.copytree(copy, elsewhere)
+    kept = str(copy / "kept")
+    value, compilations, folder = said(start(copy, NUMBA_CACHE_DIR=kept))
+    assert compilations == 1
+    shutil.rmtree(copy / "espo_luigi")
+    assert said(start(elsewhere, NUMBA_CACHE_DIR=kept)) == (value, 0, folder)
+
+
 def test_a_process_that_was_killed_while_it_compiled_holds_nobody_up(copy: Path) -> None:
     holder = start(copy)
     deadline = time.monotonic() + 20

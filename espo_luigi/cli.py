@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from espo_luigi.driver.signals import end_quietly
-from espo_luigi.errors import EspoError, InstallationError
+import click
+
+from espo_luigi.errors import EspoError
+
+# Their texts alone say what is wrong; of anything else, the kind of error says it, too.
+_EXPECTED = (EspoError, OSError)
+_PATH = click.Path(path_type=Path)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; return the process's exit code."""
+    """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            return _run(arguments)
+            return _run(words)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        if not any([_has_no_reader(stream) for stream in (sys.stdout, sys.stderr)]):
-            raise
-        return 128 + signal.SIGPIPE
+    except BrokenPipeError as error:
+        if any([_has_no_reader(stream) for stream in (sys.stdout, sys.stderr)]):
+            return 128 + signal.SIGPIPE
+        return _failed(error, words)
     except KeyboardInterrupt as interrupt:
+        from espo_luigi.driver.signals import end_quietly
+
         end_quietly(interrupt)
         raise
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+def _run(words: list[str]) -> int:
+    # What `espo.main` of click does, but for Ctrl-C and broken pipes, which `main` above has exit codes for.
+    if instruction := os.environ.get("_ESPO_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(espo, {}, "espo", "_ESPO_COMPLETE", instruction)
     try:
-        return int(options.run(options))
-    except EspoError as error:
-        print(f"espo: {error}", file=sys.stderr)
-        return 1
+        with espo.make_context("espo", list(words)) as context:
+            return int(espo.invoke(context) or 0)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _failed(error, words)
+
+
+def _failed(error: Exception, words: list[str]) -> int:
+    if words[:1] == ["--debug"]:
+        raise error
+    print(f"espo: {error if isinstance(error, _EXPECTED) else _unexpected(error, words)}", file=sys.stderr)
+    return 1
+
+
+def _unexpected(error: Exception, words: list[str]) -> str:
+    return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
 
 
 def _has_no_reader(stream: TextIO) -> bool:
@@ -51,161 +84,195 @@ def _has_no_reader(stream: TextIO) -> bool:
     return True
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="espo", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    catalog = commands.add_parser("catalog", help="make a catalogue from a folder of CMIP6-style files")
-    catalog.add_argument("folder", type=Path)
-    catalog.add_argument(
-        "--out", type=Path, required=True, metavar="cat.json", help="the catalogue to write, with its CSV beside it"
-    )
-    catalog.set_defaults(run=_catalog)
-
-    make = commands.add_parser("make", help="run the task that makes a path")
-    make.add_argument("path", type=Path)
-    make.add_argument("--workers", type=int, default=500, help="jobs in flight at once")
-    make.set_defaults(run=_make)
-
-    rules = commands.add_parser("rules", help="list the rules, their parameters and their outputs")
-    rules.set_defaults(run=_rules)
-
-    profiles = commands.add_parser("profiles", help="list the clusters' profiles, with what they set")
-    profiles.add_argument("names", nargs="*", metavar="PROFILE", help="only these, by name or path")
-    profiles.set_defaults(run=_profiles)
-
-    script = commands.add_parser("script", help="print the sbatch script of a task, and its Dask layout")
-    script.add_argument("task", help="such as Train")
-    script.add_argument("parameters", nargs=argparse.REMAINDER, help="as luigi takes them: --sim-id … --region …")
-    script.add_argument("--module", default="espo_luigi.tasks", help="where the task is defined")
-    script.set_defaults(run=_script)
-
-    for how, text in {"cancel": "cancel the jobs of the run here", "detach": "end its driver; its jobs go on"}.items():
-        stop = commands.add_parser(how, help=text + " (folder: [espo] workdir of luigi.cfg)")
-        stop.set_defaults(run=_stop, how=how)
-
-    clean = commands.add_parser(
-        "clean", help="list temporary stores that nothing needs any more, and what killed runs have left half done"
-    )
-    clean.add_argument("--yes", action="store_true", help="delete them; refused while a driver works there")
-    clean.set_defaults(run=_clean)
-
-    env = commands.add_parser(
-        "env", help="make this installation again where there is no internet; compile its kernels"
-    )
-    what = env.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--requirements",
-        type=Path,
-        nargs="?",
-        const=Path("-"),
-        metavar="FILE",
-        help="write the exact versions of all that is installed and needed to a file, by default print them",
-    )
-    what.add_argument("--wheelhouse", type=Path, metavar="DIR", help="collect their wheels, the project's own, too")
-    what.add_argument("--compile", action="store_true", help="compile the kernels for this kind of processor, once")
-    env.set_defaults(run=_env)
-
-    tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
-    tasks.set_defaults(run=_tasks)
-    return parser
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
 
 
-def _catalog(options: argparse.Namespace) -> int:
+@click.group(epilog="Runs are started by: luigi --module espo_luigi.tasks All --local-scheduler")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
+def espo() -> None:
+    """What ESPO-G's production line does beside running tasks.
+
+    `espo COMMAND --help` has an example of each command.
+    """
+
+
+@espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
+@click.argument("folder", type=_PATH)
+@click.option(
+    "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
+)
+@_json_option
+def catalog(folder: Path, out: Path, as_json: bool) -> None:
+    """Make a catalogue of a folder's CMIP6-style files."""
     from espo_luigi.catalog import make_catalog
 
-    report = make_catalog(options.folder, options.out)
-    print(f"{options.out}: {report.found} file(s)")
+    report = make_catalog(folder, out)
+    if as_json:
+        unreadable = {str(path): reason for path, reason in report.unreadable}
+        return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})
+    print(f"{out}: {report.found} file(s)")
     for path, reason in report.unreadable:
         print(f"  not read: {path}: {reason}")
-    return 0
 
 
-def _make(options: argparse.Namespace) -> int:
+@espo.command(epilog="Example: espo make espo-demo/final/reference/Demo-Land+south+noleap.zarr")
+@click.argument("path", type=_PATH)
+@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+def make(path: Path, workers: int) -> int:
+    """Run the task that makes a path, and what it needs."""
     from espo_luigi.api import build
     from espo_luigi.tasks.make import task_for
 
-    task = task_for(options.path)
+    task = task_for(path)
     print(task.label(), file=sys.stderr)
-    summary = build([task], workers=options.workers)
+    summary = build([task], workers=workers)
     print(summary.text, file=sys.stderr)
     return 0 if summary.succeeded else 1
 
 
-def _script(options: argparse.Namespace) -> int:
-    from luigi.cmdline_parser import CmdlineParser
-
-    from espo_luigi.driver.preview import preview
-
-    with CmdlineParser.global_instance(["--module", options.module, options.task, *options.parameters]) as parsed:
-        print(preview(parsed.get_task_obj()), end="")
-    return 0
-
-
-def _stop(options: argparse.Namespace) -> int:
-    from espo_luigi.driver.preview import stop_from_outside
-
-    print(stop_from_outside(options.how))
-    return 0
-
-
-def _rules(_options: argparse.Namespace) -> int:
+@espo.command(epilog="Example: espo rules --json")
+@_json_option
+def rules(as_json: bool) -> None:
+    """List the rules, their parameters and their files."""
     from espo_luigi.tasks.make import rules, template_of
 
+    if as_json:
+        return _print_json({one.__name__: {"does": _does(one), "files": template_of(one)} for one in rules()})
     for rule in rules():
-        print(f"{rule.__name__}: {(rule.__doc__ or '').splitlines()[0]}")
+        print(f"{rule.__name__}: {_does(rule)}")
         for name, template in template_of(rule).items():
             print(f"    {name}  {template}")
-    return 0
 
 
-def _profiles(options: argparse.Namespace) -> int:
-    from espo_luigi.driver.profile import describe, packaged_profiles
+def _does(rule: type) -> str:
+    return (rule.__doc__ or "").splitlines()[0]
 
-    for name in options.names or packaged_profiles():
+
+def _names_of_profiles(_context: object, _parameter: object, begun: str) -> list[str]:
+    from espo_luigi.driver.profile import packaged_profiles
+
+    return [name for name in packaged_profiles() if name.startswith(begun)]
+
+
+@espo.command(epilog="Example: espo profiles narval")
+@click.argument("names", nargs=-1, metavar="[PROFILE]...", shell_complete=_names_of_profiles)
+@_json_option
+def profiles(names: tuple[str, ...], as_json: bool) -> None:
+    """List the clusters' profiles, or those named."""
+    from espo_luigi.driver.profile import describe, packaged_profiles, said_by
+
+    shown = names or packaged_profiles()
+    if as_json:
+        return _print_json({name: said_by(name) for name in shown})
+    for name in shown:
         print(describe(name))
-    return 0
 
 
-def _clean(options: argparse.Namespace) -> int:
+@espo.command(
+    epilog="Example: espo script RefDefault --region south --memory 60GB",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
+@click.argument("task")
+@click.argument("parameters", nargs=-1, type=click.UNPROCESSED)
+@click.option("--module", default="espo_luigi.tasks", show_default=True, help="Where the task is defined.")
+def script(task: str, parameters: tuple[str, ...], module: str) -> None:
+    """Print the job script of a task, and its Dask layout.
+
+    PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
+    """
+    from espo_luigi.driver.preview import preview_of
+
+    print(preview_of(["--module", module, task, *parameters]), end="")
+
+
+@espo.command(epilog="Example: espo cancel")
+def cancel() -> None:
+    """Cancel the jobs of the run here.
+
+    The run is the one of the folder that `[espo] workdir` of luigi.cfg names.
+    """
+    _stop("cancel")
+
+
+@espo.command(epilog="Example: espo detach")
+def detach() -> None:
+    """End the driver of the run here; its jobs go on.
+
+    The run is the one of the folder that `[espo] workdir` of luigi.cfg names. The next driver takes its jobs over.
+    """
+    _stop("detach")
+
+
+def _stop(how: str) -> None:
+    from espo_luigi.driver.preview import stop_from_outside
+
+    print(stop_from_outside(how))
+
+
+@espo.command(epilog="Example: espo clean --yes")
+@click.option("--yes", is_flag=True, help="Delete them; refused while a driver works there.")
+@_json_option
+def clean(yes: bool, as_json: bool) -> None:
+    """List what nothing needs any more, or delete it.
+
+    These are temporary stores, and what killed runs have left half done.
+    """
     from espo_luigi.tasks import clean
 
-    with clean.alone() if options.yes else nullcontext():
+    with clean.alone() if yes else nullcontext():
         found = clean.leftovers()
         for one in found:
-            print(f"{one.size_bytes:>16,}  {one.path}")
-            if options.yes:
+            if not as_json:
+                print(f"{one.size_bytes:>16,}  {one.path}")
+            if yes:
                 clean.delete(one)
+    if as_json:
+        return _print_json([{"path": one.path, "size_bytes": one.size_bytes, "deleted": yes} for one in found])
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
-    print(f"{total} {'deleted' if options.yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
-    return 0
+    print(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
 
 
-def _env(options: argparse.Namespace) -> int:
+@espo.command(epilog="Example: espo env --wheelhouse wheels")
+@click.option(
+    "--requirements",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Write the exact versions of all that is installed and needed to a file, by default print them.",
+)
+@click.option("--wheelhouse", type=_PATH, metavar="DIR", help="Collect their wheels, the project's own, too.")
+@click.option("--compile", is_flag=True, help="Compile the kernels for this kind of processor, once.")
+def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> None:
+    """Make this installation again elsewhere, or compile it.
+
+    Give one of the options.
+    """
     from espo_luigi import environment
 
-    try:
-        if options.compile:
-            print(environment.compile_kernels())
-        elif options.wheelhouse:
-            print(environment.collect_wheels(options.wheelhouse))
-        elif options.requirements == Path("-"):
-            print(environment.requirements_text(), end="")
-        else:
-            print(environment.write_requirements(options.requirements))
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InstallationError(str(error)) from error
-    return 0
+    if sum(map(bool, (requirements, wheelhouse, compile))) != 1:
+        raise click.UsageError("expected one of --requirements, --wheelhouse and --compile.")
+    if requirements == "-":
+        print(environment.requirements_text(), end="")
+    elif requirements:
+        print(environment.write_requirements(Path(requirements)))
+    elif wheelhouse:
+        print(environment.collect_wheels(wheelhouse))
+    else:
+        print(environment.compile_kernels())
 
 
-def _tasks(_options: argparse.Namespace) -> int:
+@espo.command(epilog="Example: espo tasks --json")
+@_json_option
+def tasks(as_json: bool) -> None:
+    """Table of the jobs that ran: time, memory, failures."""
     from espo_luigi.driver.settings import settings
-    from espo_luigi.report.jobs import job_table
+    from espo_luigi.report.jobs import job_table, rule_figures
 
-    print(job_table(Path(settings().workdir)))
-    return 0
+    workdir = Path(settings().workdir)
+    if as_json:
+        return _print_json([asdict(one) for one in rule_figures(workdir)])
+    print(job_table(workdir))
 
 
 if __name__ == "__main__":

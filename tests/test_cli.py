@@ -69,6 +69,8 @@ def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
         "out_scenario": demo + "/final/NAM_SPLIT/{region}/day+{sim_id}+{region}+1950-2100.zarr.zip",
         "out_regchunked": demo + "/final/regridded/day+{sim_id}+{region}+regchunked.zarr.zip",
     }
+    told = json.loads(espo(folder, "rules", "--json").stdout)
+    assert {rule: one["files"] for rule, one in told.items()} == listed
 
 
 @pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])
@@ -85,13 +87,17 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(folder: Path, argument
     assert done.returncode == 128 + signal.SIGPIPE
 
 
-def test_a_broken_pipe_that_is_not_the_readers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_options: object) -> int:
+def test_a_broken_pipe_that_is_not_the_readers_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
         raise BrokenPipeError("a connection of the work itself")
 
-    monkeypatch.setattr(cli, "_rules", broken)
+    monkeypatch.setattr("espo_luigi.tasks.make.rules", broken)
     with pytest.raises(BrokenPipeError, match="of the work itself"):
-        cli.main(["rules"])
+        cli.main(["--debug", "rules"])
+    assert cli.main(["rules"]) == 1
+    assert capfd.readouterr().err == "espo: a connection of the work itself\n"
 
 
 def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder: Path) -> None:
@@ -109,6 +115,10 @@ def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder:
         "RefDefault",
         "ReferenceCalendar",
     ]
+    figures = json.loads(espo(folder, "tasks", "--json").stdout)
+    assert [one["rule"] for one in figures] == [line.split()[0] for line in table.splitlines()[1:]]
+    assert [one["jobs"] for one in figures] == [1, 1, 1]
+    assert all(0 < one["total_seconds"] == one["longest_seconds"] for one in figures)
 
 
 def test_a_path_that_no_task_makes_is_an_error_that_names_the_nearest(folder: Path) -> None:
@@ -143,9 +153,11 @@ def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path
     broken = raw / "reconstruction" / "tasmax_day_broken_historical_r1i1p1f1_gn_19500101-19501231.nc"
     broken.write_bytes(b"not NetCDF")
     try:
-        done = espo(folder, "catalog", str(raw / "reconstruction"), "--out", str(tmp_path / "cat.json"))
+        command = ("catalog", str(raw / "reconstruction"), "--out", str(tmp_path / "cat.json"))
+        done, told = espo(folder, *command), json.loads(espo(folder, *command, "--json").stdout)
     finally:
         broken.unlink()
+    assert (told["found"], list(told["unreadable"])) == (3, [str(broken)])
     assert done.returncode == 0, done.stderr
     assert "3 file(s)" in done.stdout
     assert broken.name in done.stdout

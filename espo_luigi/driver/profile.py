@@ -89,11 +89,14 @@ def login_host_of(host: str, names: Iterable[str]) -> str | None:
     return None
 
 
+def said_by(name: str) -> dict[str, Any]:
+    """Return what a profile sets, with what it inherits, each value as text."""
+    return _read(f"profile {name}", name)
+
+
 def describe(name: str) -> str:
     """Return what a profile sets, with what it inherits, as another profile could say it."""
-    return f"{name}\n" + textwrap.indent(
-        yaml.dump(_read(f"profile {name}", name), Dumper=_Plain, sort_keys=False), "  "
-    )
+    return f"{name}\n" + textwrap.indent(yaml.dump(said_by(name), Dumper=_Plain, sort_keys=False), "  ")
 
 
 class _Plain(yaml.SafeDumper):

@@ -1,12 +1,25 @@
-"""What the jobs of a run took, as a table, from the results that they wrote."""
+"""What the jobs of a run took, from the results that they wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.records import read_json
+
+
+@dataclass(frozen=True)
+class RuleFigures:
+    """What the jobs of one rule took."""
+
+    rule: str
+    jobs: int
+    failed: int
+    total_seconds: float
+    longest_seconds: float
+    peak_memory_bytes: int
 
 
 def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
@@ -15,17 +28,27 @@ def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
     yield from sorted((result for result in found if result is not None), key=lambda result: float(result["started"]))
 
 
-def job_table(workdir: Path) -> str:
-    """Return one line a rule: number of jobs, seconds in all and at most, peak memory, failures."""
+def rule_figures(workdir: Path) -> list[RuleFigures]:
+    """Return the figures of each rule of which a job has ended, in the order in which they started."""
     rules: dict[str, list[dict[str, Any]]] = {}
     for result in job_results(workdir):
         rules.setdefault(result["family"], []).append(result)
+    return [_figures(rule, results) for rule, results in rules.items()]
+
+
+def _figures(rule: str, results: list[dict[str, Any]]) -> RuleFigures:
+    seconds = [float(one["ended"]) - float(one["started"]) for one in results]
+    failed = sum(one["outcome"] != "success" for one in results)
+    peak = max(int(one["peak_memory_bytes"]) for one in results)
+    return RuleFigures(rule, len(results), failed, sum(seconds), max(seconds), peak)
+
+
+def job_table(workdir: Path) -> str:
+    """Return one line a rule: number of jobs, failures, seconds in all and at most, peak memory."""
     lines = [f"{'rule':26}{'jobs':>6}{'failed':>8}{'total s':>10}{'longest s':>11}{'peak MiB':>10}"]
-    for rule, results in rules.items():
-        seconds = [float(one["ended"]) - float(one["started"]) for one in results]
-        failed = sum(one["outcome"] != "success" for one in results)
-        peak = max(int(one["peak_memory_bytes"]) for one in results) / 2**20
-        lines.append(f"{rule:26}{len(results):6}{failed:8}{sum(seconds):10.1f}{max(seconds):11.1f}{peak:10.0f}")
-    if not rules:
-        return f"{workdir}: no job has ended yet"
-    return "\n".join(lines)
+    lines += [
+        f"{one.rule:26}{one.jobs:6}{one.failed:8}{one.total_seconds:10.1f}{one.longest_seconds:11.1f}"
+        f"{one.peak_memory_bytes / 2**20:10.0f}"
+        for one in rule_figures(workdir)
+    ]
+    return "\n".join(lines) if lines[1:] else f"{workdir}: no job has ended yet"

@@ -22,8 +22,9 @@ PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "2"))
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ThrowawayCluster]:
-    """Two nodes for one job each, of which a preempted one is killed 5 s after it was told to end."""
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=1)) as started:
+    """Two nodes for one job each, of which one with a grace time is told to end when it is preempted, not after it."""
+    told = "SlurmctldParameters=preempt_send_user_signal"
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=1, conf=(told,))) as started:
         yield started
 
 

@@ -163,7 +163,8 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         return {}
     said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
     if isinstance(error, Stopped):
-        said["exit_code"] = error.code
+        logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
+        return said | {"exit_code": error.code}
     if isinstance(error, EspoError):
         logger.error("%s", error)
         return said

@@ -3,21 +3,21 @@
 import json
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
+import toy_tasks
 from test_slurm_engine import Driver, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
-from espo_luigi.jobs.records import RecordStore
-from espo_luigi.store.manifest import lines_of
-
 _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
-BLOCKS = 60
 # As many as the suite has time for; 10 were tried by hand.
-PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "2"))
+PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "1"))
+BLOCKS = 30 * PREEMPTIONS + 10
 
 
 @pytest.fixture(scope="module")
@@ -35,64 +35,64 @@ def contents(store: Path) -> dict[str, bytes]:
 class Preempted(Driver):
     """A run of one task of many blocks, in a partition of the cluster, and jobs that preempt its job."""
 
-    def __init__(self, folder: Path, cluster: ThrowawayCluster, options: str) -> None:
+    def __init__(self, parent: Path, cluster: ThrowawayCluster, partition: str) -> None:
+        folder = parent / partition
+        folder.mkdir()
         super().__init__(folder, cluster)
+        self.partition = partition
         (folder / "site.yml").write_text("grace: {'*-grace': 10}\n")
         configuration = (folder / "luigi.cfg").read_text().replace("[slurm]", "[slurm]\nprofile = site.yml")
-        (folder / "luigi.cfg").write_text(f"{configuration}[Blocks]\n{options}\n")
+        (folder / "luigi.cfg").write_text(f"{configuration}[Blocks]\npartition = {partition}\n")
 
     def computed(self) -> int:
         path = self.folder / "computed"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def complete(self) -> int:
-        partials = self.folder.glob(".blocks-*.partial")
-        return max((sum(map(len, lines_of(partial).values())) for partial in partials), default=0)
-
     def preempt(self, after_blocks: int) -> None:
         """Preempt the job when it has computed so many more blocks, and let it start again at once."""
         before = self.computed()
         eventually(lambda: self.computed() >= before + after_blocks)
-        node = self.cluster.run("squeue", "--noheader", "--states=RUNNING", "--format=%N").strip()
+        mine = (f"--partition={self.partition}", "--noheader")
+        node = self.cluster.run("squeue", *mine, "--states=RUNNING", "--format=%N").strip()
         urgent = self.cluster.run(
             "sbatch", "--parsable", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap=true"
         ).strip()
         eventually(
             lambda: self.cluster.run("squeue", "--noheader", f"--jobs={urgent}", "--states=PD", check=False) == ""
         )
-        for job in self.cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%A").split():
+        for job in self.cluster.run("squeue", *mine, "--states=PENDING", "--format=%A").split():
             self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(cluster: ThrowawayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    driver = Driver(tmp_path_factory.mktemp("undisturbed"), cluster)
-    process = driver.start("Blocks", "--n", str(BLOCKS))
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return contents(driver.folder / f"blocks-{BLOCKS}.zarr")
+def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    folder.mkdir()
+    task = toy_tasks.Blocks(n=BLOCKS, folder=str(folder))
+    with dask.config.set(scheduler="synchronous"):
+        task.work()
+    monkeypatch.undo()
+    return contents(Path(task.output().path))
 
 
-@pytest.mark.parametrize(
-    ("options", "jobs"),
-    [("partition = main", 1), ("partition = main-grace", PREEMPTIONS + 1)],
-    ids=["requeued", "cancelled after the grace time"],
-)
-def test_a_preempted_job_goes_on_from_its_complete_blocks(
-    tmp_path: Path, cluster: ThrowawayCluster, undisturbed: dict[str, bytes], options: str, jobs: int
+def test_preempted_jobs_go_on_from_their_complete_blocks(
+    tmp_path: Path, cluster: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, draw = Preempted(tmp_path, cluster, options), random.Random(7)
-    process = driver.start("Blocks", "--n", str(BLOCKS))
+    """One is requeued and goes on under its id; one ends when it is told to, and is submitted again."""
+    expected, draw = undisturbed(tmp_path / "undisturbed", monkeypatch), random.Random(7)
+    jobs = {"main": 1, "main-grace": PREEMPTIONS + 1}
+    runs = [Preempted(tmp_path, cluster, partition) for partition in jobs]
+    processes = [run.start("Blocks", "--n", str(BLOCKS)) for run in runs]
     for _ in range(PREEMPTIONS):
-        driver.preempt(draw.randint(1, BLOCKS // (PREEMPTIONS + 2)))
-        assert driver.complete() > 0
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
-    assert contents(tmp_path / f"blocks-{BLOCKS}.zarr") == undisturbed
-    # One block at hand in the one thread of the one worker is lost at most, each time.
-    assert BLOCKS <= driver.computed() <= BLOCKS + PREEMPTIONS
-    (record,) = RecordStore(tmp_path / "work" / "slurm").all()
-    assert (record.submission, record.attempt, record.uncharged) == (jobs, 1, 0)
-    (result,) = (json.loads(file.read_text()) for file in (tmp_path / "work" / "jobs").rglob("*.result.json"))
-    assert sum(result["blocks"].values()) == BLOCKS and result["blocks"]["found"] > 0
-    assert not list(tmp_path.glob(".*.partial"))
+        for run in runs:
+            run.preempt(draw.randint(1, 10))
+    for run, process in zip(runs, processes, strict=True):
+        _, errors = process.communicate(timeout=180)
+        assert process.returncode == 0, errors
+        assert contents(run.folder / f"blocks-{BLOCKS}.zarr") == expected
+        # One block at hand in the one thread of the one worker is lost at most, each time.
+        assert BLOCKS <= run.computed() <= BLOCKS + PREEMPTIONS
+        record = run.record()
+        assert (record.submission, record.attempt, record.uncharged) == (jobs[run.partition], 1, 0)
+        (result,) = (json.loads(file.read_text()) for file in (run.folder / "work" / "jobs").rglob("*.result.json"))
+        assert sum(result["blocks"].values()) == BLOCKS and result["blocks"]["found"] > 0
+        assert not list(run.folder.glob(".*.partial"))

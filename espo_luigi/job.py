@@ -15,12 +15,13 @@ from luigi.task_register import Register
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationChangedError
-from espo_luigi.jobs.claim import check_claim
+from espo_luigi.jobs.claim import check_claim, own_claim
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.session import dask_session
+from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
 
 logger = logging.getLogger("espo_luigi.job")
@@ -50,7 +51,10 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         if task.uses_dask
         else nullcontext()
     )
-    with session as client, signs_of_life(order, monitor), publishing_after(check_claim):
+    monitor.blocks = manifest.tally
+    # Whoever has the claim is the only one to do this work: it goes on from what earlier starts have left.
+    ours = publishing_after(check_claim, sole=own_claim() is not None)
+    with session as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         logger.info("%s starts", task.label())
         with task.guarded():

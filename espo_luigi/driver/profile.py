@@ -31,14 +31,12 @@ _OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "login_host
 class Profile:
     """What a profile says, with those that it extends.
 
-    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text. `grace` is how
-    many seconds a preempted job has between SIGTERM and its end, by pattern of partition.
+    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     site: Site = field(default_factory=Site)
-    grace: Mapping[str, int] = field(default_factory=dict)
 
 
 def packaged_profiles() -> list[str]:
@@ -75,7 +73,6 @@ def read_profile(section: str, name: str, options: frozenset[str], settings: fro
         options=as_options({key: said[key] for key in said.keys() & options}, where),
         settings={key: as_text(key, said[key], where) for key in said.keys() & settings},
         site=_site(where, said, options),
-        grace=_amounts(where, "grace", said, lambda _: int),
     )
 
 
@@ -155,7 +152,7 @@ def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     limits = as_table("limits", said.get("limits", {}), where)
     _check_names(where, "limits", limits, AMOUNTS)
     _amounts(where, "limits", said, AMOUNTS.__getitem__)
-    return Site(where, limits, needs)
+    return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int))
 
 
 def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
         time_cap_minutes=settings.time_cap_minutes,
         stall_timeout_seconds=settings.stall_timeout_seconds,
         is_complete=order.is_complete,
+        warning_seconds=partial(settings.site.warning_seconds, order.options),
     )
 
 

@@ -118,6 +118,13 @@ class Flight:
         return self.result is not None and self.result.get("outcome") == "success"
 
     @property
+    def blocks_done(self) -> int:
+        """How many blocks of its output the job has completed, as it says itself, or last said in a sign of life."""
+        said = self.result or as_object(self.beat) or {}
+        blocks = said.get("blocks") if str(said.get("job_id")) == self.record.job_id else None
+        return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
+
+    @property
     def log(self) -> Path | None:
         """The current job's log, or None while it has no id."""
         return (

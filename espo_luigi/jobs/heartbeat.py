@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,13 @@ class Monitor:
     """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
     `scheduler` is Dask's, once there is one in this process. `done` is set when the work is done, and only ending is
-    left.
+    left. `blocks` says how many blocks of the output were found complete, and how many computed, where that is known.
     """
 
     def __init__(self) -> None:
         self.scheduler: Any = None
         self.done = threading.Event()
+        self.blocks: Callable[[], Mapping[str, int]] = dict
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
@@ -129,6 +130,7 @@ class Monitor:
             "node": socket.gethostname(),
             "percent": round(100 * (1 - left / self._most)) if left else 0,
             "message": f"Dask: {left} tasks to go" if left else "working",
+            "blocks": dict(self.blocks()),
         }
 
 

@@ -32,6 +32,7 @@ from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.script import LATE_VARIABLE
 from espo_luigi.jobs.session import limit_thread_pools
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 
@@ -132,6 +133,9 @@ class Stopped(SystemExit):
 
 
 def _stop(signum: int, _frame: object) -> None:
+    # Slurm signals again when the grace is over: what is being written down by then must not be cut short.
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     raise Stopped(signum)
 
 
@@ -159,7 +163,8 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         return {}
     said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
     if isinstance(error, Stopped):
-        said["exit_code"] = error.code
+        logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
+        return said | {"exit_code": error.code}
     if isinstance(error, EspoError):
         logger.error("%s", error)
         return said
@@ -181,6 +186,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "read_bytes": monitor.read_bytes,
         "written_bytes": monitor.written_bytes,
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
+        "blocks": dict(monitor.blocks()),
     }
 
 
@@ -222,6 +228,8 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
 
 
 def _outcome(error: BaseException) -> str:
+    if isinstance(error, Stopped) and schedulers.around() is not None:
+        return "time limit" if time.time() >= float(os.environ.get(LATE_VARIABLE, "inf")) else "preempted"
     if isinstance(error, SystemExit):
         return "stopped"
     if isinstance(error, InputChangedError):

@@ -25,6 +25,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CLAIM_VARIABLE = "ESPO_CLAIM"
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
+# After which second since 1970 a signal to end means that the time is nearly up.
+LATE_VARIABLE = "ESPO_LATE"
+# How much earlier than asked for a scheduler may say so.
+_SIGNAL_SECONDS = 60
 _START = ".start"
 
 
@@ -60,6 +64,7 @@ class ScriptValues:
 
     `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
     which job id does this submission's work; `workdir` is where the command starts. Memory is in MiB, time in minutes.
+    The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
     """
 
     name: str
@@ -72,6 +77,13 @@ class ScriptValues:
     claim_file: str
     workdir: str
     options: JobOptions = field(default_factory=JobOptions)
+    warning_seconds: int = 0
+
+    @property
+    def late_seconds(self) -> int:
+        """After how many seconds a signal to end means that the time is nearly up."""
+        early = self.warning_seconds + _SIGNAL_SECONDS if self.warning_seconds else _SIGNAL_SECONDS // 2
+        return max(0, 60 * self.time_minutes - early)
 
 
 def start_path(claim: Path) -> Path:
@@ -165,6 +177,7 @@ def _exports(values: ScriptValues) -> list[str]:
     options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
     lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
+    lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,18 +20,22 @@ AMOUNTS: Mapping[str, Callable[[str], int]] = {
 # The names of options that are not called as their limit is.
 _OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
 
+_WARNING_SECONDS = 60
+
 
 @dataclass(frozen=True)
 class Site:
     """A site's rules, and where they stand (`[slurm] profile = narval`).
 
     `limits` are the most `memory`, `cpus` and `time` of a job, `jobs` of a user at once, and `steps` of a job, as text.
-    `needs` are options of jobs that each user has to give, each with an example.
+    `needs` are options of jobs that each user has to give, each with an example. `grace` is how many seconds a
+    preempted job has between SIGTERM and its end, by pattern of partition.
     """
 
     where: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    grace: Mapping[str, int] = field(default_factory=dict)
 
     def exceeded(self, **asked: str | int) -> list[str]:
         """Say of each amount that is more than allowed how much was asked for, and how much there is at most."""
@@ -47,6 +52,20 @@ class Site:
             for name, example in self.needs.items()
             if not getattr(options, name)
         ]
+
+    def warning_seconds(self, options: JobOptions, time_minutes: int) -> int:
+        """How long before its end a job wants to be told: its grace time, or a minute; a twentieth of its time at most.
+
+        Not at all (0) where that is less than a minute and the site says nothing: it may be told a minute early.
+        """
+        partitions = str(getattr(options, "partition", None) or "").split(",")
+        given = [
+            seconds
+            for pattern, seconds in self.grace.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for name in partitions)
+        ]
+        seconds = min(min(given, default=_WARNING_SECONDS), 60 * time_minutes // 20)
+        return seconds if given or seconds >= _WARNING_SECONDS else 0
 
     def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
         """Say what of a job, or of so many at once, is against these rules."""

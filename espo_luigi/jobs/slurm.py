@@ -144,6 +144,9 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
     ]
+    if values.warning_seconds and "signal" not in options.extra:
+        # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
+        mine.append(f"--signal=B:TERM@{values.warning_seconds}")
     named = [(name, getattr(options, name, None)) for name in _NAMED]
     mine += [f"--{name}={checked(name, value)}" for name, value in named if value]
     if options.exclude:

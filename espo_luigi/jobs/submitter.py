@@ -80,7 +80,8 @@ class Submitter:
         if cause is Cause.CONFIGURATION and flight.old_order:
             return flight.record.next_submission(cause.value)
         limits = flight.request.limits(self._settings.max_uncharged)
-        return next_record(flight.record, cause, limits, flight.node, excused)
+        flight.read_beat(self._commands.clock.now())
+        return next_record(flight.record, cause, limits, flight.node, excused, progressed=flight.blocks_done > 0)
 
     def following_anywhere(self, flight: Flight, cause: Cause) -> Record:
         """The record of another submission, which may go to any node that the request allows."""
@@ -179,6 +180,7 @@ class Submitter:
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
             options=replace(request.options, exclude=tuple(exclude)),
+            warning_seconds=request.warning_seconds(record.time_minutes),
         )
 
     def _avoided(self, record: Record) -> tuple[str, ...]:

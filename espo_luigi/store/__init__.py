@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
-    from espo_luigi.store.inputs import unchanged
+    from espo_luigi.store.inputs import fingerprint, unchanged
     from espo_luigi.store.link import join_stores, link_store
     from espo_luigi.store.marker import MARKER_NAME, Marker
     from espo_luigi.store.publish import publishing_after, remove
@@ -19,6 +19,7 @@ __all__ = [
     "MARKER_NAME",
     "Marker",
     "Row",
+    "fingerprint",
     "is_complete",
     "join_stores",
     "link_store",
@@ -35,7 +36,7 @@ __all__ = [
 
 _HOMES = {
     "archive": ("pack",),
-    "inputs": ("unchanged",),
+    "inputs": ("fingerprint", "unchanged"),
     "link": ("join_stores", "link_store"),
     "marker": ("MARKER_NAME", "Marker"),
     "publish": ("publishing_after", "remove"),

@@ -105,7 +105,7 @@ def test_the_node_with_gpus_is_asked_for_by_its_name() -> None:
 def test_a_partition_with_grace_is_known_by_its_name() -> None:
     slurm = SECTIONS["slurm"]
     assert slurm.profile_called("mila-grace").options["partition"] == "main-grace"
-    grace = {name: dict(slurm.profile_called(name).grace) for name in ("mila-grace", "mila-gcp", "mila-aws")}
+    grace = {name: dict(slurm.profile_called(name).site.grace) for name in ("mila-grace", "mila-gcp", "mila-aws")}
     assert grace == {"mila-grace": {"*-grace": 120}, "mila-gcp": {"*": 30}, "mila-aws": {"*": 120}}
 
 

@@ -9,6 +9,7 @@
 #SBATCH --cpus-per-task=15
 #SBATCH --mem=61440M
 #SBATCH --time=60
+#SBATCH --signal=B:TERM@120
 #SBATCH --partition=c-frigon
 #SBATCH --account=ctb-frigon
 #SBATCH --constraint="genoa|rome"
@@ -58,6 +59,7 @@ fi
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=2
 export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 3420 ))
 export ESPO_NODE_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 export EMPTY=''

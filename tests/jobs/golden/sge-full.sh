@@ -57,6 +57,7 @@ fi
 export ESPO_JOB_NAME=it@home.Adjust.0123456789ab.2
 export ESPO_ATTEMPT=2
 export ESPO_CLAIM=/work/state/claims/2024.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 362430 ))
 export ESPO_NODE_SCRATCH="${TMP:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 

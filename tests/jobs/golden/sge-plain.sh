@@ -51,6 +51,7 @@ fi
 export ESPO_JOB_NAME=2024.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=1
 export ESPO_CLAIM=/work/state/claims/2024.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 3570 ))
 
 cd -- /work || exit 1
 exec /env/bin/python -m espo_luigi.job /work/jobs/adjust.json

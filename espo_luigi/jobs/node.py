@@ -132,6 +132,8 @@ class Stopped(SystemExit):
 
 
 def _stop(signum: int, _frame: object) -> None:
+    # A scheduler may tell all processes of a job, and one of them the others again.
+    signal.signal(signum, signal.SIG_IGN)
     raise Stopped(signum)
 
 

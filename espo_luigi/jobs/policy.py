@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     TIMEOUT = "time limit"
     NODE = "node failed"
     PREEMPTED = "preempted"
+    NOT_BEGUN = "not begun when its bundle ended"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     STALLED = "stalled"
@@ -71,7 +72,7 @@ OUTCOMES = {
     "memory": Cause.MEMORY,
 }
 # Not the job's fault: no attempt is charged, but there is an end to it.
-_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
 # The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
 # ends without a word of Python's.
 _MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES, Cause.CRASHED, Cause.LOST, Cause.STALLED})
@@ -188,6 +189,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",
     Cause.PREEMPTED: "it was preempted again and again",
+    Cause.NOT_BEGUN: "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
     Cause.CANCELLED: "somebody cancelled it: not retried",
     Cause.DEADLINE: "its deadline passed: not retried",
     Cause.STALLED: "its heartbeat stopped while it ran; its stack is in the log if it could be had",

@@ -238,4 +238,5 @@ def add_options(owner: type, names: tuple[str, ...]) -> None:
 
 
 for _section in SECTIONS.values():
-    add_options(_section, own_names(_section.options))
+    # Tables are there already.
+    add_options(_section, tuple(name for name in own_names(_section.options) if not hasattr(_section, name)))

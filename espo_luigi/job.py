@@ -1,10 +1,15 @@
-"""A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``; with ``--serve MODULE…`` one is forked for each."""
+"""A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``.
+
+With ``--serve MODULE…`` one is forked for each order that is asked for, with ``--pilot PLAN MODULE…`` for each of a
+plan.
+"""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import logging
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +25,8 @@ from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.session import dask_session
+from espo_luigi.jobs.pilot import fly
+from espo_luigi.jobs.session import dask_session, limit_thread_pools
 from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
 
@@ -28,12 +34,17 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job whose order is the one argument, or serve; return the exit code."""
-    first, *modules = arguments if arguments is not None else sys.argv[1:]
-    if first != "--serve":
+    """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
+    first, *others = arguments if arguments is not None else sys.argv[1:]
+    if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
+    plan, modules = (others[0], others[1:]) if first == "--pilot" else ("", others)
+    if plan:
+        limit_thread_pools(os.environ)  # type: ignore[arg-type]
     for name in modules:
         importlib.import_module(name)
+    if plan:
+        return fly(Path(plan), lambda order: run_order(order, work))
     serve(lambda order: run_order(order, work))
     return 0
 

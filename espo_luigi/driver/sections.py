@@ -52,6 +52,7 @@ class BatchSection(Settings):
     )
     memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
     time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
+    step_options: Any = luigi.DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
     extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
     python = luigi.Parameter(
@@ -237,4 +238,5 @@ def add_options(owner: type, names: tuple[str, ...]) -> None:
 
 
 for _section in SECTIONS.values():
-    add_options(_section, own_names(_section.options))
+    # Tables are there already.
+    add_options(_section, tuple(name for name in own_names(_section.options) if not hasattr(_section, name)))

@@ -63,6 +63,7 @@ class SlurmTask(luigi.Task):
 
     # The schedulers' own options are parameters too: `add_options` below.
     extra: Any = luigi.DictParameter(default={}, significant=False)
+    step_options: Any = luigi.DictParameter(default={}, significant=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, SubmissionError
+from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.handles import JobRequest, Progress, Success
 from espo_luigi.jobs.manager import JobManager
@@ -20,7 +21,7 @@ from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.scheduler import Scheduler
-from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.script import PackOptions, task_name
 from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.submitter import JobSettings, Submitter
@@ -153,7 +154,20 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
-    return settings.site.refusals(order.resources, order.options, settings.manager.max_jobs)
+    alone = settings.site.refusals(order.resources, order.options, settings.manager.max_jobs)
+    return alone or _refusals_of_bundle(order, settings)
+
+
+def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
+    """What of a bundle of as many as may be is more than the site allows for a job."""
+    bundling, asked = _bundling(order, settings), order.resources
+    if bundling.most < 2 or bundling.kind == ARRAY:
+        return []
+    steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
+    more = settings.site.exceeded(
+        memory=f"{bundling.width * asked.memory_bytes // 2**20}M", cpus=bundling.width * asked.cpus_per_task, **steps
+    )
+    return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
 
 
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
@@ -179,7 +193,18 @@ def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
         stall_timeout_seconds=settings.stall_timeout_seconds,
         is_complete=order.is_complete,
         warning_seconds=partial(settings.site.warning_seconds, order.options),
+        bundling=_bundling(order, settings),
+        pilot=(order.options.python or driver_python, *work, "--pilot"),
+        preload=(*order.preload, order.module),
     )
+
+
+def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
+    options, asked = order.options, order.resources
+    if not isinstance(options, PackOptions):
+        return Bundling()
+    most = settings.node_cpus, settings.node_memory_bytes
+    return Bundling.of(options).fitted(asked.cpus_per_task, asked.memory_bytes, *most)
 
 
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
@@ -193,7 +218,8 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
         f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB\n"
     )
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    return scheduler.render(submitter.script_values(request, submitter.plan(name, request, None))) + layout + refused
+    members = request.bundling.most if request.bundling.most > 1 else 0
+    return submitter.preview(name, request, members) + layout + refused
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:

@@ -134,7 +134,8 @@ class Stopped(SystemExit):
 
 def _stop(signum: int, _frame: object) -> None:
     # Slurm signals again when the grace is over: what is being written down by then must not be cut short.
-    for number in (signal.SIGTERM, signal.SIGUSR2):
+    # A scheduler may tell all processes of a job, and one of them the others again.
+    for number in (signum, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     raise Stopped(signum)
 

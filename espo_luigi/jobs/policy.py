@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     TIMEOUT = "time limit"
     NODE = "node failed"
     PREEMPTED = "preempted"
+    NOT_BEGUN = "not begun when its bundle ended"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     STALLED = "stalled"
@@ -73,7 +74,7 @@ OUTCOMES = {
 # By the outcome of a job that was told to end, where the scheduler says no more than that it has.
 _TOLD = {"preempted": Cause.PREEMPTED, "time limit": Cause.TIMEOUT}
 # Not the job's fault: no attempt is charged, but there is an end to it.
-_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
 # What says nothing against a job that goes on from what it has completed, the next time.
 _GOES_ON = _UNCHARGED | {Cause.TIMEOUT}
 # The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
@@ -198,6 +199,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",
     Cause.PREEMPTED: "it was preempted again and again",
+    Cause.NOT_BEGUN: "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
     Cause.CANCELLED: "somebody cancelled it: not retried",
     Cause.DEADLINE: "its deadline passed: not retried",
     Cause.STALLED: "its heartbeat stopped while it ran; its stack is in the log if it could be had",

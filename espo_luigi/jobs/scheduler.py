@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from espo_luigi.jobs.script import JobOptions, ScriptValues
+from espo_luigi.jobs.bundling import BundleText, BundleValues
+from espo_luigi.jobs.script import PackOptions, ScriptValues
 
 
 class Phase(enum.Enum):
@@ -38,6 +39,8 @@ class Phase(enum.Enum):
 @dataclass(frozen=True)
 class Row:
     """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
+
+    An element of an array is a job of its own, with an id like ``1234_3`` and a name like ``name[3]``.
 
     `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
     that waiting does not bring. `held`: it waits until somebody releases it.
@@ -100,11 +103,13 @@ class Scheduler(Protocol):
     FORGETS_CANCELLED: bool
 
     @property
-    def OPTIONS(self) -> type[JobOptions]:
+    def OPTIONS(self) -> type[PackOptions]:
         """What a job may ask of it."""
 
-    def log_pattern(self, log_dir: str, rule: str, wildcards: Mapping[str, str], /) -> str:
-        """Where a job logs, as the scheduler takes it."""
+    def log_pattern(
+        self, log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0, /
+    ) -> str:
+        """Where a job logs, as the scheduler takes it: one of its own, or in a kind of bundle, as task of its step."""
 
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """The log's real path."""
@@ -114,6 +119,9 @@ class Scheduler(Protocol):
 
     def submission(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """The command that submits it."""
+
+    def bundled(self, bundle: BundleValues, /) -> BundleText:
+        """The scripts and the submission of several tasks at once. Raises SubmissionError where that cannot be had."""
 
     def submitted_id(self, text: str, /) -> str | None:
         """The job's id, from the answer of `submission`."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -30,6 +30,8 @@ LATE_VARIABLE = "ESPO_LATE"
 # How much earlier than asked for a scheduler may say so.
 _SIGNAL_SECONDS = 60
 _START = ".start"
+# What the file beside the claim is called that says that a bundle's member has ended, while others go on.
+END = ".end"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,20 @@ class JobOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     scratch: str | None = None
     python: str = ""
+
+
+@dataclass(frozen=True)
+class PackOptions(JobOptions):
+    """How many tasks of a rule make one submission, and how (`bundling.Bundling` reads them)."""
+
+    pack: str | None = None
+    bundle: str | None = None
+    pack_at_once: str | None = None
+    pack_per_step: str | None = None
+    step_options: Mapping[str, str] = field(default_factory=dict)
+
+
+PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
 
 
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
@@ -91,6 +107,11 @@ def start_path(claim: Path) -> Path:
     return claim.with_name(claim.name + _START)
 
 
+def end_path(claim: Path) -> Path:
+    """Where it is said how a member of a bundle has ended."""
+    return claim.with_name(claim.name + END)
+
+
 def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
     """Name of a task's record, safe in file names and in schedulers' answers: ``{run}.{rule}.{hash}``.
 
@@ -106,23 +127,39 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, first: Iterable[str] = ()) -> str:
+def render_script(
+    values: ScriptValues,
+    header: Iterable[str],
+    job_id_variable: str,
+    first: Iterable[str] = (),
+    # The signals that the scheduler sends to the script reach the command itself.
+    run: Callable[[str], str] = "exec {}".format,
+) -> str:
     """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value.
 
-    `first` are the scheduler's own lines of bash before all others.
+    `first` are the scheduler's own lines of bash before all others; `run` makes of a command the lines that run it.
     """
-    setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
     parts = [
         "\n".join(["#!/bin/bash", *header]),
         *first,
         _render_claim(checked("claim file", values.claim_file), job_id_variable),
         _RENDERED_START,
         "\n".join(_exports(values)),
-        *([setup] if setup else []),
-        # exec: the signals that the scheduler sends to the script reach the command itself.
-        f"cd -- {shlex.quote(values.workdir)} || exit 1\nexec {_command(values.argv)}",
+        *rendered_setup(values.options),
+        f"{render_cd(values.workdir)}\n{run(render_command(values.argv))}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def rendered_setup(options: JobOptions) -> list[str]:
+    """What the user wants to be run before the command, if anything."""
+    setup = checked("setup", options.setup, allowed="\n\t").strip("\n")
+    return [setup] if setup else []
+
+
+def render_cd(workdir: str) -> str:
+    """The line that goes to the work folder."""
+    return f"cd -- {shlex.quote(workdir)} || exit 1"
 
 
 def _render_claim(claim_file: str, job_id: str) -> str:
@@ -180,6 +217,12 @@ def _exports(values: ScriptValues) -> list[str]:
     lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
+    return [*lines, *rendered_environment(options)]
+
+
+def rendered_environment(options: JobOptions) -> list[str]:
+    """The lines that export what the user wants in the job's environment."""
+    lines = []
     for name, value in options.environment.items():
         if not _NAME.fullmatch(name):
             raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")
@@ -196,7 +239,8 @@ def _scratch(value: str) -> str:
     return f'"${{{name}:-${{TMPDIR:-/tmp}}}}"' + (shlex.quote(rest) if rest else "")
 
 
-def _command(argv: tuple[str, ...]) -> str:
+def render_command(argv: tuple[str, ...]) -> str:
+    """The words of a command, quoted for bash."""
     if not argv:
         raise SubmissionError("argv is empty: there is no command to run on the node")
     return " ".join(shlex.quote(checked("argv", word)) for word in argv)

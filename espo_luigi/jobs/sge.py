@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, positive, render_script, safe
+from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (
     NO_JOB,
     has_ended,
@@ -37,6 +38,7 @@ __all__ = [
     "VARIABLES",
     "SgeOptions",
     "arguments",
+    "bundled",
     "cancellations",
     "environment",
     "given",
@@ -77,7 +79,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True)
-class SgeOptions(JobOptions):
+class SgeOptions(PackOptions):
     """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
 
     `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
@@ -96,7 +98,7 @@ OPTIONS = SgeOptions
 _NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 
-def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
+def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
     """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
     values = "+".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
     stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
@@ -207,6 +209,13 @@ def render(values: ScriptValues) -> str:
     # is in no variable of a job's.
     first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
     return render_script(values, header, "JOB_ID", ["\n".join(first)])
+
+
+def bundled(bundle: BundleValues) -> BundleText:
+    """Nothing: what runs several tasks as one submission knows Slurm only."""
+    raise SubmissionError(
+        f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
+    )
 
 
 def _lines(words: Sequence[str]) -> list[str]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, positive, render_script, safe
+from espo_luigi.jobs.script import PACKING, PackOptions, ScriptValues, checked, own_names, positive, render_script, safe
 from espo_luigi.jobs.slurm_answers import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -27,6 +28,7 @@ from espo_luigi.jobs.slurm_answers import (
     says_out_of_memory,
     submitted_id,
 )
+from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SlurmOptions",
+    "bundled",
     "cancellations",
     "directives",
     "environment",
@@ -96,7 +99,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True)
-class SlurmOptions(JobOptions):
+class SlurmOptions(PackOptions):
     """Options of sbatch that have a name in luigi.cfg and as parameters of a task; this is the one list of them."""
 
     partition: str | None = None
@@ -109,23 +112,33 @@ class SlurmOptions(JobOptions):
 
 
 OPTIONS = SlurmOptions
-_NAMED = own_names(SlurmOptions)
+_NAMED = tuple(name for name in own_names(SlurmOptions) if name not in PACKING)
 
 
-def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
-    """``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``, with what file names cannot hold replaced by ``_``."""
-    values = ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
+# What tells the logs of a rule's jobs apart, by the kind of bundle.
+_LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
+
+
+def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
+    """``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``, with what file names cannot hold replaced by ``_``.
+
+    In a bundle of a kind, ``%j`` is followed by the step's number and the `task` in it, or is an element of an array.
+    """
+    # One name is for all elements of an array.
+    values = "" if bundle == ARRAY else ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
     stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
     # sbatch replaces %-codes in this path; %% is one per cent sign.
-    return f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}/{safe(stem, _LONGEST_LOG_STEM)}-%j.out"
+    folder = f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}"
+    return f"{folder}/{safe(stem, _LONGEST_LOG_STEM)}-{_LOG_ENDS[bundle].format(task)}.out"
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """The log's real path, from the pattern that `log_pattern` made."""
-    return pattern.replace("%%", "\0").replace("%j", job_id).replace("\0", "%")
+    """The log's real path, from the pattern that `log_pattern` made; of a step, with ``*`` for the step's number."""
+    filled = pattern.replace("%%", "\0").replace("%j", job_id).replace("%A_%a", job_id).replace("%s", "*")
+    return filled.replace("\0", "%")
 
 
-def directives(values: ScriptValues) -> tuple[str, ...]:
+def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
     """The job's options as ``--name=value``, in a fixed order, each one argument of sbatch. Raises SubmissionError."""
     options = values.options
     if "\\" in values.log_pattern:
@@ -139,7 +152,7 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
         "--nodes=1",
-        "--ntasks=1",
+        f"--ntasks={ntasks}",
         f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
@@ -156,8 +169,27 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
 
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID")
+    return render_script(values, _header(directives(values)), "SLURM_JOB_ID")
+
+
+def _header(given: Iterable[str]) -> list[str]:
+    return [f"#SBATCH {_for_header(directive)}" for directive in given]
+
+
+def bundled(bundle: BundleValues) -> BundleText:
+    """The scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed safely."""
+    kind = bundle.bundling.kind
+    given = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    if kind == ARRAY:
+        most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
+        given = (*given, f"--array=0-{len(bundle.members) - 1}{most}")
+    script, files = render_job(bundle)
+    return BundleText(
+        script="\n".join(["#!/bin/bash", *_header(given)]) + "\n\n" + script,
+        members=tuple(render_member(values, kind) for values in bundle.members),
+        command=("sbatch", "--parsable", *given),
+        files=files,
+    )
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -187,7 +219,7 @@ def _for_header(directive: str) -> str:
 def listing(user: str) -> Query:
     """All jobs of this user that the controller knows, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
-    form = ("--all", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}")
+    form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
@@ -196,7 +228,10 @@ def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[M
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight unless told.
-    by_name = [("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}") for group in chunked(names)]
+    by_name = [
+        ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
+        for group in chunked(dict.fromkeys(map(array_of, names)))
+    ]
     return (
         Memory(
             "sacct",
@@ -241,7 +276,9 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """The id of the job in which this process runs."""
+    """The id of the job in which this process runs; ``1234_3`` is an element of an array."""
+    if "SLURM_ARRAY_JOB_ID" in environ:
+        return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ.get("SLURM_JOB_ID")
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, listed_names
 from espo_luigi.jobs.leftovers import Leftovers
@@ -27,12 +28,19 @@ class Watcher:
     """Tells the `flights` of a manager what there is to know of them; only the manager's thread uses it."""
 
     def __init__(
-        self, settings: JobSettings, commands: Commands, store: RecordStore, submitter: Submitter, trouble: Minutely
+        self,
+        settings: JobSettings,
+        commands: Commands,
+        store: RecordStore,
+        submitter: Submitter,
+        bundles: Bundles,
+        trouble: Minutely,
     ) -> None:
         self._settings = settings
         self._commands = commands
         self._store = store
         self._submitter = submitter
+        self._bundles = bundles
         self._trouble = trouble
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
@@ -87,6 +95,10 @@ class Watcher:
                 continue
             for flight in members:
                 self._read_result(flight, names, now)
+        try:
+            self._bundles.look(now)
+        except OSError as error:
+            self._trouble.warn("trouble with the files of bundles, going on: %s", error)
 
     def _read_result(self, flight: Flight, names: set[str], now: float) -> None:
         if flight.request.result_file.name not in names:
@@ -139,7 +151,7 @@ class Watcher:
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this flight: it is known, or was known to have ended."""
-        row = by_name.get(flight.record.name)
+        row = by_name.get(flight.record.job_name)
         if row is None:
             return flight.ended_since is not None
         if flight.record.job_id is None:
@@ -148,8 +160,9 @@ class Watcher:
         return True
 
     def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
-        ids = [f.record.job_id for f in (*missing, *leaving) if f.record.job_id]
-        names = [f.record.name for f in missing if not f.record.job_id]
+        # The members of a bundle may share one.
+        ids = dict.fromkeys(f.record.job_id for f in (*missing, *leaving) if f.record.job_id)
+        names = dict.fromkeys(f.record.job_name for f in missing if not f.record.job_id)
         rows = self._commands.remembered(ids, names)
         # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}

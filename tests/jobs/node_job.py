@@ -22,7 +22,7 @@ def main() -> int:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     job = json.loads(Path(sys.argv[1]).read_text())
-    job_id, result = os.environ.get("SLURM_JOB_ID") or os.environ["JOB_ID"], Path(job["result"])
+    job_id, result = _job_id(), Path(job["result"])
     if _done_before(result, job_id):
         return 0
     with Path(job["starts"]).open("a") as file:
@@ -47,6 +47,12 @@ def main() -> int:
     if what == "linger":
         time.sleep(300)
     return 1 if what == "fail" else 0
+
+
+def _job_id() -> str:
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return os.environ.get("SLURM_JOB_ID") or os.environ["JOB_ID"]
 
 
 def _what(job: dict) -> str:

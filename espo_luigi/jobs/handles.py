@@ -22,7 +22,7 @@ class JobRequest:
 
     `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
     become visible late on a network file system), and before any other try. `write_order` writes `job_file` anew.
-    `stall_timeout_seconds` None does not watch the heartbeat.
+    `stall_timeout_seconds` None does not watch the heartbeat. `has_workers` says that the job submits jobs of its own.
     """
 
     run: str
@@ -43,6 +43,7 @@ class JobRequest:
     stall_timeout_seconds: float | None = None
     is_complete: Callable[[], bool] | None = None
     write_order: Callable[[], None] | None = None
+    has_workers: bool = False
 
     def limits(self, max_uncharged: int) -> Limits:
         """How far retries of this request may go."""

@@ -26,6 +26,8 @@ CLAIM_VARIABLE = "ESPO_CLAIM"
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
 _START = ".start"
+# What the name of a job's worker jobs ends in.
+_WORKERS = ".workers"
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,22 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
+def workers_name(owner: str) -> str:
+    """Name of the worker jobs of the job called `owner`."""
+    return owner + _WORKERS
+
+
+def owner_name(name: str) -> str | None:
+    """Name of the job whose worker job is called `name`; None if it is no worker job."""
+    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+
+
 def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, first: Iterable[str] = ()) -> str:
     """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value.
 
     `first` are the scheduler's own lines of bash before all others.
     """
-    setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
+    setup = checked_setup(values.options)
     parts = [
         "\n".join(["#!/bin/bash", *header]),
         *first,
@@ -161,10 +173,19 @@ if [ "$begun" = again ]; then
 fi"""
 
 
+def checked_setup(options: JobOptions) -> str:
+    """The user's own bash; raises SubmissionError if it is not plain text."""
+    return checked("setup", options.setup, allowed="\n\t").strip("\n")
+
+
 def _exports(values: ScriptValues) -> list[str]:
-    options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
-    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
+    return [*lines, f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}", *option_exports(values.options)]
+
+
+def option_exports(options: JobOptions) -> list[str]:
+    """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
+    lines = []
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

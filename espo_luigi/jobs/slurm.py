@@ -41,6 +41,7 @@ __all__ = [
     "environment",
     "given",
     "has_ended",
+    "header",
     "job_id",
     "keeps_no_memory",
     "listing",
@@ -106,10 +107,11 @@ class SlurmOptions(JobOptions):
     nodelist: str | None = None
     gres: str | None = None
     licenses: str | None = None
+    nodes: str | None = None
 
 
 OPTIONS = SlurmOptions
-_NAMED = own_names(SlurmOptions)
+_NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes")
 
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
@@ -138,8 +140,7 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
         "--open-mode=append",
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
-        "--nodes=1",
-        "--ntasks=1",
+        *_places(getattr(options, "nodes", None) or "1"),
         f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
@@ -151,10 +152,20 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
 
 
+def _places(nodes: str) -> tuple[str, ...]:
+    if not re.fullmatch(r"[1-9][0-9]*", nodes, re.ASCII):
+        raise SubmissionError(f"nodes: {nodes!r} is not a number of nodes, such as 4")
+    return (f"--nodes={nodes}", f"--ntasks={nodes}", *(("--ntasks-per-node=1",) if nodes != "1" else ()))
+
+
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID")
+    return render_script(values, header(values), "SLURM_JOB_ID")
+
+
+def header(values: ScriptValues) -> list[str]:
+    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    return [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:

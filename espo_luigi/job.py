@@ -11,8 +11,9 @@ import importlib
 import logging
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from luigi.configuration import get_config
 from luigi.task_register import Register
@@ -26,6 +27,7 @@ from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.pilot import fly
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session, limit_thread_pools
 from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
@@ -57,21 +59,39 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     # not go through it, and a forked job need not copy it.
     gc.freeze()
     resources = allocated(order.resources, order.family)
-    session = (
-        dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
-        if task.uses_dask
-        else nullcontext()
-    )
     monitor.blocks = manifest.tally
+    monitor.workers_elsewhere = order.cluster != ""
     # Whoever has the claim is the only one to do this work: it goes on from what earlier starts have left.
     ours = publishing_after(check_claim, sole=own_claim() is not None)
-    with session as client, signs_of_life(order, monitor), ours:
+    with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
+        if order.workers and order.workers.workers_to_wait_for:
+            client.wait_for_workers(order.workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
         with task.guarded():
             task.work()
         monitor.done.set()
         logger.info("%s is done", task.label())
+
+
+def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:
+    """Return the Dask session of a job, with its workers where the order wants them."""
+    if not task.uses_dask:
+        return nullcontext()
+    if order.workers:
+        from espo_luigi.jobs.jobqueue import jobqueue_session
+
+        # After too little memory, the job was given more: so are its workers.
+        workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
+        return jobqueue_session(
+            workers, os.environ["ESPO_JOB_NAME"], task.dask_settings(), dashboard=settings().dashboard
+        )
+    if order.cluster == "allocation":
+        from espo_luigi.jobs.allocation import allocation_session
+
+        folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ["ESPO_JOB_NAME"]
+        return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
+    return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
 
 
 def rebuild_task(order: JobOrder) -> SlurmTask:

@@ -59,6 +59,9 @@ class BatchSection(Settings):
         default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
     )
     environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
+    worker_jobs: Any = luigi.DictParameter(
+        default={}, description='of rules with cluster = jobqueue, such as {"walltime": "2:00:00"}'
+    )
     node_cpus = luigi.IntParameter(
         default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
     )

@@ -30,12 +30,14 @@ _IDLE_BYTES = 200_000
 class Monitor:
     """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
-    `scheduler` is Dask's, once there is one in this process. `done` is set when the work is done, and only ending is
-    left. `blocks` says how many blocks of the output were found complete, and how many computed, where that is known.
+    `scheduler` is Dask's, once there is one in this process; `workers_elsewhere` says that its workers are in other
+    jobs or on other nodes. `done` is set when the work is done, and only ending is left. `blocks` says how many blocks
+    of the output were found complete, and how many computed, where that is known.
     """
 
     def __init__(self) -> None:
         self.scheduler: Any = None
+        self.workers_elsewhere = False
         self.done = threading.Event()
         self.blocks: Callable[[], Mapping[str, int]] = dict
         self._workers: set[str] = set()
@@ -77,7 +79,7 @@ class Monitor:
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
-        if works or left != self.tasks_left:
+        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
             self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
             return True
         return False
@@ -110,6 +112,11 @@ class Monitor:
         self._workers |= {worker.server_id for worker in workers}
         spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
         self.spilled_bytes = max(self.spilled_bytes, spilled)
+
+    def _others_work(self) -> bool:
+        """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
+        workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
+        return not workers or any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in workers)
 
     @property
     def tasks_left(self) -> int:

@@ -246,6 +246,7 @@ class JobManager:
                 self._requests.close(handle, Failure(Cause.INTERNAL, 0, f"{request.label}: {error}"))
 
     def _admit_one(self, request: JobRequest, handle: Handle) -> None:
+        self._watcher.workers_about |= request.has_workers
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
             record = self.submitter.plan(handle.task, request, record)
@@ -323,6 +324,6 @@ class JobManager:
     # Stopping.
 
     def _cancel_leftovers(self) -> None:
-        unwanted = [] if self._ownership.lost else self._watcher.leftovers.unwanted_at_the_end()
+        unwanted = [] if self._ownership.lost else self._watcher.unwanted_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)

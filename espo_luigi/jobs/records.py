@@ -120,6 +120,10 @@ class RecordStore:
                 f"cancel them, then remove the file, and {self.claim_path(task)}.*, by which they could not start anew"
             ) from error
 
+    def knows(self, name: str) -> bool:
+        """Whether `name` is that of a submission of this run."""
+        return self.load(name.rpartition(".")[0]) is not None
+
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""
         write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)

@@ -117,6 +117,9 @@ class Scheduler(Protocol):
     def render(self, values: ScriptValues, /) -> str:
         """The script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
 
+    def header(self, values: ScriptValues, /) -> list[str]:
+        """The lines with which a script of another command than `render`'s begins."""
+
     def submission(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """The command that submits it."""
 

@@ -32,6 +32,8 @@ _SIGNAL_SECONDS = 60
 _START = ".start"
 # What the file beside the claim is called that says that a bundle's member has ended, while others go on.
 END = ".end"
+# What the name of a job's worker jobs ends in.
+_WORKERS = ".workers"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,16 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
+def workers_name(owner: str) -> str:
+    """Name of the worker jobs of the job called `owner`."""
+    return owner + _WORKERS
+
+
+def owner_name(name: str) -> str | None:
+    """Name of the job whose worker job is called `name`; None if it is no worker job."""
+    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+
+
 def render_script(
     values: ScriptValues,
     header: Iterable[str],
@@ -211,10 +223,15 @@ fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
-    options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
     lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
     lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
+    return [*lines, *option_exports(values.options)]
+
+
+def option_exports(options: JobOptions) -> list[str]:
+    """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
+    lines = []
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     return [*lines, *rendered_environment(options)]

@@ -43,6 +43,7 @@ __all__ = [
     "environment",
     "given",
     "has_ended",
+    "header",
     "job_id",
     "keeps_no_memory",
     "listing",
@@ -204,11 +205,21 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
 
 def render(values: ScriptValues) -> str:
     """The script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#$ {line}" for line in _lines(arguments(values))]
+    options, first = _header(values)
+    return render_script(values, options, "JOB_ID", ["\n".join(first)])
+
+
+def header(values: ScriptValues) -> list[str]:
+    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    options, first = _header(values)
+    return [*options, *first]
+
+
+def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
     # is in no variable of a job's.
     first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
-    return render_script(values, header, "JOB_ID", ["\n".join(first)])
+    return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
 def bundled(bundle: BundleValues) -> BundleText:

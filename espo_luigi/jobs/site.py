@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.script import JobOptions
@@ -29,18 +30,23 @@ class Site:
 
     `limits` are the most `memory`, `cpus` and `time` of a job, `jobs` of a user at once, and `steps` of a job, as text.
     `needs` are options of jobs that each user has to give, each with an example. `grace` is how many seconds a
-    preempted job has between SIGTERM and its end, by pattern of partition.
+    preempted job has between SIGTERM and its end, by pattern of partition. `not_for_workers` are patterns of what no
+    Dask worker's job may be given, by option.
     """
 
     where: str = ""
     limits: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     grace: Mapping[str, int] = field(default_factory=dict)
+    not_for_workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def exceeded(self, **asked: str | int) -> list[str]:
-        """Say of each amount that is more than allowed how much was asked for, and how much there is at most."""
+    def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: str | int) -> list[str]:
+        """Say of each amount that is more than allowed how much was asked for, and how much there is at most.
+
+        `called` are the options of the amounts that have another name.
+        """
         return [
-            f"{_OPTIONS.get(name, name)} = {value} is more than the {self.limits[name]} that {self.where} allows"
+            f"{called.get(name, name)} = {value} is more than the {self.limits[name]} that {self.where} allows"
             for name, value in asked.items()
             if name in self.limits and AMOUNTS[name](str(value)) > AMOUNTS[name](self.limits[name])
         ]
@@ -66,6 +72,15 @@ class Site:
         ]
         seconds = min(min(given, default=_WARNING_SECONDS), 60 * time_minutes // 20)
         return seconds if given or seconds >= _WARNING_SECONDS else 0
+
+    def refused_for_workers(self, options: Mapping[str, Any]) -> list[str]:
+        """Say of each option of Dask workers' jobs what of it this site does not let them have."""
+        return [
+            f"{name} = {options[name]} is not for Dask workers, {self.where} says (not_for_workers: {pattern})"
+            for name, patterns in self.not_for_workers.items()
+            for pattern in patterns
+            if any(fnmatch.fnmatchcase(one.strip(), pattern) for one in str(options.get(name) or "").split(","))
+        ]
 
     def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
         """Say what of a job, or of so many at once, is against these rules."""

@@ -44,6 +44,7 @@ __all__ = [
     "environment",
     "given",
     "has_ended",
+    "header",
     "job_id",
     "keeps_no_memory",
     "listing",
@@ -109,10 +110,11 @@ class SlurmOptions(PackOptions):
     nodelist: str | None = None
     gres: str | None = None
     licenses: str | None = None
+    nodes: str | None = None
 
 
 OPTIONS = SlurmOptions
-_NAMED = tuple(name for name in own_names(SlurmOptions) if name not in PACKING)
+_NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
 
 
 # What tells the logs of a rule's jobs apart, by the kind of bundle.
@@ -151,8 +153,7 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         "--open-mode=append",
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
-        "--nodes=1",
-        f"--ntasks={ntasks}",
+        *_places(getattr(options, "nodes", None) or "1", ntasks),
         f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
@@ -167,9 +168,22 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
 
 
+def _places(nodes: str, ntasks: int) -> tuple[str, ...]:
+    if not re.fullmatch(r"[1-9][0-9]*", nodes, re.ASCII):
+        raise SubmissionError(f"nodes: {nodes!r} is not a number of nodes, such as 4")
+    if nodes == "1":
+        return ("--nodes=1", f"--ntasks={ntasks}")
+    return (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+
+
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    return render_script(values, _header(directives(values)), "SLURM_JOB_ID")
+    return render_script(values, header(values), "SLURM_JOB_ID")
+
+
+def header(values: ScriptValues) -> list[str]:
+    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    return _header(directives(values))
 
 
 def _header(given: Iterable[str]) -> list[str]:

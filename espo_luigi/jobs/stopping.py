@@ -18,6 +18,7 @@ from espo_luigi.jobs.handles import Failure
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.script import owner_name
 from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
@@ -75,9 +76,10 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
         if rows is None:
             return None
         # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-        alive = {row.job_id: row.name for row in rows if row.name in records and not row.phase.ended}
+        owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
+        alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: killed from here on, this driver leaves jobs of which the next knows who has cancelled them.
-        for record in (record for name in alive.values() for record in records[name]):
+        for record in (record for name in set(alive.values()) for record in records[name]):
             _save(store, replace(record, ending=Cause.DRIVER_CANCELLED.value))
         cancelled.update(alive)
         if not alive or commands.cancel(alive):

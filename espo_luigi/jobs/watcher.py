@@ -12,7 +12,7 @@ from pathlib import Path
 from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, listed_names
-from espo_luigi.jobs.leftovers import Leftovers
+from espo_luigi.jobs.leftovers import Leftovers, orphans
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.submitter import JobSettings, Submitter
@@ -49,6 +49,13 @@ class Watcher:
         self.leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
+        # Whether there may be jobs of Dask's workers.
+        self.workers_about = False
+
+    def unwanted_at_the_end(self) -> list[str]:
+        """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
+        rows = self._commands.jobs() if self.workers_about else None
+        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows or (), self._store.knows)]
 
     def look(self, flights: Iterable[Flight]) -> list[str]:
         """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
@@ -134,7 +141,7 @@ class Watcher:
             if flight.has_begun_well(now):
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
-        return self.leftovers.unwanted(by_name, now)
+        return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
 
     def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
         """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""

@@ -153,7 +153,8 @@ def test_a_profile_inherits_entries_of_tables_and_may_leave_things_out(tmp_path:
         "environment": {"A": "1", "B": "2"},
         "exclude": ("n3",),
     }
-    assert profile.settings == {"memory": "2G", "time": "02:00:00", "log_dir": "log"}
+    workers = '{"scheduler_profile": "in2p3-daemon"}'
+    assert profile.settings == {"memory": "2G", "time": "02:00:00", "log_dir": "log", "worker_jobs": workers}
     assert profile.site.limits == {"memory": "32G", "cpus": "8", "time": "08:00:00", "jobs": "3000"}
     assert profile.site.missing(SlurmOptions(account="ours")) == []
 

@@ -6,6 +6,7 @@ A module (`slurm`, `sge`) fulfils `Scheduler` with pure functions; `commands` ru
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,12 @@ class Scheduler(Protocol):
 
     def node_folder(self, environ: Mapping[str, str], /) -> str | None:
         """The folder on the node that the job was given, if any."""
+
+
+def meaning_of(words: str, refusals: Iterable[tuple[str, Refusal]]) -> Refusal:
+    """Return what the first of the patterns means that is found in the words of a refusal."""
+    found = (meaning for pattern, meaning in refusals if re.search(pattern, words, re.IGNORECASE))
+    return next(found, Refusal.UNCLEAR)
 
 
 def chunked(words: Iterable[str], longest: int = 30_000) -> list[list[str]]:

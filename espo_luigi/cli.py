@@ -181,7 +181,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.preview import preview_of
+    from espo_luigi.driver.task_words import preview_of
 
     print(preview_of(["--module", module, task, *parameters]), end="")
 

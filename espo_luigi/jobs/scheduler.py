@@ -68,6 +68,12 @@ class Refusal(enum.Enum):
     PERMANENT = "permanent"
     UNCLEAR = "unclear"
 
+    @classmethod
+    def of(cls, words: str, meanings: Iterable[tuple[str, Refusal]]) -> Refusal:
+        """What the first of the patterns means that is found in the words."""
+        found = (meaning for pattern, meaning in meanings if re.search(pattern, words, re.IGNORECASE))
+        return next(found, cls.UNCLEAR)
+
 
 @dataclass(frozen=True)
 class Query:
@@ -154,12 +160,6 @@ class Scheduler(Protocol):
 
     def node_folder(self, environ: Mapping[str, str], /) -> str | None:
         """The folder on the node that the job was given, if any."""
-
-
-def meaning_of(words: str, refusals: Iterable[tuple[str, Refusal]]) -> Refusal:
-    """Return what the first of the patterns means that is found in the words of a refusal."""
-    found = (meaning for pattern, meaning in refusals if re.search(pattern, words, re.IGNORECASE))
-    return next(found, Refusal.UNCLEAR)
 
 
 def chunked(words: Iterable[str], longest: int = 30_000) -> list[list[str]]:

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 
-from espo_luigi.jobs.scheduler import Phase, Refusal, Row, meaning_of
+from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 
 def refusal(words: str) -> Refusal:
     """Whether qsub's words mean that the same job may be accepted later."""
-    return meaning_of(words, _REFUSALS)
+    return Refusal.of(words, _REFUSALS)
 
 
 _MEMORY_WORDS = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)

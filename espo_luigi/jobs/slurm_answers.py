@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
-from espo_luigi.jobs.scheduler import Phase, Refusal, Row, meaning_of
+from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 
 def refusal(words: str) -> Refusal:
     """Whether sbatch's words mean that the same job may be accepted later."""
-    return meaning_of(words, _REFUSALS)
+    return Refusal.of(words, _REFUSALS)
 
 
 _MEMORY_WORDS = re.compile(r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I)

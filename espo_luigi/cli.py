@@ -88,13 +88,10 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
-@click.group(epilog="Runs are started by: luigi --module espo_luigi.tasks All --local-scheduler")
+@click.group()
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """What ESPO-G's production line does beside running tasks.
-
-    `espo COMMAND --help` has an example of each command.
-    """
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")

@@ -88,13 +88,10 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
-@click.group(epilog="Runs are started by: luigi --module espo_luigi.tasks All --local-scheduler")
+@click.group()
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """What ESPO-G's production line does beside running tasks.
-
-    `espo COMMAND --help` has an example of each command.
-    """
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
@@ -181,7 +178,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.preview import preview_of
+    from espo_luigi.driver.task_words import preview_of
 
     print(preview_of(["--module", module, task, *parameters]), end="")
 

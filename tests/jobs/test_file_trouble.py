@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from espo_luigi.jobs import stopping, watcher
 from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.signals import Signals
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -319,3 +321,21 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
     assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
+
+
+def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: Any = Signals(work_commands := fake.manager().commands)
+    handle = fake.managers[0].submit(work.request("a"))
+    fake.eventually(has_id(handle))
+    flight = fake.managers[0]._flights[handle.task]
+    ours, sent = replace(flight), []
+    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
+    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
+    signals.cancel(ours)
+    signals.dump(ours)
+    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
+    ours.start_over(replace(ours.record.next_submission("crashed"), job_id="2"))
+    signals.send([])
+    assert (sent, ours.cancel_since, ours.dumped_since) == ([], None, None)

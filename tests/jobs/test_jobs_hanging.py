@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.jobs.handles import Success
-from espo_luigi.jobs.signals import Signals
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -87,21 +85,3 @@ def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fa
     fake.set_state("COMPLETED")
     assert isinstance(fake.outcome(second, 5), Success)
     assert hung and len(fake.calls("sbatch")) == 2
-
-
-def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
-    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals: Any = Signals(work_commands := fake.manager().commands)
-    handle = fake.managers[0].submit(work.request("a"))
-    fake.eventually(has_id(handle))
-    flight = fake.managers[0]._flights[handle.task]
-    ours, sent = replace(flight), []
-    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
-    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
-    signals.cancel(ours)
-    signals.dump(ours)
-    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
-    ours.start_over(replace(ours.record.next_submission("crashed"), job_id="2"))
-    signals.send([])
-    assert (sent, ours.cancel_since, ours.dumped_since) == ([], None, None)

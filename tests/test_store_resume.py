@@ -258,6 +258,20 @@ def test_a_living_writers_blocks_are_its_own_where_nobody_owns_the_work(tmp_path
     os.waitpid(living, 0)
 
 
+@pytest.mark.parametrize("sole", [True, False])
+def test_only_a_job_that_alone_owns_the_work_goes_on_from_what_was_left_on_another_host(
+    tmp_path: Path, undisturbed: dict[str, bytes], sole: bool
+) -> None:
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    partial = killed(path, counted, 5)
+    partial.rename(tmp_path / ".a.zarr.another-host-7-01234567.partial")
+    with publishing_after(lambda: None, sole=sole):
+        write(counted, path)
+    assert counted.blocks <= BLOCKS + 1 if sole else counted.blocks >= BLOCKS + 5
+    assert contents(path) == undisturbed
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
+
+
 def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

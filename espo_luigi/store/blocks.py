@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,14 +132,14 @@ def _file_names(array: zarr.Array, region: Region) -> list[str]:
 
 def _layers_of_found(ds: xr.Dataset, partial: Path, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
     """The layers of the graph in which blocks were found, as ones in which these are read from the store."""
-    tasks: dict[str, dict[tuple[object, ...], object]] = {}
-    for name, place in found:
+    layers: dict[str, dict[Any, Any]] = {}
+    for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
         data = ds.variables[name].data
         if data.name in data.dask.layers:
-            region = BlockWriter(partial, name, _starts(data), recorded=False).region(place)
-            tasks.setdefault(data.name, {})[data.name, *place] = (_read, partial / name, region)
-    layers = {ds.variables[name].data.name: ds.variables[name].data.dask.layers for name, _ in found}
-    return {name: MaterializedLayer({**layers[name][name], **read}) for name, read in tasks.items()}
+            writer = BlockWriter(partial, name, _starts(data), recorded=False)
+            read = {(data.name, *place): (_read, partial / name, writer.region(place)) for _, place in blocks}
+            layers[data.name] = {**data.dask.layers[data.name], **read}
+    return {name: MaterializedLayer(layer) for name, layer in layers.items()}
 
 
 def _read(path: Path, region: Region) -> np.ndarray:

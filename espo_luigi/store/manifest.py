@@ -19,7 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,4 +218,8 @@ def tally() -> dict[str, int]:
 
 
 def _new_blocks(partial: Path, before: set[str]) -> int:
-    return sum(len(lines) for name, lines in lines_of(partial).items() if name not in before)
+    folder = partial / FOLDER_NAME
+    new = [name for name in _listed(folder) if name.endswith(_LINES) and name not in before]
+    with suppress(FileNotFoundError):
+        return sum((folder / name).read_bytes().count(b"}\n") for name in new)
+    return 0

@@ -60,8 +60,8 @@ def task(request: pytest.FixtureRequest, configured: Callable[..., list[Path]]) 
     return rule
 
 
+@pytest.mark.parametrize("task", ["RefDefault"], indirect=True)
 def test_a_rule_that_was_killed_goes_on_from_its_blocks(task: EspoTask) -> None:
-    """Also where a coordinate of the output is made of all its blocks, those that were complete, too."""
     path = task.output()[-1].path
     before = manifest.tally()
     work(task)

@@ -74,7 +74,6 @@ class Pilot:
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:
             member = self._waiting.popleft()
-            member.log.parent.mkdir(parents=True, exist_ok=True)
             member.pid = forked(member.log, os.O_APPEND, lambda one=member: _member(one, self._run))  # type: ignore[misc]
             self._running[member.pid] = member
 

@@ -162,6 +162,6 @@ while kill -0 "$child" 2>/dev/null; do
     wait "$child"
     code=$?
 done
-kill "$watch"
+kill "$watch" 2>/dev/null
 note_end "$claim" "$code"
 exit "$code"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
 _CANCEL_TRIES = 3
 # What a job that has not been submitted shows instead of its scheduler's address.
 _ADDRESS = "tls://SCHEDULER:PORT"
@@ -78,14 +79,24 @@ class Session:
         logger.warning("%s did not answer: its jobs %s end by themselves", self.commands.scheduler.NAME, self.owner)
 
 
+def _import_dask_jobqueue() -> Any:
+    """Import it without the handlers of signals that it sets: Ctrl-C, and with it what tells a job to end, exits."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue
+
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    return dask_jobqueue
+
+
 def _job_class(session: Session) -> Any:
     """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
-    from dask_jobqueue.sge import SGEJob
-    from dask_jobqueue.slurm import SLURMJob
     from distributed.deploy.spec import ProcessInterface
 
+    dask_jobqueue = _import_dask_jobqueue()
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = {"slurm": SLURMJob, "sge": SGEJob}[workers.scheduler]
+    base: Any = {"slurm": dask_jobqueue.slurm.SLURMJob, "sge": dask_jobqueue.sge.SGEJob}[workers.scheduler]
     trouble = Minutely()
 
     class WorkerJob(base):
@@ -180,11 +191,9 @@ def jobqueue_session(
 
 
 def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
-    from dask_jobqueue import JobQueueCluster
-
     workers = session.workers
     scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": workers.idle_timeout}
-    return JobQueueCluster(
+    return _import_dask_jobqueue().JobQueueCluster(
         job_cls=_job_class(session),
         name=f"{session.owner}.{os.getpid()}",
         security=security,
@@ -241,6 +250,8 @@ class _Keeper:
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
+            # Else Dask asks it, at the end, to end, until it gives up.
+            self._cluster.shutdown_scheduler = False
             return
         connected, places = self._connected(), dict(self._cluster.workers)
         self._begun |= connected

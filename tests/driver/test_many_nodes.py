@@ -113,7 +113,8 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
 
 def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: ThrowawayCluster) -> None:
     table = '{"jobs": 6, "memory": "600MB", "death_timeout": 3}'
-    process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 300\nworker_jobs = {table}")
+    # A worker without a scheduler waits for the block that it computes, 30 s at most.
+    process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 8\nworker_jobs = {table}")
     eventually(lambda: bool(makers(tmp_path)) and len(workers(cluster)) == 6)
     pending = workers(cluster, "--states=PENDING")
     assert pending

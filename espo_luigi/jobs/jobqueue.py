@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
 _CANCEL_TRIES = 3
+_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 5.0, 300.0
 # What a job that has not been submitted shows instead of its scheduler's address.
 _ADDRESS = "tls://SCHEDULER:PORT"
 # Jobs that end one after the other before any of them began to work: more of them would end so, too.
@@ -51,18 +52,32 @@ class Session:
     others: tuple[str, ...] = ()
     over: threading.Event = field(default_factory=threading.Event)
     refused: str = ""
+    refusal: str = ""
+    hold_until: float = 0.0
+    backoff: float = 0.0
     failing: Failing = field(default_factory=Failing)
 
     def submit(self, script: Path) -> str:
         """Submit one worker's job, as fast as the site allows; return the answer, which holds the job's id."""
         if self.over.is_set():
             raise RuntimeError("the session is over")
+        if self.commands.clock.now() < self.hold_until:
+            raise RuntimeError(self.refusal)
         answer = self.commands.submit(self.commands.scheduler.submission(self.workers.values(self.owner), script))
         if answer.ok:
+            self.backoff, self.refused = 0.0, ""
             return answer.stdout
         if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
             self.refused = answer.words
+        self._hold(answer.words)
         raise RuntimeError(answer.words)
+
+    def _hold(self, words: str) -> None:
+        """Submit nothing for a while, twice as long each time: of thousands of jobs each would be refused."""
+        now = self.commands.clock.now()
+        if now >= self.hold_until:
+            self.backoff = min(max(2 * self.backoff, _FIRST_BACKOFF_SECONDS), _LONGEST_BACKOFF_SECONDS)
+            self.hold_until, self.refusal = now + self.backoff, words
 
     def alive(self) -> set[str] | None:
         """The ids of this session's jobs that wait or run; None if the scheduler does not answer."""
@@ -228,6 +243,7 @@ class _Keeper:
         self._cluster = cluster
         self._begun: set[str] = set()
         self._false_starts = 0
+        self._trouble = Minutely()
 
     def ask_for_jobs(self) -> None:
         """Have Dask submit as many as there have to be."""
@@ -283,7 +299,7 @@ class _Keeper:
                 f"({workers.log_pattern}) say why"
             )
         else:
-            logger.warning("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
+            self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
             self._cluster.sync(self.forget, gone)
             if not workers.maximum_jobs:
                 self.ask_for_jobs()

@@ -11,6 +11,7 @@ import logging
 import os
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -143,12 +144,11 @@ def _job_class(session: Session) -> Any:
 
 
 def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
-    python = workers.job_options.python
     return {
         "cores": workers.cores,
         "processes": workers.processes,
         "memory": f"{workers.dask_memory_bytes}B",
-        "python": shlex.quote(python) if python else None,
+        "python": shlex.quote(workers.job_options.python or sys.executable),
         "death_timeout": workers.death_timeout,
         "local_directory": '"${ESPO_NODE_SCRATCH:-${TMPDIR:-/tmp}}"',
         # Nobody but the scheduler is to speak with a worker.

@@ -205,6 +205,17 @@ def test_what_cannot_be_is_said_before_anything_is_submitted(
         check(table(**said))
 
 
+def test_a_session_where_there_is_no_scheduler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SubmissionError, match="no sbatch here: Slurm is needed"), session():
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="engine = 'local'; expected one of: slurm, sge"),
+        session(engine="local"),
+    ):
+        pass
+
+
 def test_nodes_are_of_use_with_an_allocation_only_and_have_to_be_said() -> None:
     assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(
         directives(preview(Many(cluster="allocation", nodes="3")))

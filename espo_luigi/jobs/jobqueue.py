@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 5.0, 60.0
 _CANCEL_TRIES = 3
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 5.0, 300.0
 # What a job that has not been submitted shows instead of its scheduler's address.
@@ -255,29 +255,36 @@ class _Keeper:
 
     def run(self) -> None:
         """Look, until the session is over."""
-        while not self._session.over.wait(_LOOK_SECONDS):
+        pause = _LOOK_SECONDS
+        while not self._session.over.wait(pause):
             try:
-                self._look()
+                asked_in_vain = self._look()
             except Exception:  # the next look may do better
                 logger.exception("cannot look at this session's worker jobs")
+                asked_in_vain = True
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Return whether the scheduler was asked and had nothing new to say: jobs may wait in its queue for days."""
         if self._cluster.scheduler.status.name in ("closing", "closed"):
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
             # Else Dask asks it, at the end, to end, until it gives up.
             self._cluster.shutdown_scheduler = False
-            return
+            return False
         connected, places = self._connected(), dict(self._cluster.workers)
         self._begun |= connected
-        alive = self._session.alive() if places.keys() - connected else None
+        if not places.keys() - connected:
+            return False
+        alive = self._session.alive()
         if alive is None:
-            return
+            return True
         gone = [name for name, job in places.items() if job.job_id is not None and job.job_id not in alive]
         if gone:
             self._count_false_starts({name for name in gone if places[name].job_id}, bool(connected))
             self._replace(gone, alive)
+        return not gone
 
     def _connected(self) -> set[str]:
         """The names of the jobs that have a worker."""

@@ -69,13 +69,14 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
+    clusters = CLUSTERS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
         f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n{options}\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         + "".join(
-            f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n{CLUSTERS.get(rule, '') if engine == 'slurm' else ''}"
+            f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n{clusters.get(rule, '')}"
             for rule, n in WORKERS.items()
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,4 +107,6 @@ def _worker_jobs(section: BatchSection, table: Mapping[str, Any]) -> WorkerJobs:
     workers.check_text()
     if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:
         raise SubmissionError(f"session: {'; '.join(refusals)}")
+    if shutil.which(SCHEDULERS[name].SUBMIT) is None:
+        raise SubmissionError(f"session: there is no {SCHEDULERS[name].SUBMIT} here: {SCHEDULERS[name].NAME} is needed")
     return workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -9,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -83,7 +82,8 @@ def write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> No
     said: dict[str, Any] = {}
     own = {name: value for name, value in settings.items() if not name.startswith("logging")}
     dask.config.set({**own, **keys, **_PROTECTED, **_LOGGED}, config=said)
-    _write_private(path, yaml.safe_dump(said))
+    # JSON is YAML, and takes tuples.
+    _write_private(path, json.dumps(said))
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 10.0
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 5.0, 60.0
 _CANCEL_TRIES = 3
+_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 5.0, 300.0
 # What a job that has not been submitted shows instead of its scheduler's address.
 _ADDRESS = "tls://SCHEDULER:PORT"
 # Jobs that end one after the other before any of them began to work: more of them would end so, too.
@@ -50,18 +53,32 @@ class Session:
     others: tuple[str, ...] = ()
     over: threading.Event = field(default_factory=threading.Event)
     refused: str = ""
+    refusal: str = ""
+    hold_until: float = 0.0
+    backoff: float = 0.0
     failing: Failing = field(default_factory=Failing)
 
     def submit(self, script: Path) -> str:
         """Submit one worker's job, as fast as the site allows; return the answer, which holds the job's id."""
         if self.over.is_set():
             raise RuntimeError("the session is over")
+        if self.commands.clock.now() < self.hold_until:
+            raise RuntimeError(self.refusal)
         answer = self.commands.submit(self.commands.scheduler.submission(self.workers.values(self.owner), script))
         if answer.ok:
+            self.backoff, self.refused = 0.0, ""
             return answer.stdout
         if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
             self.refused = answer.words
+        self._hold(answer.words)
         raise RuntimeError(answer.words)
+
+    def _hold(self, words: str) -> None:
+        """Submit nothing for a while, twice as long each time: of thousands of jobs each would be refused."""
+        now = self.commands.clock.now()
+        if now >= self.hold_until:
+            self.backoff = min(max(2 * self.backoff, _FIRST_BACKOFF_SECONDS), _LONGEST_BACKOFF_SECONDS)
+            self.hold_until, self.refusal = now + self.backoff, words
 
     def alive(self) -> set[str] | None:
         """The ids of this session's jobs that wait or run; None if the scheduler does not answer."""
@@ -78,14 +95,24 @@ class Session:
         logger.warning("%s did not answer: its jobs %s end by themselves", self.commands.scheduler.NAME, self.owner)
 
 
+def _import_dask_jobqueue() -> Any:
+    """Import it without the handlers of signals that it sets: Ctrl-C, and with it what tells a job to end, exits."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue
+
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    return dask_jobqueue
+
+
 def _job_class(session: Session) -> Any:
     """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
-    from dask_jobqueue.sge import SGEJob
-    from dask_jobqueue.slurm import SLURMJob
     from distributed.deploy.spec import ProcessInterface
 
+    dask_jobqueue = _import_dask_jobqueue()
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = {"slurm": SLURMJob, "sge": SGEJob}[workers.scheduler]
+    base: Any = {"slurm": dask_jobqueue.slurm.SLURMJob, "sge": dask_jobqueue.sge.SGEJob}[workers.scheduler]
     trouble = Minutely()
 
     class WorkerJob(base):
@@ -117,12 +144,11 @@ def _job_class(session: Session) -> Any:
 
 
 def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
-    python = workers.job_options.python
     return {
         "cores": workers.cores,
         "processes": workers.processes,
         "memory": f"{workers.dask_memory_bytes}B",
-        "python": shlex.quote(python) if python else None,
+        "python": shlex.quote(workers.job_options.python or sys.executable),
         "death_timeout": workers.death_timeout,
         "local_directory": '"${ESPO_NODE_SCRATCH:-${TMPDIR:-/tmp}}"',
         # Nobody but the scheduler is to speak with a worker.
@@ -180,11 +206,9 @@ def jobqueue_session(
 
 
 def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
-    from dask_jobqueue import JobQueueCluster
-
     workers = session.workers
     scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": workers.idle_timeout}
-    return JobQueueCluster(
+    return _import_dask_jobqueue().JobQueueCluster(
         job_cls=_job_class(session),
         name=f"{session.owner}.{os.getpid()}",
         security=security,
@@ -219,6 +243,7 @@ class _Keeper:
         self._cluster = cluster
         self._begun: set[str] = set()
         self._false_starts = 0
+        self._trouble = Minutely()
 
     def ask_for_jobs(self) -> None:
         """Have Dask submit as many as there have to be."""
@@ -230,27 +255,36 @@ class _Keeper:
 
     def run(self) -> None:
         """Look, until the session is over."""
-        while not self._session.over.wait(_LOOK_SECONDS):
+        pause = _LOOK_SECONDS
+        while not self._session.over.wait(pause):
             try:
-                self._look()
+                asked_in_vain = self._look()
             except Exception:  # the next look may do better
                 logger.exception("cannot look at this session's worker jobs")
+                asked_in_vain = True
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Return whether the scheduler was asked and had nothing new to say: jobs may wait in its queue for days."""
         if self._cluster.scheduler.status.name in ("closing", "closed"):
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
-            return
+            # Else Dask asks it, at the end, to end, until it gives up.
+            self._cluster.shutdown_scheduler = False
+            return False
         connected, places = self._connected(), dict(self._cluster.workers)
         self._begun |= connected
-        alive = self._session.alive() if places.keys() - connected else None
+        if not places.keys() - connected:
+            return False
+        alive = self._session.alive()
         if alive is None:
-            return
+            return True
         gone = [name for name, job in places.items() if job.job_id is not None and job.job_id not in alive]
         if gone:
             self._count_false_starts({name for name in gone if places[name].job_id}, bool(connected))
             self._replace(gone, alive)
+        return not gone
 
     def _connected(self) -> set[str]:
         """The names of the jobs that have a worker."""
@@ -272,7 +306,7 @@ class _Keeper:
                 f"({workers.log_pattern}) say why"
             )
         else:
-            logger.warning("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
+            self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
             self._cluster.sync(self.forget, gone)
             if not workers.maximum_jobs:
                 self.ask_for_jobs()

@@ -59,6 +59,8 @@ SETTINGS: dict[str, Any] = {
 # task that it computed. A task that kills every worker by its memory still comes to an end.
 SETTINGS_OF_JOBS: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 10,
+    # Whether a lost worker's job is to be replaced, or comes back by itself (requeued), is seen in the listing.
+    "distributed.deploy.lost-worker-timeout": "30 days",
     "distributed.comm.timeouts.tcp": "60s",
 }
 

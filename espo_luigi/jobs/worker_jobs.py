@@ -86,7 +86,9 @@ class WorkerJobs:
     @property
     def workers_to_wait_for(self) -> int:
         """The number of workers without which nothing is computed."""
-        text, all_of_them = self.wait_for_workers.strip(), (self.minimum_jobs or self.jobs) * self.processes
+        # Where Dask decides how many jobs there are, there may be no more than the fewest before there is work.
+        all_of_them = (self.minimum_jobs if self.maximum_jobs else self.jobs) * self.processes
+        text = self.wait_for_workers.strip()
         wanted = math.ceil(float(text[:-1]) * all_of_them / 100) if text.endswith("%") else int(text)
         return min(wanted, all_of_them)
 

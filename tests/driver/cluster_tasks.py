@@ -36,10 +36,9 @@ class Blocks(Count):
     def work(self) -> None:
         import dask
         import dask.array
-        import xarray as xr
 
         folder, seconds = str(self.folder), float(self.seconds)
         made = [dask.delayed(_block, pure=True)(start, folder, seconds) for start in range(int(self.n))]
-        blocks = [dask.array.from_delayed(one, (1000,), float) for one in made]
+        blocks = dask.array.concatenate([dask.array.from_delayed(one, (1000,), float) for one in made])
         with written_aside(Path(self.output().path)) as partial:
-            xr.Dataset({"x": ("cell", dask.array.concatenate(blocks))}).to_zarr(partial, zarr_format=3)
+            blocks.to_zarr(partial, zarr_format=3)

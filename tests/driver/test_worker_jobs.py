@@ -1,5 +1,6 @@
 """What worker jobs ask of the scheduler, where that is said, and what is refused before anything is submitted."""
 
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, EspoError, SizingError, SubmissionError
 from espo_luigi.jobs.batch import BatchEngine
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 SEED = {
     "walltime": "99:99:99",
@@ -59,19 +61,13 @@ def workers_script(task: Many) -> str:
 
 def check(task: Many) -> JobOrder:
     """What a run does before it submits anything."""
-    engine = BatchEngine(SECTIONS["slurm"].options and _scheduler(), SECTIONS["slurm"]().batch_settings())
+    engine = BatchEngine(SCHEDULERS["slurm"], SECTIONS["slurm"]().batch_settings())
     try:
         order = task.order("slurm")
         engine.check([order])
         return order
     finally:
         engine.close()
-
-
-def _scheduler() -> Any:
-    from espo_luigi.jobs.schedulers import SCHEDULERS
-
-    return SCHEDULERS["slurm"]
 
 
 def test_each_worker_of_the_rule_becomes_a_job_with_its_share_and_the_task_keeps_the_scheduler() -> None:
@@ -87,8 +83,6 @@ def test_each_worker_of_the_rule_becomes_a_job_with_its_share_and_the_task_keeps
 def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     order = table(jobs=7, exclude=["n1", "n2"], environment={"A": "b"}).order("slurm")
     order.write()
-    import json
-
     parsed = JobOrder.parsed(json.loads(order.files.order.read_text()))
     assert parsed.workers is not None and order.workers is not None
     assert parsed.workers.values("x") == order.workers.values("x")
@@ -103,6 +97,7 @@ def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
         ({"n": 10, "processes": 2, "cores": 2}, 5, 0),
         ({"n": 9, "processes": 2, "cores": 2, "wait_for_workers": 3}, 5, 3),
         ({"minimum_jobs": 2, "maximum_jobs": 20, "wait_for_workers": "100%"}, 20, 2),
+        ({"maximum_jobs": 20, "wait_for_workers": 1}, 20, 0),
         ({"jobs": 2, "wait_for_workers": 50}, 2, 2),
     ],
 )
@@ -210,6 +205,17 @@ def test_what_cannot_be_is_said_before_anything_is_submitted(
         check(table(**said))
 
 
+def test_a_session_where_there_is_no_scheduler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SubmissionError, match="no sbatch here: Slurm is needed"), session():
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="engine = 'local'; expected one of: slurm, sge"),
+        session(engine="local"),
+    ):
+        pass
+
+
 def test_nodes_are_of_use_with_an_allocation_only_and_have_to_be_said() -> None:
     assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(
         directives(preview(Many(cluster="allocation", nodes="3")))
@@ -219,6 +225,15 @@ def test_nodes_are_of_use_with_an_allocation_only_and_have_to_be_said() -> None:
             check(task)
     with pytest.raises(ConfigurationError, match="cluster = allocation is Slurm's"):
         Many(cluster="allocation", nodes="3").order("sge")
+
+
+def test_workers_are_no_larger_than_a_node_and_grow_with_their_job_up_to_the_cap() -> None:
+    get_config().set("slurm", "memory_cap", "40GB")
+    workers = table(cores=8, processes=4).order("slurm").workers
+    assert workers is not None
+    small = workers.fitted(6, 8 * 2**30)
+    assert (small.cores, small.processes, small.memory_bytes) == (6, 3, 8 * 2**30)
+    assert [workers.grown(factor).memory_bytes // 2**30 for factor in (0.5, 1.0, 1.125, 1.5)] == [32, 32, 36, 40]
 
 
 def test_here_a_rule_computes_by_itself() -> None:

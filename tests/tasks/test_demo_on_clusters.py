@@ -31,6 +31,8 @@ BANDS = {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": 
 CHANGES = {**stacking(False), "custom__regions": BANDS}
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
 WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in rules()}
+# On Slurm, those whose workers are jobs of their own, and on two nodes of their job.
+CLUSTERS = {tasks.CleanUp: "cluster = jobqueue\n", tasks.Regrid: "cluster = allocation\nnodes = 2\n"}
 
 
 class Made(NamedTuple):
@@ -67,12 +69,16 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
+    clusters = CLUSTERS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
         f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n{options}\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
-        + "".join(f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n" for rule, n in WORKERS.items())
+        + "".join(
+            f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n{clusters.get(rule, '')}"
+            for rule, n in WORKERS.items()
+        )
     )
     luigi = Path(sys.executable).parent / "luigi"
     command = [luigi, "--module", "espo_luigi.tasks", "All", "--local-scheduler"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from espo_luigi.driver.signals import end_quietly
-from espo_luigi.errors import EspoError, InstallationError
+from espo_luigi.errors import EspoError, InstallationError, SubmissionError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,9 +106,49 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--compile", action="store_true", help="compile the kernels for this kind of processor, once")
     env.set_defaults(run=_env)
 
+    shell = commands.add_parser(
+        "shell", help="open a shell, or give a command, on a compute node (salloc)", allow_abbrev=False
+    )
+    _take_options_of_slurm(shell)
+    shell.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="by default a shell")
+    shell.set_defaults(run=_shell)
+
+    submit = commands.add_parser(
+        "submit",
+        help="submit a script (sbatch), or `luigi …`: a driver, as a job that goes on until the run is done",
+        allow_abbrev=False,
+    )
+    _take_options_of_slurm(submit)
+    submit.add_argument("words", nargs=argparse.REMAINDER, metavar="FILE ARGUMENTS")
+    submit.set_defaults(run=_submit)
+
     tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
     tasks.set_defaults(run=_tasks)
     return parser
+
+
+def _take_options_of_slurm(parser: argparse.ArgumentParser) -> None:
+    from espo_luigi.interactive import OPTIONS
+
+    for name, text in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=argparse.SUPPRESS)
+
+
+def _shell(options: argparse.Namespace) -> int:
+    from espo_luigi.interactive import OPTIONS, shell
+
+    given = {name: value for name, value in vars(options).items() if name in OPTIONS}
+    shell(given, options.words[1:] if options.words[:1] == ["--"] else options.words)
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from espo_luigi.interactive import OPTIONS, submit
+
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        raise SubmissionError("espo submit takes a script, or `luigi` and what you would give to it")
+    print(submit({name: value for name, value in vars(options).items() if name in OPTIONS}, words))
+    return 0
 
 
 def _catalog(options: argparse.Namespace) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from espo_luigi.driver.sections import SECTIONS
-from espo_luigi.driver.settings import settings
+from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs import batch
+from espo_luigi.jobs import batch, slurm
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.driver_job import withdraw
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 
@@ -19,7 +21,14 @@ def preview(task: SlurmTask) -> str:
 def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
     name = _scheduler_name()
-    return batch.stop_from_outside(how, SCHEDULERS[name], SECTIONS[name]().batch_settings())
+    chosen = SECTIONS[name]().batch_settings()
+    # Jobs of the other engines are their driver's, and end with it.
+    alone = settings().engine not in SCHEDULERS
+    said = withdraw(state_dir(), Commands(slurm, chosen.commands), running=alone)
+    if said and alone:
+        return said
+    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
+    return "; ".join(filter(None, [said, stopped]))
 
 
 def _scheduler_name() -> str:

@@ -79,7 +79,7 @@ class Steps:
         self._commands = Commands(slurm, settings.commands)
         self._steps: list[Step] = []
         self.place = f"allocation {job_id}"
-        found = self._allocation()
+        found = allocation_of(self._job_id, self._commands)
         if not found.runs or not found.nodes:
             raise SubmissionError(f"{self.place} is {found.state}, expected RUNNING: {_ANOTHER}")
         self.nodes = {name: _room(name, *has) for name, has in found.nodes.items()}
@@ -118,7 +118,7 @@ class Steps:
     def is_over(self) -> str:
         """Say that the allocation is over, if it is."""
         try:
-            state = self._allocation().state
+            state = allocation_of(self._job_id, self._commands).state
         except SubmissionError:
             return ""
         return "" if state == "RUNNING" else f"{self.place} is over ({state}). What is complete stays: {_ANOTHER}"
@@ -132,14 +132,15 @@ class Steps:
             if not step.ended.wait(max(0.0, until - time.monotonic())):
                 step.process.terminate()
 
-    def _allocation(self) -> Allocation:
-        """Ask what the allocation is; raises SubmissionError if Slurm does not answer."""
-        answer = self._commands.run(allocation_command(self._job_id))
-        if knows_no_such_job(answer.stderr):
-            return Allocation("unknown to Slurm")
-        if not answer.ok:
-            raise SubmissionError(f"{self.place}: Slurm did not say what it is ({answer.words}); try again later")
-        return parse_allocation(answer.stdout, lambda nodes: self._commands.run(names_command(nodes)).stdout.split())
+
+def allocation_of(job_id: str, commands: Commands) -> Allocation:
+    """Ask what a job of Slurm is; raises SubmissionError if Slurm does not answer."""
+    answer = commands.run(allocation_command(job_id))
+    if knows_no_such_job(answer.stderr):
+        return Allocation("unknown to Slurm")
+    if not answer.ok:
+        raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
+    return parse_allocation(answer.stdout, lambda nodes: commands.run(names_command(nodes)).stdout.split())
 
 
 _ANOTHER = "give the same command in another allocation (`espo shell`)"

@@ -99,18 +99,22 @@ def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: 
 
     `first` are the scheduler's own lines of bash before all others.
     """
+    claim = _render_claim(checked("claim file", values.claim_file), job_id_variable)
+    exports = [*_exports(values), *_own_exports(values.options)]
+    return _joined(values, header, [*first, claim, _RENDERED_START, "\n".join(exports)])
+
+
+def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+    """The script of a job that claims no work. Raises SubmissionError for an unsafe value."""
+    return _joined(values, header, ["\n".join(_own_exports(values.options))])
+
+
+def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str]) -> str:
     setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
-    parts = [
-        "\n".join(["#!/bin/bash", *header]),
-        *first,
-        _render_claim(checked("claim file", values.claim_file), job_id_variable),
-        _RENDERED_START,
-        "\n".join(_exports(values)),
-        *([setup] if setup else []),
-        # exec: the signals that the scheduler sends to the script reach the command itself.
-        f"cd -- {shlex.quote(values.workdir)} || exit 1\nexec {_command(values.argv)}",
-    ]
-    return "\n\n".join(parts) + "\n"
+    # exec: the signals that the scheduler sends to the script reach the command itself.
+    command = f"cd -- {shlex.quote(values.workdir)} || exit 1\nexec {_command(values.argv)}"
+    all_parts = ["\n".join(["#!/bin/bash", *header]), *parts, setup, command]
+    return "\n\n".join(part for part in all_parts if part) + "\n"
 
 
 def _render_claim(claim_file: str, job_id: str) -> str:
@@ -162,9 +166,12 @@ fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
-    options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
-    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
+    return [*lines, f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}"]
+
+
+def _own_exports(options: JobOptions) -> list[str]:
+    lines = []
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
     for name, value in options.environment.items():

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, positive, render_script, safe
+from espo_luigi.jobs.script import (
+    JobOptions,
+    ScriptValues,
+    checked,
+    own_names,
+    positive,
+    render_plain_script,
+    render_script,
+    safe,
+)
 from espo_luigi.jobs.slurm_answers import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -36,6 +45,7 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SlurmOptions",
+    "asked",
     "cancellations",
     "directives",
     "environment",
@@ -50,6 +60,7 @@ __all__ = [
     "node_folder",
     "refusal",
     "render",
+    "render_plain",
     "says_out_of_memory",
     "stack_dumps",
     "submission",
@@ -144,8 +155,13 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
     ]
+    return (*mine, *asked(options))
+
+
+def asked(options: JobOptions) -> tuple[str, ...]:
+    """What `options` ask of salloc and sbatch, each one argument. Raises SubmissionError."""
     named = [(name, getattr(options, name, None)) for name in _NAMED]
-    mine += [f"--{name}={checked(name, value)}" for name, value in named if value]
+    mine = [f"--{name}={checked(name, value)}" for name, value in named if value]
     if options.exclude:
         mine.append(f"--exclude={checked('exclude', ','.join(options.exclude))}")
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
@@ -153,8 +169,16 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
 
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID")
+    return render_script(values, _header(values), "SLURM_JOB_ID")
+
+
+def render_plain(values: ScriptValues) -> str:
+    """The sbatch script of a job that claims no work: the driver's. Raises SubmissionError."""
+    return render_plain_script(values, _header(values))
+
+
+def _header(values: ScriptValues) -> list[str]:
+    return [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:

@@ -25,8 +25,9 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.driver_job import NOTICE_SECONDS, submit_driver
+from espo_luigi.jobs.driver_job import NOTICE_SECONDS, new_note, submit_driver
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.site import Site
 
@@ -42,13 +43,8 @@ OPTIONS: Mapping[str, str] = {
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS)},
 }
 _SIZES = {"nodes": "--nodes", "cpus_per_task": "--cpus-per-task", "memory": "--mem", "time": "--time"}
-# By what a script says itself how large its job is.
-_IN_SCRIPT = {
-    "nodes": "--nodes|-N",
-    "cpus_per_task": "--cpus-per-task|-c",
-    "memory": "--mem[a-z-]*",
-    "time": "--time|-t",
-}
+# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
+_IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
 # What a driver needs: it waits, mostly. The site's limit on time is kept.
 _DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
 
@@ -114,16 +110,16 @@ def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line says none."""
-    own = _said_in(script.read_text(errors="replace"))
-    sizes = {name: size for name, size in request.sizes.items() if name in given or name not in own}
+    chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
+    sizes = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
     return ("sbatch", "--parsable", *_sized(sizes), *many, *slurm.asked(request.options), *words)
 
 
-def _said_in(script: str) -> set[str]:
-    lines = re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE)
-    return {name for name, words in _IN_SCRIPT.items() if any(re.search(rf"(^|\s)({words})\b", line) for line in lines)}
+def _not_said_in(script: str) -> set[str]:
+    said = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
+    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", said)}
 
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -133,7 +129,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         task = parsed.get_task_obj()
         if isinstance(task, SlurmTask):
             task.check()
-        workdir, folder = Path(settings().workdir), state_dir()
+        workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS
     python = request.options.python or sys.executable
     values = ScriptValues(
         name=f"{safe(workdir.name, 40)}.driver",
@@ -148,7 +144,8 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         options=request.options,
     )
     Path(values.log_pattern.replace("%%", "%")).parent.mkdir(parents=True, exist_ok=True)
-    job_id = submit_driver(values, (python, "-m", "luigi", *arguments), folder, Commands(slurm), python)
+    note = new_note((python, "-m", "luigi", *arguments), alone=alone)
+    job_id = submit_driver(values, note, folder, Commands(slurm))
     return (
         f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n"
         "`espo detach` ends it and leaves its jobs, `espo cancel` cancels them, too"

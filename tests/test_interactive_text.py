@@ -34,7 +34,7 @@ def test_a_profile_is_what_an_alias_of_the_document_gives(alias: str, tmp_path: 
     program, options = ALIASES[alias]
     given = {"profile": "iq-gpu" if alias.endswith("gpu") else "iq"}
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\n#SBATCH --time=3:00:00 --mem-per-cpu=1G\n#SBATCH -c 2\n#SBATCH -N 1\n")
+    script.write_text("#!/bin/bash\n#SBATCH --time=3:00:00 --mem-per-cpu=1G\n#SBATCH --ntasks=40\n")
     if program == "salloc":
         command, rest = allocation_command(request_of(given), []), {"--nodes=1", "--ntasks-per-node=1"}
         rest |= {"--cpus-per-task=1", "--mem=8192M", "--time=60"}
@@ -65,12 +65,22 @@ def test_the_command_line_goes_before_luigi_cfg_and_that_before_the_profile() ->
     )
 
 
-def test_of_a_script_the_command_lines_sizes_stand(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "given", "sizes"),
+    [
+        ("#SBATCH --time=10\n#SBATCH --mem=1G\n", {"memory": "2G"}, ["--mem=2048M"]),
+        ("#SBATCH --time-min=5 -t3\n", {}, ["--mem=8192M"]),
+        ("#SBATCH --time-min=5\n", {"nodes": "2"}, ["--nodes=2", "--mem=8192M", "--time=60", "--ntasks-per-node=1"]),
+    ],
+)
+def test_of_a_script_the_command_lines_sizes_stand_then_its_own_then_those_of_luigi_cfg(
+    tmp_path: Path, header: str, given: dict[str, str], sizes: list[str]
+) -> None:
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\n#SBATCH --time=10\n#SBATCH --mem=1G\n")
-    given = {"memory": "2G", "profile": "iq"}
+    script.write_text(f"#!/bin/bash\n{header}")
+    given = {"profile": "iq", **given}
     command = script_command(request_of(given), given, script, [])
-    assert [word for word in command if word.startswith(("--mem", "--time"))] == ["--mem=2048M"]
+    assert [word for word in command if word.startswith(("--mem", "--time", "--nodes", "--nt"))] == sizes
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"profile", "memory", "time", "cpus_per_task", "nodes"}))

@@ -22,13 +22,11 @@ def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
     name = _scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
-    # Jobs of the other engines are their driver's, and end with it.
-    alone = settings().engine not in SCHEDULERS
-    said = withdraw(state_dir(), Commands(slurm, chosen.commands), running=alone)
-    if said and alone:
-        return said
+    note = withdraw(state_dir(), Commands(slurm, chosen.commands))
+    if note is not None and note.alone:
+        return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
     stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
-    return "; ".join(filter(None, [said, stopped]))
+    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
 
 
 def _scheduler_name() -> str:

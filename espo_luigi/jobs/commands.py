@@ -103,12 +103,15 @@ class Commands:
         rows, _ = self._ask([self.scheduler.listing(_user())])
         return rows
 
-    def remembered(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Row] | None:
+    def remembered(
+        self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
+    ) -> list[Row] | None:
         """What the scheduler remembers of jobs that `jobs` does not hold.
 
-        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known.
+        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known. `known_names` are
+        the names of the others.
         """
-        for memory in self.scheduler.memories(_user(), list(job_ids), list(names)):
+        for memory in self.scheduler.memories(_user(), list(job_ids), list(names), list(known_names)):
             if memory.program not in self.lacking:
                 rows, failed = self._ask(memory.queries)
                 if failed is None or not self._is_lacking(memory, failed):

@@ -48,12 +48,16 @@ _AFTER_LOCK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Note:
-    """Which job is the driver: `token` tells one submission from another, `short` counts slots too short in a row."""
+    """Which job is the driver: `token` tells one submission from another, `short` counts slots too short in a row.
+
+    `alone`: it computes in this job itself, and there are no jobs of tasks.
+    """
 
     token: str
     command: tuple[str, ...]
     job_id: str = ""
     short: int = 0
+    alone: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Note | None:
@@ -72,18 +76,16 @@ def note_path(state_dir: Path) -> Path:
     return state_dir / "driver-job.json"
 
 
-def submit_driver(
-    values: ScriptValues, command: Sequence[str], state_dir: Path, commands: Commands, python: str
-) -> str:
-    """Submit a job in which `command`, a driver, runs, and again until it has ended; return the job's id.
+def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: Commands) -> str:
+    """Submit a job in which the `note`'s command, a driver, runs, and again until it has ended; return the job's id.
 
-    Raises SubmissionError if there is one already, or if Slurm does not take it.
+    Python, which that job runs, is the first of the `values`' words. Raises SubmissionError if there is one already, or
+    if Slurm does not take it.
     """
     path = note_path(state_dir)
     _refuse_second(path, commands)
     state_dir.mkdir(parents=True, exist_ok=True)
-    note = Note(secrets.token_hex(8), tuple(command))
-    values = replace(values, argv=(python, "-m", __name__, str(path), note.token))
+    values = replace(values, argv=(*values.argv, "-m", __name__, str(path), note.token))
     script = path.with_suffix(".sh")
     write_atomically(script, slurm.render_plain(values))
     note.write(path)
@@ -113,18 +115,24 @@ def _refuse_second(path: Path, commands: Commands) -> None:
             )
 
 
-def withdraw(state_dir: Path, commands: Commands, *, running: bool = False) -> str:
-    """Have the driver's job, if there is one, not be started again, nor go on if `running`; return that in words."""
+def new_note(command: Sequence[str], *, alone: bool) -> Note:
+    """Return the note of a submission."""
+    return Note(secrets.token_hex(8), tuple(command), alone=alone)
+
+
+def withdraw(state_dir: Path, commands: Commands) -> Note | None:
+    """Have the driver's job, if there is one, not be started again, and end if it is `alone`; return its note."""
     path = note_path(state_dir)
     note = Note.read(path)
     if note is None:
-        return ""
+        return None
     # First: a job that starts in this moment finds it gone, and does nothing.
     path.unlink(missing_ok=True)
-    which = () if running else ("--state=PENDING",)
+    # One that works, and has jobs, is told to leave or to cancel them.
+    which = () if note.alone else ("--state=PENDING",)
     if note.job_id:
         commands.run(("scancel", *which, f"--user={os.getuid()}", note.job_id))
-    return f"the driver's job {note.job_id} does not start again"
+    return note
 
 
 class DriverJob:

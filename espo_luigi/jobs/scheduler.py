@@ -40,7 +40,8 @@ class Row:
     """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
 
     `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
-    that waiting does not bring. `held`: it waits until somebody releases it.
+    that waiting does not bring. `held`: it waits until somebody releases it. `in_error`: a host, which is not named,
+    could not start it.
     """
 
     job_id: str
@@ -53,6 +54,7 @@ class Row:
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False
+    in_error: bool = False
 
     @property
     def said(self) -> str:
@@ -124,8 +126,13 @@ class Scheduler(Protocol):
     def listing(self, user: str, /) -> Query:
         """All jobs of the user, those that ended a short while ago included."""
 
-    def memories(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Memory]:
-        """What tells of jobs that `listing` no longer has, by id and by name, the best first."""
+    def memories(
+        self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
+    ) -> Sequence[Memory]:
+        """What tells of jobs that `listing` no longer has, by id and by name, the best first.
+
+        `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
+        """
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
         """Whether a memory says that there is none here."""

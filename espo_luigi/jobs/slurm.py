@@ -212,7 +212,9 @@ def listing(user: str) -> Query:
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
-def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+def memories(
+    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
+) -> tuple[Memory, ...]:
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]

@@ -13,7 +13,7 @@ import pytest
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Answer, Commands
-from espo_luigi.jobs.driver_job import DriverJob, Note, note_path, submit_driver, withdraw
+from espo_luigi.jobs.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
 from espo_luigi.jobs.script import ScriptValues
 
 PYTHON = sys.executable
@@ -114,29 +114,33 @@ def test_after_a_restart_the_lock_of_a_driver_on_a_dead_node_is_waited_for(tmp_p
     assert pauses == [10.0, 10.0, 10.0, 5.0]
 
 
+NOTE = new_note(("luigi",), alone=False)
+
+
 def values(folder: Path) -> ScriptValues:
     return ScriptValues("run.driver", 1, ("python",), 1, 4096, 60, str(folder / "driver-%j.out"), "", str(folder))
 
 
 def test_a_second_driver_is_refused_while_the_first_ones_job_is_there(tmp_path: Path) -> None:
-    assert submit_driver(values(tmp_path), ("luigi",), tmp_path, Slurm(), PYTHON) == "7"
+    assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm()) == "7"
     with pytest.raises(SubmissionError, match=r"job 7 \(PENDING\) is the driver"):
-        submit_driver(values(tmp_path), ("luigi",), tmp_path, Slurm("PENDING"), PYTHON)
-    assert submit_driver(values(tmp_path), ("luigi",), tmp_path, Slurm("FAILED"), PYTHON) == "7"
+        submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("PENDING"))
+    assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("FAILED")) == "7"
 
 
 def test_of_a_job_that_slurm_may_have_taken_unnoticed_the_driver_does_nothing(tmp_path: Path) -> None:
     refused = Slurm(submitted=Answer(1, stderr="Socket timed out"))
     with pytest.raises(SubmissionError, match="Socket timed out"):
-        submit_driver(values(tmp_path), ("luigi",), tmp_path, refused, PYTHON)
+        submit_driver(values(tmp_path), NOTE, tmp_path, refused)
     assert DriverJob(note_path(tmp_path), "any", Slurm()).run({}) == 0
 
 
-def test_a_withdrawn_driver_is_cancelled_where_it_waits_and_wherever_it_is_if_asked(tmp_path: Path) -> None:
-    for running, words in {False: ["--state=PENDING"], True: []}.items():
+def test_a_withdrawn_driver_is_cancelled_where_it_waits_and_wherever_it_is_if_it_has_no_jobs(tmp_path: Path) -> None:
+    for alone, words in {False: ["--state=PENDING"], True: []}.items():
         commands = Slurm()
-        Note("mine", DONE, "7").write(note_path(tmp_path))
-        assert "job 7" in withdraw(tmp_path, commands, running=running)
+        note = Note("mine", DONE, "7", alone=alone)
+        note.write(note_path(tmp_path))
+        assert withdraw(tmp_path, commands) == note
         assert commands.asked == [("scancel", *words, f"--user={os.getuid()}", "7")]
         assert not note_path(tmp_path).exists()
-        assert withdraw(tmp_path, Slurm()) == ""
+        assert withdraw(tmp_path, Slurm()) is None

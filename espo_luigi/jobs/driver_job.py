@@ -121,15 +121,16 @@ def new_note(command: Sequence[str], *, alone: bool) -> Note:
 
 
 def withdraw(state_dir: Path, commands: Commands) -> Note | None:
-    """Have the driver's job, if there is one, not be started again, and end if it is `alone`; return its note."""
+    """Have the driver's job, if there is one, not be started again, and end unless it has jobs; return its note."""
     path = note_path(state_dir)
     note = Note.read(path)
     if note is None:
         return None
     # First: a job that starts in this moment finds it gone, and does nothing.
     path.unlink(missing_ok=True)
-    # One that works, and has jobs, is told to leave or to cancel them.
-    which = () if note.alone else ("--state=PENDING",)
+    # One that works, and has jobs, is told to leave or to cancel them; one that still begins hears nothing.
+    listens = not note.alone and DriverLock(state_dir).holder() is not None
+    which = ("--state=PENDING",) if listens else ()
     if note.job_id:
         commands.run(("scancel", *which, f"--user={os.getuid()}", note.job_id))
     return note

@@ -60,16 +60,18 @@ def most_at_once(spans: list[tuple[float, float]]) -> int:
 def test_tasks_that_do_not_fit_all_at_once_run_as_steps_on_all_nodes_within_cpus_and_memory(driver: Driver) -> None:
     # Four CPUs a node, and memory for two tasks.
     sizes = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=650")
-    process = start(driver, "salloc", *sizes, *command(driver, "ManyNoted", "--n", "8"))
+    process = start(driver, "salloc", *sizes, *command(driver, "ManyNoted", "--n", "6"))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     noted = [path.read_text().split() for path in driver.folder.glob("count-*.txt")]
-    assert len(noted) == 8
+    assert len(noted) == 6
     assert {cpus for _, cpus, _, _ in noted} == {"1"}
     spans = {
         name: [(float(began), float(ended)) for node, _, began, ended in noted if node == name] for name in ("n1", "n2")
     }
-    assert {name: most_at_once(of_node) for name, of_node in spans.items()} == {"n1": 2, "n2": 2}
+    most = {name: most_at_once(of_node) for name, of_node in spans.items()}
+    assert max(most.values()) == 2, "of each node, all of the memory and no more"
+    assert most_at_once([span for of_node in spans.values() for span in of_node]) >= 3, "both nodes at once"
     assert not (driver.folder / "slurm_logs").exists(), "nothing was submitted"
 
 

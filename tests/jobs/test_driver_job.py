@@ -14,6 +14,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Answer, Commands
 from espo_luigi.jobs.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
+from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.script import ScriptValues
 
 PYTHON = sys.executable
@@ -135,8 +136,12 @@ def test_of_a_job_that_slurm_may_have_taken_unnoticed_the_driver_does_nothing(tm
     assert DriverJob(note_path(tmp_path), "any", Slurm()).run({}) == 0
 
 
-def test_a_withdrawn_driver_is_cancelled_where_it_waits_and_wherever_it_is_if_it_has_no_jobs(tmp_path: Path) -> None:
-    for alone, words in {False: ["--state=PENDING"], True: []}.items():
+def test_a_withdrawn_driver_is_cancelled_unless_it_works_and_can_be_told_what_becomes_of_its_jobs(
+    tmp_path: Path,
+) -> None:
+    lock = DriverLock(tmp_path)
+    for works, alone, words in ((True, False, ["--state=PENDING"]), (True, True, []), (False, False, [])):
+        lock.acquire() if works else lock.release()
         commands = Slurm()
         note = Note("mine", DONE, "7", alone=alone)
         note.write(note_path(tmp_path))

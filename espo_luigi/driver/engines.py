@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS, refuse_login_host
@@ -16,6 +16,7 @@ from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.steps import AllocationSettings
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _local_engine()
+            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _OTHERS[name]()
         return _engines[name]
 
 
@@ -50,6 +51,15 @@ def _local_engine() -> LocalEngine:
     memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
     served = LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
     return LocalEngine(served, _held.still_held)
+
+
+def _allocation_engine() -> LocalEngine:
+    made = LocalEngine(AllocationSettings(JOB_COMMAND), _held.still_held)
+    _held.hold([DriverLock(state_dir())])
+    return made
+
+
+_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

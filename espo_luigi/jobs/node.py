@@ -57,7 +57,7 @@ def run_order(path: Path, work: Work) -> int:
             "cancel), and give the command again"
         ) from error
     _set_up_process()
-    if parent is not None:
+    if isinstance(parent, int):
         # A job of the local engine, which may itself run inside a scheduler's job whose variables are not about this.
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
@@ -269,17 +269,19 @@ def allocated(asked: Resources, rule: str) -> Resources:
 
 
 @contextmanager
-def _alive(parent: int | None) -> Iterator[None]:
-    """End this job when its driver `parent` has died, if it has one (local engine): nobody would take its result."""
+def _alive(parent: int | str | None) -> Iterator[None]:
+    """End this job when its driver has died, if it ends with one: nobody would take its result.
+
+    `parent` is the driver's process on this machine, or ``stdin``, which the driver holds open.
+    """
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(1.0):
-            if parent is not None and not psutil.pid_exists(parent):
-                logger.error("The driver (pid %s) is gone: stopping", parent)
-                os.kill(os.getpid(), signal.SIGTERM)
-                done.wait(10)
-                os._exit(1)
+        if _is_gone(parent, done):
+            logger.error("The driver is gone, or stops this job: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.wait(10)
+            os._exit(1)
 
     if parent is not None:
         threading.Thread(target=watch, daemon=True).start()
@@ -287,3 +289,15 @@ def _alive(parent: int | None) -> Iterator[None]:
         yield
     finally:
         done.set()
+
+
+def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
+    """Wait until the driver has died, or the job is `done`; return whether it was the driver."""
+    if isinstance(parent, int):
+        while not done.wait(1.0):
+            if not psutil.pid_exists(parent):
+                return True
+        return False
+    while os.read(0, 4096):
+        pass
+    return not done.is_set()

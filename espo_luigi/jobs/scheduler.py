@@ -44,7 +44,8 @@ class Row:
     An element of an array is a job of its own, with an id like ``1234_3`` and a name like ``name[3]``.
 
     `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
-    that waiting does not bring. `held`: it waits until somebody releases it.
+    that waiting does not bring. `held`: it waits until somebody releases it. `in_error`: a host, which is not named,
+    could not start it.
     """
 
     job_id: str
@@ -57,6 +58,7 @@ class Row:
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False
+    in_error: bool = False
 
     @property
     def said(self) -> str:
@@ -142,8 +144,13 @@ class Scheduler(Protocol):
     def listing(self, user: str, /) -> Query:
         """All jobs of the user, those that ended a short while ago included."""
 
-    def memories(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Memory]:
-        """What tells of jobs that `listing` no longer has, by id and by name, the best first."""
+    def memories(
+        self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
+    ) -> Sequence[Memory]:
+        """What tells of jobs that `listing` no longer has, by id and by name, the best first.
+
+        `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
+        """
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
         """Whether a memory says that there is none here."""

@@ -151,16 +151,20 @@ def render_script(
 
     `first` are the scheduler's own lines of bash before all others; `run` makes of a command the lines that run it.
     """
-    parts = [
-        "\n".join(["#!/bin/bash", *header]),
-        *first,
-        _render_claim(checked("claim file", values.claim_file), job_id_variable),
-        _RENDERED_START,
-        "\n".join(_exports(values)),
-        *rendered_setup(values.options),
-        f"{render_cd(values.workdir)}\n{run(render_command(values.argv))}",
-    ]
-    return "\n\n".join(parts) + "\n"
+    claim = _render_claim(checked("claim file", values.claim_file), job_id_variable)
+    command = run(render_command(values.argv))
+    return _joined(values, header, [*first, claim, _RENDERED_START, "\n".join(_exports(values))], command)
+
+
+def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+    """The script of a job that claims no work. Raises SubmissionError for an unsafe value."""
+    exports = "\n".join(option_exports(values.options))
+    return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
+
+
+def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:
+    beginning, setup = "\n".join(["#!/bin/bash", *header]), rendered_setup(values.options)
+    return "\n\n".join([beginning, *parts, *setup, f"{render_cd(values.workdir)}\n{command}"]) + "\n"
 
 
 def rendered_setup(options: JobOptions) -> list[str]:
@@ -215,6 +219,7 @@ if [ "$begun" = again ]; then
         printf '%s\\n' "${START_VARIABLE}" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "${START_VARIABLE}" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1

@@ -66,7 +66,7 @@ VARIABLES = "SGE_TASK_"
 FORGETS_CANCELLED = True
 
 MIB = 2**20
-# Every run of qacct reads the whole accounting file: for more jobs than this, all of ours are asked for at once.
+# Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
 _LONGEST_LOG_STEM = 200
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
@@ -252,10 +252,13 @@ def listing(user: str) -> Query:
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
-def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+def memories(
+    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
+) -> tuple[Memory, ...]:
     """What the accounting file says of jobs that have ended; it may say it late."""
     asked = [*job_ids, *map(job_name, names)]
-    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name("*")]
+    # Of a year's runs, the file may hold more than can be read in each cycle.
+    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
     return (
         Memory(
             "qacct",
@@ -263,6 +266,13 @@ def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[M
             without="no accounting (%s): how a job has ended that left no result is not known",
         ),
     )
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """What all of the names begin with."""
+    first, last = min(names, default=""), max(names, default="")
+    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differ, len(first))]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:

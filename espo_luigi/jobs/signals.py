@@ -6,11 +6,14 @@ cancelled when it is there for nobody any more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight
+
+logger = logging.getLogger(__name__)
 
 
 class Signals:
@@ -23,7 +26,12 @@ class Signals:
         self._to_cancel: list[tuple[Flight, str]] = []
 
     def dump(self, flight: Flight) -> None:
-        """Have the job write its stack to its log."""
+        """Have the job write its stack to its log, where it can be asked to; else it only gets some more time."""
+        name, job_id = flight.record.name, flight.record.job_id
+        if self._commands.scheduler.stack_dumps([str(job_id)]):
+            logger.warning("%s: no heartbeat; asking job %s for its stack", name, job_id)
+        else:
+            logger.warning("%s: no heartbeat of job %s; a last look follows", name, job_id)
         self._to_dump.append((flight, str(flight.record.job_id)))
 
     def cancel(self, flight: Flight) -> None:

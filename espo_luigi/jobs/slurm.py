@@ -15,7 +15,18 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import PACKING, PackOptions, ScriptValues, checked, own_names, positive, render_script, safe
+from espo_luigi.jobs.script import (
+    PACKING,
+    JobOptions,
+    PackOptions,
+    ScriptValues,
+    checked,
+    own_names,
+    positive,
+    render_plain_script,
+    render_script,
+    safe,
+)
 from espo_luigi.jobs.slurm_answers import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -38,6 +49,7 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SlurmOptions",
+    "asked",
     "bundled",
     "cancellations",
     "directives",
@@ -54,6 +66,7 @@ __all__ = [
     "node_folder",
     "refusal",
     "render",
+    "render_plain",
     "says_out_of_memory",
     "stack_dumps",
     "submission",
@@ -161,8 +174,13 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
     if values.warning_seconds and "signal" not in options.extra:
         # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
         mine.append(f"--signal=B:TERM@{values.warning_seconds}")
+    return (*mine, *asked(options))
+
+
+def asked(options: JobOptions) -> tuple[str, ...]:
+    """What `options` ask of salloc and sbatch, each one argument. Raises SubmissionError."""
     named = [(name, getattr(options, name, None)) for name in _NAMED]
-    mine += [f"--{name}={checked(name, value)}" for name, value in named if value]
+    mine = [f"--{name}={checked(name, value)}" for name, value in named if value]
     if options.exclude:
         mine.append(f"--exclude={checked('exclude', ','.join(options.exclude))}")
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
@@ -179,6 +197,11 @@ def _places(nodes: str, ntasks: int) -> tuple[str, ...]:
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "SLURM_JOB_ID")
+
+
+def render_plain(values: ScriptValues) -> str:
+    """The sbatch script of a job that claims no work: the driver's. Raises SubmissionError."""
+    return render_plain_script(values, header(values))
 
 
 def header(values: ScriptValues) -> list[str]:
@@ -237,7 +260,9 @@ def listing(user: str) -> Query:
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
-def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+def memories(
+    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
+) -> tuple[Memory, ...]:
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]

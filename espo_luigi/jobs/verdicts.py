@@ -83,7 +83,6 @@ class Verdicts:
         elif step is Step.GIVE_UP_NAME:
             self._give_up_name(flight, now)
         elif step is Step.DUMP_STACK:
-            logger.warning("%s: no heartbeat; asking job %s for its stack", flight.record.name, flight.record.job_id)
             self.signals.dump(flight)
         elif step is not Step.WAIT:
             self._cancel_one(flight, flight.ending(step))

@@ -17,6 +17,7 @@ from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import Minutely
+from espo_luigi.jobs.unstartable import Unstartable
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Watcher:
         self._silent_since: float | None = None
         self._held: set[str] = set()
         self._nodes = submitter.nodes
+        self._unstartable = Unstartable(commands, submitter.nodes)
         self.leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
@@ -133,6 +135,7 @@ class Watcher:
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
             self._silent_since = None
+        self._unstartable.learn(flights, now)
         self._say_held(flights)
         for flight in flights:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
@@ -170,7 +173,8 @@ class Watcher:
         # The members of a bundle may share one.
         ids = dict.fromkeys(f.record.job_id for f in (*missing, *leaving) if f.record.job_id)
         names = dict.fromkeys(f.record.job_name for f in missing if not f.record.job_id)
-        rows = self._commands.remembered(ids, names)
+        known_names = dict.fromkeys(f.record.job_name for f in (*missing, *leaving) if f.record.job_id)
+        rows = self._commands.remembered(ids, names, known_names)
         # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
         for flight in leaving:

@@ -28,7 +28,7 @@ from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.driver_job import NOTICE_SECONDS, new_note, submit_driver
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, safe
+from espo_luigi.jobs.script import PACKING, JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.site import Site
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, str] = {
     "time": "time limit, such as 60 (minutes) or 4:00:00",
     "cpus_per_task": "CPUs of the job, by default 1",
     "nodes": "nodes of the job, by default 1",
-    **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS)},
+    **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
 _SIZES = {"nodes": "--nodes", "cpus_per_task": "--cpus-per-task", "memory": "--mem", "time": "--time"}
 # By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
@@ -210,9 +210,10 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
             f"time = {asked['time']} is too little for a driver, which is told to stop {NOTICE_SECONDS} s before its "
             f"end: give {_DRIVERS_LEAST_MINUTES} (minutes) or more"
         )
+    assert isinstance(request.options, slurm.SlurmOptions)
     extra = {"signal": f"B:TERM@{NOTICE_SECONDS}", **request.options.extra}
     # What its jobs inherit of its environment must not name a folder on its node.
-    return replace(request, options=replace(request.options, extra=extra, scratch=None))
+    return replace(request, options=replace(request.options, extra=extra, scratch=None, nodes=None))
 
 
 def _accounts() -> dict[str, str]:

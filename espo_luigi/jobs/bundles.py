@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import array_of
 from espo_luigi.jobs.flights import Flight, listed_names
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_object
@@ -41,7 +42,10 @@ class Bundles:
             return True
         # Those that this driver has not come to yet.
         known = {record.task, *self._flights}
-        return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
+        try:
+            return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
+        except JobError:
+            return True  # one that cannot be read may be
 
     def landed(self, record: Record) -> bool:
         """Whether nobody needs the bundle of a submission that is over any more, of which nothing is then kept."""

@@ -10,11 +10,12 @@ import pytest
 from conftest import Work
 
 from espo_luigi.jobs import sge, slurm
+from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Answer, Commands
 from espo_luigi.jobs.flights import Flight
 from espo_luigi.jobs.handles import Handle
 from espo_luigi.jobs.nodes import NodeWatch
-from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.records import Record, RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row, Scheduler
 from espo_luigi.jobs.script import ScriptValues
 from espo_luigi.jobs.sge import SgeOptions
@@ -31,7 +32,7 @@ def flight_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = 
 def test_only_where_a_job_can_be_asked_for_its_stack_it_is_said_that_it_is(
     work: Work, log: pytest.LogCaptureFixture, scheduler: Scheduler, asked: bool
 ) -> None:
-    Signals(Commands(scheduler)).dump(flight_of(work))
+    Signals(Commands(scheduler), Bundles(RecordStore(work.folder), {})).dump(flight_of(work))
     assert "run.rule.a.1: no heartbeat" in log.text
     assert ("asking job 7 for its stack" in log.text) is asked
 

@@ -51,6 +51,7 @@ if [ "$begun" = again ]; then
         printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
@@ -60,6 +61,7 @@ fi
 export ESPO_JOB_NAME=run.Train.000000000001.1
 export ESPO_ATTEMPT=1
 export ESPO_CLAIM=/work/state/claims/run.Train.000000000001.1
+export ESPO_LATE=$(( $(date +%s) + 3570 ))
 export GREETING='it'"'"'s'
 
 cd -- /work || exit 1

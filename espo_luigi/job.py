@@ -87,7 +87,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
             workers, os.environ["ESPO_JOB_NAME"], task.dask_settings(), dashboard=settings().dashboard
         )
     if order.cluster == "allocation":
-        from espo_luigi.jobs.allocation import allocation_session
+        from espo_luigi.jobs.allocation_session import allocation_session
 
         folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ["ESPO_JOB_NAME"]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)

@@ -10,13 +10,13 @@ from pathlib import Path
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.allocation import AllocationSettings
 from espo_luigi.jobs.batch import BatchEngine
 from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.steps import AllocationSettings
 
 logger = logging.getLogger(__name__)
 

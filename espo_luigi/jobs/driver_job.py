@@ -23,11 +23,11 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
+from espo_luigi.jobs.allocation import allocation_of
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.records import read_json, write_atomically
 from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.steps import allocation_of
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger("espo_luigi.driver_job")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,10 +69,11 @@ class Here:
     def begin_again(self, job_id: str) -> None:
         """Have a job start that was queued again: Slurm lets it wait for two minutes."""
         drivers = self.log(job_id).count("driver starts")
-        assert wait(lambda: self._begins(job_id, drivers), 30), self.log(job_id)
+        assert wait(lambda: self._begins(job_id, drivers), 90), self.log(job_id) + self.job(job_id)
 
     def _begins(self, job_id: str, drivers: int) -> bool:
         self.cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+        time.sleep(1)  # each change has the scheduler look at the job anew
         return self.log(job_id).count("driver starts") > drivers
 
 

@@ -108,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
 
     tasks = commands.add_parser("tasks", help="table of the jobs that ran: time, memory, outcome")
     tasks.set_defaults(run=_tasks)
+
+    report = commands.add_parser("report", help="one page about the run, whatever has failed or is not made yet")
+    report.add_argument(
+        "--out", type=Path, default=Path("report.html"), metavar="report.html", help="the page to write"
+    )
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -205,6 +211,15 @@ def _tasks(_options: argparse.Namespace) -> int:
     from espo_luigi.report.jobs import job_table
 
     print(job_table(Path(settings().workdir)))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from espo_luigi.report.write import write_report
+    from espo_luigi.tasks.report import run_view
+
+    write_report(run_view(), options.out.absolute())
+    print(options.out)
     return 0
 
 

@@ -215,10 +215,9 @@ def _tasks(_options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from espo_luigi.report.write import write_report
-    from espo_luigi.tasks.report import run_view
+    from espo_luigi.tasks.report import write_now
 
-    write_report(run_view(), options.out.absolute())
+    write_now(options.out.absolute())
     print(options.out)
     return 0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from espo_luigi import store
-from espo_luigi.report.page import Block, Heading, Section, Table, Text, Warned
+from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.read import Failed, Reader
 from espo_luigi.report.sections import lacking
 from espo_luigi.report.style import short, units_text
@@ -19,7 +20,7 @@ def health_section(view: RunView) -> Section:
     reader = Reader()
     tables = {sim_id: rows for sim_id, path in view.flags.items() if (rows := reader.table(path)) is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
-    blocks: list[Block] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *lacking(reader)]
+    blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *lacking(reader)]
     if raised:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
@@ -80,24 +81,24 @@ def _cell(row: store.Row, name: str) -> str:
     return units_text(row[name]) if name == "units" and row[name] else row[name]
 
 
-def _inputs(view: RunView) -> list[Block]:
+def _inputs(view: RunView) -> list[Any]:
     reader = Reader()
     tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path)) is not None}
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
-    blocks: list[Block] = [Heading("Raw files"), *lacking(reader)]
+    blocks: list[Any] = [Heading("Raw files"), *lacking(reader)]
     if not rows:
         return [*blocks, Text(f"No problem was found in the raw files of {len(tables)} dataset(s).")]
     columns = ["Dataset", *(name.capitalize() for name in names)]
     return [*blocks, Table(columns, rows, f"{len(rows)} problem(s) of raw files", folded=len(rows) > 20)]
 
 
-def failures(view: RunView, failed: Sequence[Failed]) -> list[Block]:
+def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
     """Return what is said of failed jobs and of products that are not there."""
     missing = [made for made in view.products if not made.complete]
     if not failed and not missing:
         return [Text("Nothing failed: every product is there.")]
-    blocks: list[Block] = []
+    blocks: list[Any] = []
     if missing:
         labels = "\n".join(f"• {made.label}" for made in missing[:15])
         more = f"\nand {len(missing) - 15} more (table below)" if len(missing) > 15 else ""

@@ -74,14 +74,19 @@ def _table(
     from matplotlib import colormaps
 
     longest = max(map(len, rows), default=0)
-    figure, ((axes,),) = new_figure(2.2 + 0.075 * longest + 0.4 * len(columns), 2.0 + 0.25 * len(rows))
+    left, beside, above, below = 0.2 + 0.068 * longest, 1.1, 0.35, 0.35 + 0.05 * max(map(len, columns), default=0)
+    width, height = left + 0.4 * len(columns) + beside, above + max(0.25 * len(rows), 0.8) + below
+    figure, ((axes,),) = new_figure(width, height, layout=None)
+    figure.subplots_adjust(left=left / width, right=1 - beside / width, top=1 - above / height, bottom=below / height)
     shade = colormaps[colours].with_extremes(bad="white")
     image = axes.imshow(np.ma.masked_invalid(values), vmin=0, vmax=1, cmap=shade, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
     _write_values(axes, values, text, shade)
-    figure.colorbar(image, ax=axes, label=label, shrink=min(1.0, 0.6 + 0.05 * len(rows)))
+    figure.colorbar(
+        image, cax=axes.inset_axes((1 + 0.3 / (0.4 * len(columns)), 0, 0.15 / (0.4 * len(columns)), 1)), label=label
+    )
     return figure
 
 

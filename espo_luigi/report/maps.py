@@ -104,7 +104,7 @@ def _map(axes: Any, field: xr.DataArray, scale: dict[str, Any]) -> Any:
     y, x = horizontal_dims(field.to_dataset(name="x"))
     values = field.transpose(y, x).values.astype(float)
     rows, columns = _edges(field[y].values), _edges(field[x].values)
-    image = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), **scale)
+    image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
     _outline(axes, columns, rows, np.isfinite(values))
     axes.set_aspect(1 / _shrinking(field))
     axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
@@ -156,8 +156,10 @@ def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lo
     from matplotlib.ticker import NullFormatter, ScalarFormatter
 
     place.set_axis_off()
-    for image, height, words in ((field, 0.70, upper), (measure, 0.18, lower)):
-        bar = figure.colorbar(image, cax=place.inset_axes((0.0, height, 0.92, 0.11)), orientation="horizontal")
+    inch = 1 / (place.get_position().height * figure.get_figheight())
+    for image, top, words in ((field, 0.0, upper), (measure, 0.78, lower)):
+        place_of_bar = place.inset_axes((0.0, 1 - (top + 0.14) * inch, 0.92, 0.14 * inch))
+        bar = figure.colorbar(image, cax=place_of_bar, orientation="horizontal")
         bar.set_label(broken(words, 44))
         if image.norm.__class__.__name__ == "LogNorm":
             bar.ax.xaxis.set_minor_formatter(NullFormatter())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -70,20 +71,22 @@ class Picture:
         return int.from_bytes(self.png[20:24], "big")
 
 
-Block = Text | Warned | Heading | Code | Table | Picture
-
-
 @dataclass(frozen=True)
 class Section:
-    """A numbered part of the page."""
+    """A numbered part of the page: of the blocks above, and of drawings until they are drawn."""
 
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[object]
 
     @property
     def pictures(self) -> list[Picture]:
         """Its figures."""
         return [block for block in self.blocks if isinstance(block, Picture)]
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number as tables have it, such as −1,234.5; versions and 1991-2020 are not."""
+    return re.fullmatch(r"[−-]?\d[\d,]*(\.\d+)?", cell) is not None
 
 
 def render_page(title: str, introduction: str, sections: Sequence[Section]) -> str:
@@ -92,5 +95,5 @@ def render_page(title: str, introduction: str, sections: Sequence[Section]) -> s
 
     template = files("espo_luigi.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals["kind"] = lambda block: type(block).__name__
+    environment.globals |= {"kind": lambda block: type(block).__name__, "is_number": _is_number}
     return environment.from_string(template).render(title=title, introduction=introduction, sections=sections)

@@ -33,11 +33,18 @@ class Reader:
     def dataset(self, path: Path) -> xr.Dataset | None:
         """Return a small store in memory, None if it is not there or cannot be read."""
         try:
-            with store.open_store(path) as opened:
+            with store.open_store(path, cut=False) as opened:
                 return opened.load()
         except EspoError as error:
             self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
             return None
+
+    def has(self, path: Path) -> bool:
+        """Return whether a store is there."""
+        if store.is_complete(path):
+            return True
+        self.lacking.append(f"{path}: not made")
+        return False
 
     def table(self, path: Path) -> list[store.Row] | None:
         """Return a table's rows, None if it is not there or cannot be read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
 @drawing
 def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
     """Draw when each job worked, node by node, jobs side by side one above the other; failed ones are hatched."""
-    nodes, rules = sorted({job.node for job in jobs}), _by_time(jobs)
+    nodes, rules = sorted({job.node for job in jobs}, key=_by_number), _by_time(jobs)
     lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
     height = sum(len(of) for of in lanes.values()) + len(nodes)
     figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
@@ -183,6 +184,11 @@ def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
     for job in jobs:
         seconds[job.rule] += int(1000 * job.seconds)
     return {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
+
+
+def _by_number(node: str) -> list[tuple[int, str]]:
+    """A key by which n2 comes before n10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", node)]
 
 
 def _lanes(jobs: Iterable[Job]) -> list[list[Job]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +11,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.errors import DataError
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.page import Block, Heading, Picture, Section, Table, Text, Warned
+from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.read import Reader, bytes_of
-from espo_luigi.report.style import png, short
+from espo_luigi.report.style import long_name, short
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import diagnostics
 
@@ -34,15 +33,7 @@ SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
 }
 
 
-def drawn(name: str, caption: str, draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> Block:
-    """Return a picture, or a paragraph that says why it could not be drawn."""
-    try:
-        return Picture(name, png(draw(*args, **kwargs)), caption)
-    except (DataError, ValueError, KeyError, TypeError) as error:
-        return Warned(f"{caption}: could not be drawn ({type(error).__name__}: {error})")
-
-
-def lacking(reader: Reader) -> list[Block]:
+def lacking(reader: Reader) -> list[Any]:
     """Return a paragraph about what could not be read, if there is anything."""
     if not reader.lacking:
         return []
@@ -51,7 +42,7 @@ def lacking(reader: Reader) -> list[Block]:
     return [Warned("\n".join([f"{len(reader.lacking)} product(s) are not there:", *shown, *more]))]
 
 
-def products_table(view: RunView) -> list[Block]:
+def products_table(view: RunView) -> list[Any]:
     """Return how many products of each rule are there, and, folded, each with its size and path."""
     rules: dict[str, list[Made]] = defaultdict(list)
     for made in view.products:
@@ -88,7 +79,7 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def provenance_table(view: RunView) -> list[Block]:
+def provenance_table(view: RunView) -> list[Any]:
     """Return the versions and configurations that the products name, with how many products each has."""
     markers = [store.read_marker(path) for made in view.products for path in made.paths if made.complete]
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -102,7 +93,7 @@ def provenance_table(view: RunView) -> list[Block]:
         for name, of in found.items()
     ]
     several = [name for name, of in found.items() if len(of) > 1]
-    blocks: list[Block] = [Table(["What", "Version"], rows, "Versions with which the products were made")]
+    blocks: list[Any] = [Table(["What", "Version"], rows, "Versions with which the products were made")]
     if several:
         blocks.append(Warned(f"Products were made with different {', '.join(several)}."))
     return blocks
@@ -110,7 +101,7 @@ def provenance_table(view: RunView) -> list[Block]:
 
 def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], xr.DataArray]]:
     """Return the section, and the shares of improved cells by domain and simulation."""
-    reader, blocks = Reader(), list[Block]()
+    reader, blocks = Reader(), list[Any]()
     shares = {
         (one.domain, one.sim_id): found["improved_grid_points"]
         for one in view.diagnosed
@@ -130,13 +121,13 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     return Section("Improvement", [Text(text), *lacking(reader), *blocks]), shares
 
 
-def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Block]:
+def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any]:
     table = _joined({short(sim): one for sim, one in shares.items()})
     known = [name for name in improvement.PUBLISHED if name in table["properties"].values]
     others = [str(name) for name in table["properties"].values if name not in known]
     ordered = table.sel(properties=[*known, *others])
     caption = f"{domain}: share of improved cells, by simulation and property"
-    return [drawn(f"improvement+{domain}", caption, improvement.improvement_matrix, ordered, title=domain)]
+    return [Drawing(f"improvement+{domain}", caption, improvement.improvement_matrix, [ordered], {"title": domain})]
 
 
 def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
@@ -144,39 +135,37 @@ def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
     return xr.concat(plain, dim=xr.Variable("realization", list(rows)), join="outer")
 
 
-def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Block]:
-    measured = {}
-    for one in view.diagnosed:
-        for kind, path in (("raw", one.sim_meas), ("adjusted", one.scen_meas)):
-            if one.domain == domain and (found := reader.dataset(path)) is not None:
-                measured[f"{short(one.sim_id)}, {kind}"] = found
-    if not measured:
-        return []
+def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
+    paths = {
+        f"{short(one.sim_id)}, {kind}": path
+        for one in view.diagnosed
+        for kind, path in (("raw", one.sim_meas), ("adjusted", one.scen_meas))
+        if one.domain == domain and reader.has(path)
+    }
     caption = (
         f"{domain}: mean distance of each property from the reference's, rescaled over the rows; 0 is the nearest "
         "dataset, 1 the farthest"
     )
-    return [
-        drawn(
-            f"heatmap+{domain}",
-            caption,
-            lambda: improvement.heatmap_figure(diagnostics.heatmap(measured)["heatmap"], title=domain),
-        )
-    ]
+    return [Drawing(f"heatmap+{domain}", caption, draw_heatmap, [paths, domain])] if paths else []
+
+
+def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
+    """Draw the heatmap of stores of measures, by row."""
+    opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
+    return improvement.heatmap_figure(diagnostics.heatmap(opened)["heatmap"].compute(), title=title)
 
 
 def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) -> Section:
     """Return the section of maps: of every simulation, or, where that is too many, of the one that improved least."""
-    reader, blocks = Reader(), list[Block]()
+    reader, blocks = Reader(), list[Any]()
     names = {str(name) for one in shares.values() for name in one["properties"].values}
     every = len(view.diagnosed) * len(names) <= MOST_MAPS
     for domain in view.domains:
         of_domain = [one for one in view.diagnosed if one.domain == domain]
         wanted = {name: of_domain if every else _least_improved(name, of_domain, shares) for name in sorted(names)}
-        opened = {one.sim_id: _five(one, reader) for one in of_domain if any(one in of for of in wanted.values())}
-        pictures = [
-            _maps_of(name, one, opened[one.sim_id]) for name, of in wanted.items() for one in of if opened[one.sim_id]
-        ]
+        needed = dict.fromkeys(one for of in wanted.values() for one in of)
+        there = {one for one in needed if all([reader.has(path) for path in _five(one)])}
+        pictures = [_maps_of(name, one) for name, of in wanted.items() for one in of if one in there]
         if pictures:
             blocks += [Heading(domain), *pictures]
     rule = (
@@ -189,6 +178,8 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
         f"{rule} Reference, simulation and scenario share a scale, and so do the two measures. Cells without data (the "
         "sea) are blank; the grey line goes around the cells that have some."
     )
+    if not names:
+        blocks.append(Warned("No share of improved cells is there, which says what properties there are to map."))
     return Section("Maps", [Text(text), *lacking(reader), *blocks])
 
 
@@ -203,20 +194,19 @@ def _least_improved(
     return sorted(known, key=lambda one: float(shares[one.domain, one.sim_id].sel(properties=name)))[:1]
 
 
-def _five(one: Diagnosed, reader: Reader) -> list[xr.Dataset]:
-    """The five datasets of a simulation's maps; empty if one of them is not there."""
-    paths = (one.reference, one.sim_prop, one.scen_prop, one.sim_meas, one.scen_meas)
-    found = [ds for ds in map(reader.dataset, paths) if ds is not None]
-    return found if len(found) == len(paths) else []
+def _five(one: Diagnosed) -> tuple[Path, ...]:
+    return one.reference, one.sim_prop, one.scen_prop, one.sim_meas, one.scen_meas
 
 
-def _maps_of(name: str, one: Diagnosed, five: Sequence[xr.Dataset]) -> Block:
-    lacks = [ds for ds in five if name not in ds]
-    if lacks:
-        return Warned(f"{one.domain}, {short(one.sim_id)}: no map of {name}, which a store lacks")
-    title = f"{five[0][name].attrs.get('long_name', name)} ({name}), {one.domain}, {short(one.sim_id)}"
-    draw = partial(maps.property_maps, *(ds[name] for ds in five), title=title)
-    return drawn(f"map+{name}+{one.domain}+{one.sim_id}", title, draw)
+def _maps_of(name: str, one: Diagnosed) -> Drawing:
+    words = f"{name}, {one.domain}, {short(one.sim_id)}"
+    return Drawing(f"map+{name}+{one.domain}+{one.sim_id}", words, draw_maps, [_five(one), name, words])
+
+
+def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:
+    """Draw the five maps of one property from the stores of `property_maps`; only that property is read."""
+    five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
+    return maps.property_maps(*five, title=f"{long_name(five[0])} ({words})")
 
 
 def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
@@ -228,11 +218,11 @@ def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
 
 def series_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
     """Return the section of series and distributions, by domain, and by simulation if these are few."""
-    blocks: list[Block] = []
+    blocks: list[Any] = []
     for words, key, summaries in groups(found):
         blocks.append(Heading(words))
         for name, (draw, caption) in SERIES.items():
-            blocks.append(drawn(f"{name}+{key}", f"{caption}: {words}", draw, summaries, title=words))
+            blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], {"title": words}))
     cells = sorted({str(ds.attrs.get("cells", "")) for ds in found.values()})
     text = (
         f"Daily series of sample cells ({'; '.join(cells) or 'none'}), over {period[0]}-{period[1]} but for the means "
@@ -258,12 +248,12 @@ def _by_source(found: Sequence[xr.Dataset]) -> distributions.Summaries:
 
 def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted: str) -> Section:
     """Return the section about the climate-change signal before and after the adjustment."""
-    blocks: list[Block] = []
+    blocks: list[Any] = []
     for words, key, summaries in groups(found):
         kinds = {kind: summaries[kind] for kind in ("raw", "adjusted")}
         periods = sorted({str(one.attrs.get("periods", "?")) for one in kinds["raw"]})
         title = f"{words}: change from {'; '.join(periods)}"
-        blocks.append(drawn(f"change+{key}", title, distributions.climate_change_signal, kinds, title=title))
+        blocks.append(Drawing(f"change+{key}", title, distributions.climate_change_signal, [kinds], {"title": title}))
     others = sorted({str(ds.attrs.get("periods", "?")) for ds in found.values()} - {wanted})
     text = (
         "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. Of "

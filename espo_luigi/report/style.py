@@ -67,14 +67,16 @@ def drawing(function: Callable[Parameters, Figure]) -> Callable[Parameters, Figu
     return drawn
 
 
-def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+def new_figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, layout: Any = "constrained", **options: Any
+) -> tuple[Figure, Any]:
     """Return a figure of so many inches, which no list of open figures holds, and its axes (rows, columns).
 
-    Its margins are found out when it is drawn, which takes as long as drawing it.
+    A constrained layout finds margins when it is drawn, which takes as long as drawing it.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -103,9 +105,16 @@ def panels(
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
+    """Return a figure as the bytes of a PNG file of 256 colours, a third as large as one of all."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    drawn.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, "png")
     return file.getvalue()
 
 

@@ -6,17 +6,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import checks, run, sections
+from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
-from espo_luigi.report.page import Block, Code, Heading, Section, Table, Text, Warned, render_page
+from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.read import Failed, read_failures, read_jobs, read_records
 from espo_luigi.report.run import Job, by_rule
-from espo_luigi.report.sections import drawn
 from espo_luigi.report.view import RunView
 from espo_luigi.store.publish import written_aside
 
@@ -28,14 +29,17 @@ _OURSELVES = "Report"
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -> None:
-    """Write the page `out`, and beside it `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said there.
+    """Write the page `out`; figures are drawn by this process, or by the workers of its Dask client.
+
+    Beside it are `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said on the page.
 
     Raises
     ------
     StoreError
         If the disk refuses.
     """
-    parts, shares = make_sections(view)
+    undrawn, shares = make_sections(view)
+    parts = with_pictures(undrawn)
     figures = out.with_name(f"{out.stem}-figures")
     with written_aside(figures) as partial:
         partial.mkdir(parents=True)
@@ -48,7 +52,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -
 
 
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
-    """Return the seven sections, and the shares of improved cells by domain and simulation."""
+    """Return the seven sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [one for one in read_failures(view.workdir) if one.label.split()[:1] != [_OURSELVES]]
     improved, shares = sections.improvement_section(view)
@@ -111,7 +115,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     """Return what the jobs took, by node and by rule, and what would have sufficed."""
     records, trouble = read_records(view.workdir / "slurm")
-    blocks: list[Block] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
+    blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
     if not jobs:
         return Section("The run", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
@@ -122,7 +126,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     )
     counted = run.retries(records)
     rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
-    again: Block = (
+    again: Any = (
         Table(["Rule", "Cause", "Submissions"], rows, "Tried again, by cause")
         if rows
         else Text("No job was submitted again.")
@@ -132,8 +136,8 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
         [
             *blocks,
             Text(text),
-            drawn("timeline", "When each job worked, by node", run.timeline, jobs),
-            drawn("resources", "Asked for, and the most that was used, by rule", run.requested_and_used, jobs),
+            Drawing("timeline", "When each job worked, by node", run.timeline, [jobs]),
+            Drawing("resources", "Asked for, and the most that was used, by rule", run.requested_and_used, [jobs]),
             _rule_table(jobs),
             again,
             Heading("Resources that would have sufficed, with 20 % to spare"),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.driver.run import walk
+from espo_luigi.errors import SizingError
+from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory, render_memory
+from espo_luigi.jobs.session import dask_session
 from espo_luigi.ports import OutputPort, kept, ports_of, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.write import write_report
 from espo_luigi.science import flags, samples, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.context import context
@@ -76,8 +82,8 @@ class FlagDetails(EspoTask):
 class Report(EspoTask):
     """Rule `report`, which ESPO-G has not: one page about the run, its figures, and the table of improvements."""
 
-    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
-    uses_dask = False
+    # A worker draws one figure at a time, as matplotlib is not made for threads.
+    resources_default = Resources(n_workers=4, cpus_per_task=4, memory="16GB", time="1000")
     out_page = kept("report/report.html")
 
     def requires(self) -> list[luigi.Task]:
@@ -89,14 +95,36 @@ class Report(EspoTask):
         marker = self.out_page().target.marker()
         return marker is not None and dict(marker.inputs) == self.marker().inputs
 
+    def check(self) -> None:
+        """Raise an error, too, if a worker would have several threads."""
+        super().check()
+        if self.n_workers != self.cpus_per_task:
+            raise SizingError(
+                f"Report: n_workers = {self.n_workers}, cpus_per_task = {self.cpus_per_task}; expected as many workers "
+                "as CPUs: each draws one figure at a time"
+            )
+
     def work(self) -> None:
         """Write the page."""
-        from espo_luigi.report.write import write_report
-
         write_report(run_view(), self.out_page().path, self.marker())
 
     def _input_paths(self) -> list[Path]:
         return [path for task in self.requires() for path in outputs_of(task)]
+
+
+def write_now(out: Path) -> None:
+    """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    with drawing_processes():
+        write_report(run_view(), out)
+
+
+def drawing_processes() -> AbstractContextManager[Any]:
+    """Return a Dask session of up to four workers of this machine."""
+    cpus = min(4, machine_cpus())
+    resources = Resources(
+        n_workers=cpus, cpus_per_task=cpus, memory=render_memory(min(cpus * 2 * GIB, machine_memory() // 2)), time="60"
+    )
+    return dask_session(resources)
 
 
 def _text(value: object) -> str:
@@ -124,7 +152,8 @@ def outputs_of(task: luigi.Task) -> list[Path]:
 def run_view() -> RunView:
     """Return what the report has to know of the current run: names, and where everything is or should be."""
     run = context()
-    wanted = [*products(), *summary_tasks()]
+    graph = walk([*products(), *summary_tasks()])
+    wanted = [task for task in graph if isinstance(task, EspoTask) and outputs_of(task)]
     return RunView(
         config_files=settings().config_files,
         config_hash=run.config.hash,
@@ -133,7 +162,7 @@ def run_view() -> RunView:
         domains=tuple(_domains()),
         period=tuple(map(int, run.config.custom.ref_period)),
         final=run.config.paths.final,
-        workdir=Path(settings().workdir),
+        workdir=Path(settings().workdir).absolute(),
         engine=settings().engine,
         products=tuple(_made(task) for task in wanted),
         diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),

@@ -10,10 +10,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from distributed import Client
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
 from espo_luigi import store
-from espo_luigi.report.page import Section, Text, render_page
+from espo_luigi.errors import DataError
+from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.page import Section, Text, Warned, render_page
 from espo_luigi.report.view import Made, RunView
 from espo_luigi.report.write import make_sections, write_report
 
@@ -156,10 +159,27 @@ def test_of_many_simulations_the_one_that_improved_least_is_mapped(
     from espo_luigi.report import sections
 
     monkeypatch.setattr(sections, "MOST_MAPS", 3)
-    monkeypatch.setattr(sections, "drawn", lambda name, caption, *args, **kwargs: Text(name))
     _, shares = sections.improvement_section(view)
     shares[DOMAIN, SIMULATIONS[1]].loc[{"properties": "mean_pr"}] = 0.2
-    shown = [block.text for block in sections.maps_section(view, shares).blocks if isinstance(block, Text)]
+    shown = [block.name for block in sections.maps_section(view, shares).blocks if isinstance(block, Drawing)]
     assert f"map+mean_pr+{DOMAIN}+{SIMULATIONS[1]}" in shown
     assert f"map+mean_pr+{DOMAIN}+{SIMULATIONS[0]}" not in shown
     assert f"map+mean_tasmax+{DOMAIN}+{SIMULATIONS[0]}" in shown
+
+
+def broken_figure(words: str) -> None:
+    raise DataError(words)
+
+
+def test_a_figure_that_cannot_be_drawn_is_a_paragraph_that_says_why() -> None:
+    (section,) = with_pictures([Section("t", [Drawing("n", "Annual cycle", broken_figure, ["no day"])])])
+    assert section.blocks == [Warned("Annual cycle: could not be drawn (DataError: no day)")]
+
+
+def test_where_there_are_dask_workers_they_draw_the_same(view: RunView) -> None:
+    sections, _ = make_sections(view)
+    some = [replace(one, blocks=one.blocks[:4]) for one in sections]
+    alone = with_pictures(some)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
+        assert with_pictures(some) == alone
+    assert any(section.pictures for section in alone)

@@ -243,6 +243,24 @@ def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(her
     assert list((here / "work").iterdir()) == []
 
 
+def test_the_report_is_about_the_products_that_are_there_and_is_made_again_when_they_change(here: Path) -> None:
+    expected = {"FlagDetails": 2, "SeriesSummary": 4, "Report": 1}
+    assert jobs_of(here, tasks.Report()) == expected
+    assert jobs_of(here, tasks.Report()) == {}
+    page = (here / "final" / "report" / "report.html").read_text()
+    assert page.count("<h2>") == 7
+    assert 'class="warned"' not in page
+    assert len(list((here / "final" / "report" / "report-figures").glob("map+*.png"))) == 42
+    table = (here / "final" / "report" / "report-improvement.csv").read_text()
+    assert table.count("\nHighland,") == table.count("\nLowland,") == len(SIMULATIONS)
+    # As many days as the product has, of 16 cells.
+    summary = store.open_store(here / "final" / "report" / "Highland" / f"{NOLEAP}+Highland+summary.zarr")
+    assert summary["year"].values.tolist() == list(range(1950, 2101))
+    assert summary.attrs["cells"].startswith("16 of 30 land cells")
+    store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_flags.csv")
+    assert not tasks.Report().complete()
+
+
 @pytest.fixture()
 def commands(here: Path) -> Path:
     """A folder in which `luigi` and `espo`, as users give them, are about the same run."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
+from scipy.ndimage import gaussian_filter
 
 from espo_luigi import store
 from espo_luigi.report.improvement import PUBLISHED
@@ -127,9 +128,10 @@ def _properties(shape: tuple[int, int], offset: float) -> xr.Dataset:
     land = column < shape[1] * (0.8 + 0.1 * np.sin(row / 9))
     coords = {"lat": 42 + 0.1 * np.arange(shape[0]), "lon": -92 + 0.1 * np.arange(shape[1])}
     attrs = {"units": "K", "long_name": "A property of daily temperatures in this domain", "measure": "BIAS"}
-    fields = {
-        name: np.where(land, 280 + offset + row / 9 + random.standard_normal(shape), np.nan) for name in PROPERTIES
-    }
+    climate = 280 + offset + row / 9
+    # As far as fields of climate are smooth: over some ten cells.
+    noises = {name: 3 * gaussian_filter(random.standard_normal(shape), 3) for name in PROPERTIES}
+    fields = {name: np.where(land, climate + noise, np.nan) for name, noise in noises.items()}
     return xr.Dataset({name: (("lat", "lon"), values, attrs) for name, values in fields.items()}, coords)
 
 

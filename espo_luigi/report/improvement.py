@@ -49,7 +49,7 @@ def improvement_matrix(improved: xr.DataArray, *, title: str = "", published: bo
         rows = [PUBLISHED_ROW, *rows]
         known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
         values = np.vstack([known, values])
-    figure = _table(rows, properties, values, colours="cividis", text="{:.2f}", label="Share of improved cells [1]")
+    figure = _table(rows, properties, values, colours="cividis", text="{:.2f}", label="Share of\nimproved cells [1]")
     axes = figure.axes[0]
     if published:
         axes.axhline(0.5, color="white", linewidth=3)
@@ -74,8 +74,8 @@ def _table(
     from matplotlib import colormaps
 
     longest = max(map(len, rows), default=0)
-    left, beside, above, below = 0.2 + 0.068 * longest, 1.1, 0.35, 0.35 + 0.05 * max(map(len, columns), default=0)
-    width, height = left + 0.4 * len(columns) + beside, above + max(0.25 * len(rows), 0.8) + below
+    left, beside, above, below = 0.2 + 0.068 * longest, 1.1, 0.35, 0.15 + 0.05 * max(map(len, columns), default=0)
+    width, height = left + 0.4 * len(columns) + beside, above + max(0.25 * len(rows), 1.1) + below
     figure, ((axes,),) = new_figure(width, height, layout=None)
     figure.subplots_adjust(left=left / width, right=1 - beside / width, top=1 - above / height, bottom=below / height)
     shade = colormaps[colours].with_extremes(bad="white")

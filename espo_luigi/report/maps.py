@@ -44,8 +44,7 @@ def property_maps(
     biases = [_map(axes, one, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
-        axes.tick_params(labelleft=False)
-        axes.set_ylabel("")
+        axes.set(yticks=[], ylabel="")
     for axes, words in zip(grid[0], ("Reference", "Simulation, raw", "Scenario, adjusted"), strict=True):
         axes.set_title(words)
     for axes, words in zip(grid[1][1:], ("Simulation", "Scenario"), strict=True):

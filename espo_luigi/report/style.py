@@ -28,6 +28,8 @@ DOTS_PER_INCH = 100
 _SETTINGS: Any = {
     "font.size": 8,
     "axes.titlesize": 8.5,
+    # Else matplotlib looks for a free place above each axes, which takes a fifth of the time.
+    "axes.titley": 1.0,
     "axes.labelsize": 8,
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
@@ -105,16 +107,9 @@ def panels(
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file of 256 colours, a third as large as one of all."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    figure.set_dpi(DOTS_PER_INCH)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    """Return a figure as the bytes of a PNG file."""
     file = io.BytesIO()
-    drawn.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, "png")
+    figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
     return file.getvalue()
 
 

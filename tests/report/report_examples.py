@@ -1,5 +1,6 @@
 """Small datasets and a small run, of which figures and pages are made."""
 
+import functools
 import json
 import time
 from pathlib import Path
@@ -68,6 +69,7 @@ def daily(seed: int, warmer: float = 0.0, years: int = 20) -> xr.Dataset:
     return ds
 
 
+@functools.cache
 def compared() -> xr.Dataset:
     """The summary of a reference, a raw simulation and a scenario, whose years do not reach 2100."""
     sources = {"reference": daily(1), "raw": daily(2, warmer=2.0), "adjusted": daily(3)}

@@ -1,5 +1,6 @@
 """What figures draw, from matplotlib's own artists: data against numpy and xarray, labels with names and units."""
 
+import io
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 from report_examples import BIAS, RATIO, compared, field, measures, properties
 
 from espo_luigi.report import distributions, improvement, maps
@@ -60,6 +62,16 @@ def test_the_axes_of_maps_and_their_scales_have_names_and_units(five: Figure) ->
     said = [axes.get_xlabel().replace("\n", " ") for axes in [*five.axes, *five.axes[3].child_axes]]
     assert "Mean precipitation [mm d⁻¹]" in said
     assert "Difference from the reference [mm d⁻¹]" in said
+
+
+def test_a_cell_of_the_file_has_the_colour_of_its_value(five: Figure) -> None:
+    picture = np.asarray(Image.open(io.BytesIO(png(five))).convert("RGB"))
+    for words, offset in (("Reference", 0.0), ("Simulation minus reference", None)):
+        axes = titled(five, words)
+        across, up = axes.transData.transform((-69.0, 45.5))
+        value = 0.2 if offset is None else 86400 * float(properties(offset)["mean_pr"].sel(lat=45.5, lon=-69.0))
+        expected = 255 * np.asarray(axes.images[0].to_rgba(value))[:3]
+        np.testing.assert_allclose(picture[picture.shape[0] - int(up), int(across)], expected, atol=1)
 
 
 def test_a_ratio_is_shown_around_one() -> None:

@@ -315,5 +315,15 @@ def tasks(as_json: bool) -> None:
     print(job_table(workdir))
 
 
+@espo.command(epilog="Example: espo report --out report.html")
+@click.option("--out", type=_PATH, default="report.html", show_default=True, help="The page to write.")
+def report(out: Path) -> None:
+    """Write a page about the run, complete or not."""
+    from espo_luigi.tasks.report import write_now
+
+    write_now(out.absolute())
+    print(out)
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from espo_luigi.store.marker import MARKER_NAME, Marker
     from espo_luigi.store.publish import publishing_after, remove
     from espo_luigi.store.read import is_complete, open_store, read_marker
-    from espo_luigi.store.table import Row, read_table, write_table
+    from espo_luigi.store.table import Row, read_table, write_page, write_table
     from espo_luigi.store.write import write_store
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "read_table",
     "remove",
     "unchanged",
+    "write_page",
     "write_store",
     "write_table",
 ]
@@ -41,7 +42,7 @@ _HOMES = {
     "marker": ("MARKER_NAME", "Marker"),
     "publish": ("publishing_after", "remove"),
     "read": ("is_complete", "open_store", "read_marker"),
-    "table": ("Row", "read_table", "write_table"),
+    "table": ("Row", "read_table", "write_page", "write_table"),
     "write": ("write_store",),
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.errors import StoreError
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import checks, run, sections
 from espo_luigi.report.drawings import Drawing, with_pictures
@@ -36,11 +37,12 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -
     Raises
     ------
     StoreError
-        If the disk refuses.
+        If the disk refuses, or the folder of figures holds what no report has put there.
     """
+    figures = out.with_name(f"{out.stem}-figures")
+    _check_replaceable(figures)
     undrawn, shares = make_sections(view)
     parts = with_pictures(undrawn)
-    figures = out.with_name(f"{out.stem}-figures")
     with written_aside(figures) as partial:
         partial.mkdir(parents=True)
         for picture in (one for part in parts for one in part.pictures):
@@ -49,6 +51,16 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -
     store.write_table(columns, rows, out.with_name(f"{out.stem}-improvement.csv"), None)
     store.write_page(render_page(*_title(view), parts), out, marker)
     logger.info("The report is %s (%.1f MB)", out, out.stat().st_size / 1e6)
+
+
+def _check_replaceable(figures: Path) -> None:
+    others = sorted(one.name for one in figures.glob("*") if one.suffix != ".png")
+    if others or (figures.exists() and not figures.is_dir()):
+        raise StoreError(
+            f"{figures} would be replaced by this report's figures, and holds something else "
+            f"({', '.join(others[:3])}): expected the PNG files of an earlier report, or nothing; "
+            "move it, or give the report another name"
+        )
 
 
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:

@@ -14,7 +14,7 @@ from distributed import Client
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
 from espo_luigi import store
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.report import sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.page import Section, Text, Warned, render_page
@@ -181,3 +181,13 @@ def test_where_there_are_dask_workers_they_draw_the_same(view: RunView) -> None:
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
         assert with_pictures([improved]) == alone
     assert len(alone[0].pictures) == 2
+
+
+def test_a_folder_of_other_things_is_not_replaced_by_figures(tmp_path: Path, view: RunView) -> None:
+    mine = tmp_path / "mine-figures" / "thesis.svg"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    with pytest.raises(StoreError, match=r"mine-figures would be replaced.*thesis\.svg.*another name"):
+        write_report(view, tmp_path / "mine.html")
+    assert mine.read_text() == "years of work"
+    assert not (tmp_path / "mine.html").exists()

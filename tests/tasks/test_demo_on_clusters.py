@@ -42,7 +42,7 @@ WAYS = {
 }
 PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
 # Before that, what the simulation's raw files need, as steps of an allocation.
-IN_ALLOCATION = (tasks.InputCheck, tasks.Extract)
+IN_ALLOCATION = {tasks.InputCheck, tasks.Extract}
 SIMULATION = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
@@ -123,7 +123,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     records = list(RecordStore(folder / "run" / "slurm").all())
     without = Counter(type(task) for task in graph if isinstance(task, SlurmTask))
     without -= Counter(getattr(tasks, record.rule) for record in records)
-    assert tuple(without) == (IN_ALLOCATION if made.engine == "slurm" else ())
+    assert set(without) == (IN_ALLOCATION if made.engine == "slurm" else set())
     bundled = {getattr(tasks, record.rule) for record in records if record.bundle}
     assert bundled >= {tasks.Train, tasks.Adjust, tasks.ReferenceCalendar} if made.engine == "slurm" else not bundled
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}

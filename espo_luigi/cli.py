@@ -284,7 +284,7 @@ def shell(command: tuple[str, ...], **options: str | None) -> None:
 
 @espo.command(
     cls=_SlurmCommand,
-    epilog="Example: espo submit luigi --module espo_luigi.tasks All",
+    epilog="Example: espo submit luigi --module espo_luigi.tasks All --local-scheduler",
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE [ARGUMENTS]...")

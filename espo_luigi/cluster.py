@@ -75,6 +75,9 @@ def session(
         from espo_luigi.jobs.remote_session import remote_session
 
         asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
+        amounts: dict[str, str | int] = {"memory": asked.memory, "time": asked.time, "cpus": asked.cpus_per_task}
+        if refusals := section.site().exceeded({name: f"scheduler_{name}" for name in amounts}, **amounts):
+            raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:
         from espo_luigi.jobs.jobqueue import jobqueue_session

@@ -146,9 +146,8 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
     Path(values.log_pattern.replace("%%", "%")).parent.mkdir(parents=True, exist_ok=True)
     note = new_note((python, "-m", "luigi", *arguments), alone=alone)
     job_id = submit_driver(values, note, folder, Commands(slurm))
-    return (
-        f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n"
-        "`espo detach` ends it and leaves its jobs, `espo cancel` cancels them, too"
+    return f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n" + (
+        "`espo cancel` ends it" if alone else "`espo detach` ends it and leaves its jobs, `espo cancel` ends these, too"
     )
 
 
@@ -213,7 +212,8 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
     assert isinstance(request.options, slurm.SlurmOptions)
     extra = {"signal": f"B:TERM@{NOTICE_SECONDS}", **request.options.extra}
     # What its jobs inherit of its environment must not name a folder on its node.
-    return replace(request, options=replace(request.options, extra=extra, scratch=None, nodes=None))
+    options = replace(request.options, extra=extra, scratch=None, nodes=request.sizes["nodes"])
+    return replace(request, options=options)
 
 
 def _accounts() -> dict[str, str]:

@@ -154,6 +154,10 @@ def _load(where: str, path: Path) -> dict[str, Any]:
     return said
 
 
+# Of Slurm's directives that have no name here, those with which a job asks for GPUs.
+_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
+
+
 def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     needs = as_table("needs", said.get("needs", {}), where)
     _check_names(where, "needs", needs, options)
@@ -161,7 +165,7 @@ def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     _check_names(where, "limits", limits, AMOUNTS)
     _amounts(where, "limits", said, AMOUNTS.__getitem__)
     forbidden = as_table("not_for_workers", said.get("not_for_workers", {}), where)
-    _check_names(where, "not_for_workers", forbidden, options)
+    _check_names(where, "not_for_workers", forbidden, options | _GPUS)
     not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
     return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int), not_for_workers)
 

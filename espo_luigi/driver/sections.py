@@ -53,6 +53,7 @@ class BatchSection(Settings):
     memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
     time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
     step_options: Any = luigi.DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
+    exclude = luigi.Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
     extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
     python = luigi.Parameter(

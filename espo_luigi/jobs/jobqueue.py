@@ -307,9 +307,11 @@ class _Keeper:
             )
         else:
             self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
+            # As many as there were: whoever has the cluster may have scaled it.
+            n = len(self._cluster.worker_spec)
             self._cluster.sync(self.forget, gone)
-            if not workers.maximum_jobs:
-                self.ask_for_jobs()
+            if self._cluster._adaptive is None:
+                self._cluster.scale(jobs=n)
 
     async def forget(self, names: list[str]) -> None:
         """Have Dask know nothing of jobs that have ended."""

@@ -74,12 +74,13 @@ class Site:
         return seconds if given or seconds >= _WARNING_SECONDS else 0
 
     def refused_for_workers(self, options: Mapping[str, Any]) -> list[str]:
-        """Say of each option of Dask workers' jobs what of it this site does not let them have."""
+        """Say of each option of Dask workers' jobs, `extra` included, what of it this site does not let them have."""
+        said = {**options, **(options.get("extra") or {})}
         return [
-            f"{name} = {options[name]} is not for Dask workers, {self.where} says (not_for_workers: {pattern})"
+            f"{name} = {said[name]} is not for Dask workers, {self.where} says (not_for_workers: {pattern})"
             for name, patterns in self.not_for_workers.items()
             for pattern in patterns
-            if any(fnmatch.fnmatchcase(one.strip(), pattern) for one in str(options.get(name) or "").split(","))
+            if said.get(name) and any(fnmatch.fnmatchcase(one.strip(), pattern) for one in str(said[name]).split(","))
         ]
 
     def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:

@@ -165,6 +165,8 @@ def test_the_scheduler_waits_on_the_daemon_partition_and_the_workers_have_the_li
         ({"partition": "gpu_v100"}, "partition = gpu_v100 is not for Dask workers"),
         ({"queue": "hpc"}, "partition = hpc is not for Dask workers"),
         ({"job_extra": ["--gres=gpu:1"]}, "gres = gpu:1 is not for Dask workers"),
+        ({"job_extra": ["--gpus-per-node=1"]}, "gpus-per-node = 1 is not for Dask workers"),
+        ({"job_extra": ["--gpus=2"]}, "gpus = 2 is not for Dask workers"),
     ],
 )
 def test_what_the_site_does_not_allow_is_refused_for_a_rule_and_for_a_session(
@@ -179,6 +181,20 @@ def test_what_the_site_does_not_allow_is_refused_for_a_rule_and_for_a_session(
     with pytest.raises(SubmissionError, match=expected), session(**said):
         pass
     assert "# Would be refused: worker_jobs: " in preview(table(**said))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"scheduler_memory": "64G"}, "scheduler_memory = 64G is more than the 32G"),
+        ({"scheduler_time": "24:00:00"}, "scheduler_time = 24:00:00 is more than the 08:00:00"),
+    ],
+)
+def test_the_limits_hold_for_the_job_of_a_session_s_scheduler(said: Mapping[str, Any], words: str) -> None:
+    for name, value in {"profile": "in2p3", "account": "group", "log_dir": "log"}.items():
+        get_config().set("slurm", name, value)
+    with pytest.raises(SubmissionError, match=re.escape(words)), session(scheduler_in_job=True, **said):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def session(
     if profile:
         get_config().set(engine, "profile", str(profile).replace("%", "%%"))
     section = SECTIONS[engine]()
-    table = worker_table(section, {"the defaults": {}, "session": {**_DEFAULTS, **options}})
+    table = {**_DEFAULTS, **worker_table(section, {"session": options})}
     workers = _worker_jobs(section, table)
     owner = f"espo-session.{secrets.token_hex(4)}"
     if scheduler_in_job:

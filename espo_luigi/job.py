@@ -21,7 +21,7 @@ from luigi.task_register import Register
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationChangedError
-from espo_luigi.jobs.claim import check_claim, own_claim
+from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
@@ -61,8 +61,9 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     resources = allocated(order.resources, order.family)
     monitor.blocks = manifest.tally
     monitor.workers_elsewhere = order.cluster != ""
-    # Whoever has the claim is the only one to do this work: it goes on from what earlier starts have left.
-    ours = publishing_after(check_claim, sole=own_claim() is not None)
+    # Whoever has the claim, or is a child or a step of the driver that has the locks, is the only one to do this work:
+    # it goes on from what earlier starts have left.
+    ours = publishing_after(check_claim, sole=True)
     with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         if order.workers and order.workers.workers_to_wait_for:

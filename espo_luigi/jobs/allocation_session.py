@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from espo_luigi.errors import WorkersLostError
 from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_security, write_settings
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.resources import Resources
@@ -36,7 +37,7 @@ def allocation_session(
 
     Raises
     ------
-    JobError
+    WorkersLostError
         If all workers have ended before the work is done.
     """
     import dask
@@ -46,7 +47,7 @@ def allocation_session(
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
     limit_zarr(resources.threads_per_worker)
     all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **(settings or {})}
-    failing, over = Failing(), threading.Event()
+    failing, over = Failing(WorkersLostError), threading.Event()
     with failing.raised(), quiet_logs(), private_folder(folder), dask.config.set(all_settings):
         security, settings_path = write_security(folder), folder / "dask.yaml"
         write_settings(settings_path, security, all_settings)

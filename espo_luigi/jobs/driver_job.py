@@ -157,6 +157,9 @@ class DriverJob:
             return 0
         if environ.get("SLURM_RESTART_COUNT", "0") != "0":
             self._wait_for_the_one_before()
+            if self._note() is None:
+                logger.warning("this driver was stopped while it waited: nothing is done")
+                return 0
         began = time.monotonic()
         code = self._drive(note.command)
         if self._terminated and code in _TERMINATED:

@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 class Failing:
     """Why the work of the thread that made this cannot go on, once another thread knows; nothing else wakes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[JobError] = JobError) -> None:
+        self._kind = kind
         self._thread = threading.get_ident()
         self.words = ""
 
@@ -29,10 +30,10 @@ class Failing:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Surround the work; raise `JobError` if it was ended."""
+        """Surround the work; raise the error if it was ended."""
         try:
             yield
         except KeyboardInterrupt:
             if self.words:
-                raise JobError(self.words) from None
+                raise self._kind(self.words) from None
             raise

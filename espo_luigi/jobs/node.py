@@ -25,7 +25,14 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import ClaimLostError, ConfigurationChangedError, EspoError, InputChangedError, SizingError
+from espo_luigi.errors import (
+    ClaimLostError,
+    ConfigurationChangedError,
+    EspoError,
+    InputChangedError,
+    SizingError,
+    WorkersLostError,
+)
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
@@ -237,6 +244,9 @@ def _outcome(error: BaseException) -> str:
         return "input"
     if isinstance(error, ConfigurationChangedError):
         return "configuration"
+    if isinstance(error, WorkersLostError):
+        # They were preempted, or had too little memory: the scheduler knows.
+        return "workers lost"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):

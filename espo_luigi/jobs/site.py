@@ -62,8 +62,12 @@ class Site:
     def warning_seconds(self, options: JobOptions, time_minutes: int) -> int:
         """How long before its end a job wants to be told: its grace time, or a minute; a twentieth of its time at most.
 
-        Not at all (0) where that is less than a minute and the site says nothing: it may be told a minute early.
+        Not at all (0) where that is less than a minute and the site says nothing: it may be told a minute early. What
+        the user asks for by `extra` goes first.
         """
+        own = options.extra.get("signal", "").rpartition("@")[2]
+        if own.isdigit():
+            return int(own)
         partitions = str(getattr(options, "partition", None) or "").split(",")
         given = [
             seconds

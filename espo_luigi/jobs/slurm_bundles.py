@@ -88,7 +88,8 @@ step() {
     rm -f -- "${claims[@]/%/.end}"
     srun "${@:2}" < /dev/null &
     srun=$!
-    trap 'stopping=yes; kill -TERM "$srun" 2>/dev/null' TERM
+    # At SIGTERM, srun kills what it runs; this signal it hands on, and jobs take it as they do SIGTERM.
+    trap 'stopping=yes; kill -USR2 "$srun" 2>/dev/null' TERM
     wait "$srun"
     code=$?
     while kill -0 "$srun" 2>/dev/null; do

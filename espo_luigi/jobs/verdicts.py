@@ -15,7 +15,7 @@ from espo_luigi.jobs.handles import Outcome, Success
 from espo_luigi.jobs.policy import Cause, last_record, pause_before
 from espo_luigi.jobs.records import Record, RecordStore
 from espo_luigi.jobs.requests import Requests
-from espo_luigi.jobs.scheduler import Refusal, Row
+from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.watcher import Watcher
@@ -146,7 +146,7 @@ class Verdicts:
             self._again(flight, flight.record.next_submission(Cause.UNCONFIRMED.words(flight.scheduler)))
 
     def _retry_or_fail(self, flight: Flight, cause: Cause) -> None:
-        if cause in (Cause.TIMEOUT, Cause.MEMORY) and flight.record.shares_job:
+        if flight.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(flight, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(flight.record.name) else cause
         # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
         self.store.close(flight.record.name)
@@ -194,3 +194,9 @@ class Verdicts:
         self.flights.pop(flight.handle.task, None)
         self.requests.close(flight.handle, outcome)
         self.tolerantly(partial(self._leave_bundle, flight.record, flight.row))
+
+
+def _was_left_out(flight: Flight, cause: Cause) -> bool:
+    """Whether the bundle's job ended well without this member, as one does that is told to end and starts no more."""
+    completed = flight.row is not None and flight.row.phase is Phase.COMPLETED
+    return cause is Cause.CRASHED and completed and flight.exit_code is None

@@ -20,6 +20,7 @@ from espo_luigi.errors import ConfigurationError, EspoError, SizingError, Submis
 from espo_luigi.jobs.batch import BatchEngine
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.worker_jobs import WorkerJobs
 
 SEED = {
     "walltime": "99:99:99",
@@ -195,6 +196,22 @@ def test_the_limits_hold_for_the_job_of_a_session_s_scheduler(said: Mapping[str,
         get_config().set("slurm", name, value)
     with pytest.raises(SubmissionError, match=re.escape(words)), session(scheduler_in_job=True, **said):
         pass
+
+
+def test_what_luigi_cfg_says_of_worker_jobs_goes_before_a_session_s_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[WorkerJobs] = []
+
+    def opened(workers: WorkerJobs, *_: object, **__: object) -> object:
+        seen.append(workers)
+        raise SubmissionError("seen")
+
+    monkeypatch.setattr("espo_luigi.jobs.jobqueue.jobqueue_session", opened)
+    monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
+    get_config().set("slurm", "worker_jobs", '{"idle_timeout": "10 minutes", "jobs": 4, "wait_for_workers": 3}')
+    for said in ({}, {"wait_for_workers": 2}):
+        with pytest.raises(SubmissionError, match="seen"), session(**said):
+            pass
+    assert [(one.idle_timeout, one.workers_to_wait_for) for one in seen] == [("10 minutes", 3), ("10 minutes", 2)]
 
 
 @pytest.mark.parametrize(

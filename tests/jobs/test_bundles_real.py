@@ -164,6 +164,24 @@ def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayClust
     assert sorted(Counter(work.starts()).values()) == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("kind", [STEPS, PILOT])
+def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
+    work: Work, cluster: ThrowawayCluster, kind: str
+) -> None:
+    members = {"a": ("give way", 8.0), "b": ("give way", 8.0), "left out": ("give way", 0.5)}
+    with running(work, cluster) as manager:
+        handles = submit(manager, work, Bundling(kind, 3, at_once=2), members)
+        eventually(lambda: all(handles[name].progress.heartbeat for name in "ab"))
+        cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].progress.job_id))
+        eventually(lambda: all(manager.store.load(handle.task).submission == 2 for handle in handles.values()))
+        for name in "ab":
+            Path(f"{work.output(f'{kind}12-{name}')}.told").touch()
+        assert {said(handle.wait(60)) for handle in handles.values()} == {("success", 1)}
+        records = {name: manager.store.load(handle.task) for name, handle in handles.items()}
+    whys = {name: [past["ended"] for past in record.history] for name, record in records.items() if record}
+    assert whys == {"a": ["preempted"], "b": ["preempted"], "left out": [Cause.NOT_BEGUN.value]}
+
+
 def _driver(work: Work, cluster: ThrowawayCluster, kind: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(DRIVER), str(work.folder), "8", "1", "slurm", kind]
     return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)

@@ -122,6 +122,19 @@ def values(folder: Path) -> ScriptValues:
     return ScriptValues("run.driver", 1, ("python",), 1, 4096, 60, str(folder / "driver-%j.out"), "", str(folder))
 
 
+def test_a_run_that_is_cancelled_while_its_driver_waits_for_a_lock_does_not_start(tmp_path: Path) -> None:
+    lock, done = tmp_path / "driver.lock", tmp_path / "done"
+    lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
+
+    def pause(_seconds: float) -> None:
+        withdraw(tmp_path, Slurm())
+        os.utime(lock, (time.time() - 1000, time.time() - 1000))
+
+    Note("mine", ("touch", str(done)), "7").write(note_path(tmp_path))
+    assert DriverJob(note_path(tmp_path), "mine", Slurm(), pause).run({"SLURM_RESTART_COUNT": "1"}) == 0
+    assert not done.exists()
+
+
 def test_a_second_driver_is_refused_while_the_first_ones_job_is_there(tmp_path: Path) -> None:
     assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm()) == "7"
     with pytest.raises(SubmissionError, match=r"job 7 \(PENDING\) is the driver"):

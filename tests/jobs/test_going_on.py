@@ -106,6 +106,11 @@ def test_a_job_is_told_of_its_end_as_long_before_it_as_its_partition_gives_it(
     assert site.warning_seconds(SlurmOptions(partition=partition), minutes) == seconds
 
 
+@pytest.mark.parametrize(("signal", "seconds"), [("B:TERM@300", 300), ("USR1@90", 90), ("TERM", 60), ("", 60)])
+def test_a_users_own_signal_says_how_long_before_its_end_a_job_is_told(signal: str, seconds: int) -> None:
+    assert Site().warning_seconds(SlurmOptions(extra={"signal": signal}), 1000) == seconds
+
+
 def test_a_users_own_signal_is_not_doubled() -> None:
     values = ScriptValues("n", 1, ("true",), 1, 100, 60, "log", "claim", "/", SlurmOptions(), warning_seconds=60)
     assert "--signal=B:TERM@60" in directives(values)

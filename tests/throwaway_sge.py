@@ -85,6 +85,11 @@ class ThrowawayGridEngine(Throwaway):
         return {"SGE_ROOT": str(self.folder), "SGE_CELL": "default", **ports}
 
     @property
+    def tmpdir(self) -> Path:
+        """Where its jobs have their folders."""
+        return self.folder / "tmp"
+
+    @property
     def environ(self) -> dict[str, str]:
         """The environment in which Grid Engine's commands speak to this cluster."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("SGE_")}
@@ -128,7 +133,7 @@ class ThrowawayGridEngine(Throwaway):
     def _start(self) -> None:
         # A job of any user must be able to go through the folder.
         self.folder.chmod(0o755)
-        for name in ("default/common", "spool/qmaster/job_scripts", "spool/execd", "spool/db", "qconf"):
+        for name in ("default/common", "spool/qmaster/job_scripts", "spool/execd", "spool/db", "qconf", "tmp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         for name in ("bin", "lib", "util", "utilbin"):
             (self.folder / name).symlink_to(_INSTALLED / name)
@@ -136,7 +141,7 @@ class ThrowawayGridEngine(Throwaway):
         self._spool()
         self.start_daemon("qmaster")
         self.wait_for_master()
-        for option, text in _configuration():
+        for option, text in _configuration(self.tmpdir):
             self.configure(option, text)
         self.run("qconf", "-as", _host())
         self.change("sconf", schedule_interval="0:0:1", flush_submit_sec="1", flush_finish_sec="1")
@@ -189,19 +194,22 @@ def _changed(name: str, values: dict[str, object]) -> str:
     return text
 
 
-def _configuration() -> list[tuple[str, str]]:
-    """What qconf is given, in this order: option and text."""
+def _configuration(tmpdir: Path) -> list[tuple[str, str]]:
+    """What qconf is given, in this order: option and text; jobs have their folders in `tmpdir`."""
     host = {"hostname": _host(), "complex_values": f"slots={2 * SLOTS},h_vmem=200G"}
     return [
         ("-Ap", _lines({**_PARALLEL, "pe_name": "threaded"})),
         ("-Ae", _lines({**_HOST, **host})),
-        *(("-Aq", queue(name)) for name in QUEUES),
+        *(("-Aq", queue(name, tmpdir)) for name in QUEUES),
     ]
 
 
-def queue(name: str, **values: str) -> str:
-    """Text of a queue of this host, for ``configure("-Aq", …)``."""
-    return _lines({**_QUEUE, "qname": name, "hostlist": _host(), **values})
+def queue(name: str, tmpdir: Path, **values: str) -> str:
+    """Text of a queue of this host, for ``configure("-Aq", …)``, whose jobs have their folders in `tmpdir`.
+
+    That is of the cluster's own: another throw-away Grid Engine on this host gives the same numbers to its jobs.
+    """
+    return _lines({**_QUEUE, "qname": name, "hostlist": _host(), "tmpdir": str(tmpdir), **values})
 
 
 def _lines(values: dict[str, str]) -> str:
@@ -240,7 +248,6 @@ _QUEUE = {
     "pe_list": "threaded",
     "rerun": "FALSE",
     "slots": str(SLOTS),
-    "tmpdir": tempfile.gettempdir(),
     # As on many sites: no job of ours may depend on it.
     "shell": "/bin/csh",
     "shell_start_mode": "posix_compliant",

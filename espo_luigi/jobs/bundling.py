@@ -61,6 +61,10 @@ class Bundling:
             return 1
         return min(self.most, self.at_once or (1 if self.kind == PILOT else self.most))
 
+    def of_room(self, jobs: int) -> int:
+        """How many may go together where there is room for so many jobs: an array has one for each, others one."""
+        return min(self.most, jobs) if self.kind == ARRAY else self.most
+
     def fitted(self, cpus: int, memory: int, most_cpus: int | None, most_memory: int | None) -> Bundling:
         """As many at once as there is room for on a node, where its size is known; one task is `cpus` and `memory`."""
         rooms = [most_cpus // cpus] if most_cpus else []

@@ -99,9 +99,8 @@ class Departures:
             patterns.append(self.scheduler.log_pattern(self.log_dir, request.rule, wildcards, bundling.kind, task))
         return patterns
 
-    def together(self, first: Flight, ready: Iterable[Flight], room: int, now: float) -> list[Flight]:
-        """The flights that may go with the `first` of those that are ready, as many as may go at once."""
-        most = min(first.request.bundling.most, room)
+    def together(self, first: Flight, ready: Iterable[Flight], most: int, now: float) -> list[Flight]:
+        """The flights that may go with the `first` of those that are ready, `most` of them at most."""
         if most < 2 or not _is_free(first, now):
             return [first]
         group: list[Flight] = []

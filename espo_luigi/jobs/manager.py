@@ -272,17 +272,19 @@ class JobManager:
 
     def _next_ready(self) -> list[Flight]:
         """The next flights that may be submitted now, as one job; none where more may come for it in a moment."""
-        now, room = self._clock.now(), self.settings.max_jobs - len(self._flights)
+        now = self._clock.now()
+        room = self.settings.max_jobs - len({flight.record.job_name for flight in self._flights.values()})
         if room <= 0 or self.stopping is not None or self.submitter.held(now):
             return []
-        # While there is trouble, one job is tried.
-        room, seen = 1 if self._nodes.in_trouble else room, set[int]()
+        seen = set[int]()
         for first in self._ready:
             if first.not_before > now or id(first) in seen:
                 continue
-            group = self.submitter.departures.together(first, self._ready, room, now)
+            # While there is trouble, one task is tried.
+            most = 1 if self._nodes.in_trouble else first.request.bundling.of_room(room)
+            group = self.submitter.departures.together(first, self._ready, most, now)
             waited = now - (first.ready_since or now) >= self.settings.patience.gather
-            if waited or len(group) in (room, first.request.bundling.most) or first.alone:
+            if waited or len(group) == most or first.alone:
                 return group
             seen.update(map(id, group))
         return []

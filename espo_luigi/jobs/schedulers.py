@@ -33,5 +33,6 @@ def job_id() -> str | None:
 
 
 def node_folder() -> str | None:
-    """The folder on the node that a scheduler gave to this process, or None."""
-    return next(filter(None, (scheduler.node_folder(os.environ) for scheduler in SCHEDULERS.values())), None)
+    """The folder on the node that a scheduler gave to this process, or None; one that is not there counts as none."""
+    folders = (scheduler.node_folder(os.environ) for scheduler in SCHEDULERS.values())
+    return next((folder for folder in folders if folder and os.path.isdir(folder)), None)

@@ -24,7 +24,7 @@ def _block(start: int, folder: str, seconds: float) -> np.ndarray:
     return np.random.default_rng(start).standard_normal(1000)
 
 
-class Blocks(Count):
+class SpreadBlocks(Count):
     """Write `n` blocks of numbers into a chunked store, each by the worker that computed it."""
 
     seconds = luigi.FloatParameter(default=0.5, significant=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_tasks import Blocks
+from cluster_tasks import SpreadBlocks
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import RecordStore
@@ -38,10 +38,11 @@ def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.P
     (folder / "luigi.cfg").write_text(
         f"[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n[espo]\nengine = slurm\nworkdir = work\n"
         f"[slurm]\npoll_seconds = 1\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
-        f"[worker]\nwait_interval = 0.2\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n[Blocks]\n{section}\n"
+        f"[worker]\nwait_interval = 0.2\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
+        f"[SpreadBlocks]\n{section}\n"
     )
     luigi = Path(sys.executable).parent / "luigi"
-    command = [str(luigi), "--module", "cluster_tasks", "Blocks", "--folder", str(folder), "--n", "6"]
+    command = [str(luigi), "--module", "cluster_tasks", "SpreadBlocks", "--folder", str(folder), "--n", "6"]
     return subprocess.Popen(
         [*command, "--local-scheduler"], cwd=folder, env=environ(cluster), stderr=subprocess.PIPE, text=True
     )
@@ -85,7 +86,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The store's files, made in this process."""
     folder = tmp_path_factory.mktemp("local")
     with dask_session(Resources(1, 1, "1GB")):
-        Blocks(n=6, folder=str(folder), seconds=0.0).work()
+        SpreadBlocks(n=6, folder=str(folder), seconds=0.0).work()
     return bytes_of(folder)
 
 
@@ -102,8 +103,8 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
     assert bytes_of(tmp_path) == local
     (record,) = RecordStore(tmp_path / "work" / "slurm").all()
     assert (record.attempt, record.submission) == (1, 1)
-    (log,) = (tmp_path / "slurm_logs" / "Blocks").glob("*.out")
-    logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "Blocks").glob("*.out")]
+    (log,) = (tmp_path / "slurm_logs" / "SpreadBlocks").glob("*.out")
+    logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "SpreadBlocks").glob("*.out")]
     assert len(logs) == 3
     assert sum("espo_luigi.user" in one and "block" in one for one in logs) >= 2
     assert "espo_luigi.user: block 3" in log.read_text()
@@ -121,7 +122,7 @@ def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: Thro
     # The driver, too: nobody is left who could cancel anything.
     process.kill()
     process.communicate()
-    (order,) = (tmp_path / "work" / "jobs" / "Blocks").glob("*[!t].json")
+    (order,) = (tmp_path / "work" / "jobs" / "SpreadBlocks").glob("*[!t].json")
     pid = subprocess.run(["pgrep", "-f", f"espo_luigi.job {order}"], capture_output=True, text=True, check=True).stdout
     os.kill(int(pid.split()[0]), signal.SIGKILL)
     eventually(lambda: jobs(cluster) == [])

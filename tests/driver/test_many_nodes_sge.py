@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_tasks import Blocks
+from cluster_tasks import SpreadBlocks
 from throwaway_sge import ThrowawayGridEngine, missing_packages
 
 from espo_luigi.jobs.resources import Resources
@@ -31,10 +31,10 @@ def test_workers_that_are_jobs_of_grid_engine_write_the_same_bytes(tmp_path: Pat
     (tmp_path / "luigi.cfg").write_text(
         "[core]\nlog_level = WARNING\nno_lock = true\n[espo]\nengine = sge\nworkdir = work\n"
         "[sge]\nqueue = main.q\npoll_seconds = 1\nresult_seconds = 0.5\n"
-        f"[retcode]\ntask_failed = 30\n[Blocks]\nmemory = 8GB\ncluster = jobqueue\nworker_jobs = {TABLE}\n"
+        f"[retcode]\ntask_failed = 30\n[SpreadBlocks]\nmemory = 8GB\ncluster = jobqueue\nworker_jobs = {TABLE}\n"
     )
     luigi = Path(sys.executable).parent / "luigi"
-    command = [str(luigi), "--module", "cluster_tasks", "Blocks", "--folder", str(tmp_path), "--n", "6"]
+    command = [str(luigi), "--module", "cluster_tasks", "SpreadBlocks", "--folder", str(tmp_path), "--n", "6"]
     with ThrowawayGridEngine.start() as cluster:
         paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
         environ = cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -44,9 +44,9 @@ def test_workers_that_are_jobs_of_grid_engine_write_the_same_bytes(tmp_path: Pat
         assert done.returncode == 0, done.stderr
         left = subprocess.run(["qstat"], env=environ, capture_output=True, text=True, check=True).stdout
     assert "workers" not in left
-    logs = [path.read_text() for path in (tmp_path / "sge_logs" / "workers" / "Blocks").glob("*.out")]
+    logs = [path.read_text() for path in (tmp_path / "sge_logs" / "workers" / "SpreadBlocks").glob("*.out")]
     assert len(logs) == 2 and any("espo_luigi.user" in log for log in logs)
     with dask_session(Resources(1, 1, "1GB")):
         (tmp_path / "local").mkdir()
-        Blocks(n=6, folder=str(tmp_path / "local"), seconds=0.0).work()
+        SpreadBlocks(n=6, folder=str(tmp_path / "local"), seconds=0.0).work()
     assert digest(tmp_path / "blocks-6.zarr") == digest(tmp_path / "local" / "blocks-6.zarr")

@@ -81,6 +81,30 @@ def test_fewer_than_may_go_wait_for_a_moment_only_and_one_goes_as_a_job_of_its_o
     assert len(fake.calls("sbatch")) == 2
 
 
+def test_a_bundle_is_one_of_the_jobs_that_may_be_in_flight_and_as_large_as_there_are_tasks(fake: FakeCluster) -> None:
+    manager = fake.manager(max_jobs=2)
+    handles = [manager.submit(asked(fake.work, name)) for name in "abcdefghij"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles[:8]))
+    begin(fake, *handles[:4])
+    fake.finish("a", "1")
+    assert all_succeed(fake, handles[:1])
+    fake.clock.go_on(PATIENCE.gather + 1.0)
+    assert not any(has_id(handle)() for handle in handles[8:]), "the bundle of the task that ended is still one job"
+    for name in "bcd":
+        fake.finish(name, "1")
+    assert all_succeed(fake, handles[1:4])
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles[8:]), PATIENCE.gather + 1.0)
+    assert len(fake.calls("sbatch")) == 3
+
+
+def test_elements_of_an_array_are_as_many_jobs(fake: FakeCluster) -> None:
+    manager = fake.manager(max_jobs=3)
+    handles = [manager.submit(asked(fake.work, name, ARRAY)) for name in NAMES]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles[:3]))
+    fake.clock.go_on(PATIENCE.gather + 1.0)
+    assert not has_id(handles[3])()
+
+
 def test_only_tasks_that_ask_for_the_same_go_together(fake: FakeCluster) -> None:
     manager = fake.manager()
     small = [manager.submit(asked(fake.work, name)) for name in "ab"]

@@ -189,7 +189,7 @@ def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
     prolog = work.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 100\n")
     prolog.chmod(0o755)
-    cluster.configure("-Aq", queue("broken.q", prolog=str(prolog)))
+    cluster.configure("-Aq", queue("broken.q", cluster.tmpdir, prolog=str(prolog)))
     try:
         with running(work, cluster) as manager:
             failure = failure_of(manager.submit(work.request("a", options=SgeOptions(queue="broken.q"), retries=1)))
@@ -206,7 +206,7 @@ def test_a_host_that_puts_job_after_job_into_an_error_state_is_found_out_and_avo
     prolog = work.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 100\n")
     prolog.chmod(0o755)
-    cluster.configure("-Aq", queue("broken.q", prolog=str(prolog)))
+    cluster.configure("-Aq", queue("broken.q", cluster.tmpdir, prolog=str(prolog)))
     options = SgeOptions(queue="broken.q")
     try:
         with running(work, cluster) as manager:

@@ -360,3 +360,15 @@ def test_the_environment_is_the_users_without_a_parallel_environment_of_the_driv
         "HOME": "/home/me",
         "LC_ALL": "C.UTF-8",
     }
+
+
+def test_the_folder_of_a_job_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SLURM_TMPDIR", "ESPO_NODE_SCRATCH"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "7.1.q"
+    monkeypatch.setenv("TMP", str(folder))
+    monkeypatch.setenv("JOB_ID", "7")
+    monkeypatch.setenv("SGE_TASK_ID", "undefined")
+    assert schedulers.node_folder() is None
+    folder.mkdir()
+    assert schedulers.node_folder() == str(folder)

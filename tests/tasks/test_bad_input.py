@@ -282,10 +282,15 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
     configured: Configure, small_disk: Path, log: pytest.LogCaptureFixture
 ) -> None:
     with_final(configured(), small_disk)
-    fails(tasks.RefDefault(region="south"))
+    task = tasks.RefDefault(region="south")
+    fails(task)
     assert "No space left on device" in log.text
     assert str(small_disk) in log.text
-    assert {path.name for path in small_disk.rglob("*") if path.is_file()} == {"Demo-Land+NAM_input.csv"}
+    # What was whole before the disk was full, the small grid, stays; of the reference itself there is nothing.
+    grid, reference = task.out_grid(), task.out_reference()
+    assert grid.target.exists() and not Path(reference.path).exists()
+    others = {path for path in small_disk.rglob("*") if path.is_file() and Path(grid.path) not in path.parents}
+    assert {path.name for path in others} == {"Demo-Land+NAM_input.csv"}
 
 
 def test_a_read_only_folder_stops_the_run_before_it_starts(

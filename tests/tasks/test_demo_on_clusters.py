@@ -71,11 +71,11 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
     """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
     if engine == "slurm":
         with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
-            yield cluster.environ, f"node_memory = 4GB\n{PILOTS}"
+            yield cluster.environ, f"max_jobs = 8\nnode_memory = 4GB\n{PILOTS}"
     else:
         # Its `h_vmem` limits what a process maps, beyond what it uses.
         with ThrowawayGridEngine.start() as cluster:
-            yield cluster.environ, "node_memory = 8GB\nqueue = main.q"
+            yield cluster.environ, "max_jobs = 3\nnode_memory = 8GB\nqueue = main.q"
 
 
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
@@ -85,7 +85,7 @@ def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ:
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
-        f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n{options}\n"
+        f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\n{options}\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         + "".join(
             f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n{ways.get(rule, '')}"

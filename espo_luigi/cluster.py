@@ -7,14 +7,11 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luigi.configuration import get_config
-
 from espo_luigi.driver.sections import SECTIONS, BatchSection
-from espo_luigi.driver.settings import settings, state_dir
-from espo_luigi.driver.worker_jobs import scheduler_job, worker_jobs, worker_table
+from espo_luigi.driver.settings import settings
+from espo_luigi.driver.worker_jobs import scheduler_job, worker_table, workers_of
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -65,9 +62,7 @@ def session(
     """
     if engine not in SECTIONS:
         raise ConfigurationError(f"engine = {engine!r}; expected one of: {', '.join(SECTIONS)}")
-    if profile:
-        get_config().set(engine, "profile", str(profile).replace("%", "%%"))
-    section = SECTIONS[engine]()
+    section = SECTIONS[engine](**({"profile": str(profile)} if profile else {}))
     table = {**_DEFAULTS, **worker_table(section, {"session": options})}
     workers = _worker_jobs(section, table)
     owner = f"espo-session.{secrets.token_hex(4)}"
@@ -95,17 +90,7 @@ def _resources(section: BatchSection) -> Resources:
 
 def _worker_jobs(section: BatchSection, table: Mapping[str, Any]) -> WorkerJobs:
     name, site = type(section).__name__, section.site()
-    logs = str(Path(section.log_dir).absolute() / "workers")
-    workers = worker_jobs(
-        "session",
-        table,
-        _resources(section),
-        section.options_of({}, {}),
-        scheduler=name,
-        workdir=str(Path.cwd()),
-        log_pattern=SCHEDULERS[name].log_pattern(logs, "session", {}),
-        folder=str(state_dir() / "dask"),
-    )
+    workers = workers_of(section, "session", table, _resources(section), section.options_of({}, {}), "session", {})
     workers.check("session")
     workers.check_text()
     if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:

@@ -178,23 +178,34 @@ def _on_nodes(order: JobOrder, nodes: str | None) -> JobOrder:
 
 
 def _with_worker_jobs(order: JobOrder, section: BatchSection, own: Mapping[str, Any]) -> JobOrder:
-    name, where = type(section).__name__, f"{order.label}: worker_jobs"
-    table = worker_table(section, {f"[{order.family}] worker_jobs": own})
-    workers = worker_jobs(
+    table, where = worker_table(section, {f"[{order.family}] worker_jobs": own}), f"{order.label}: worker_jobs"
+    workers = workers_of(section, where, table, order.resources, order.options, order.family, order.wildcards)
+    resources, options = scheduler_job(section, table, order.resources, order.options)
+    return replace(order, cluster="jobqueue", workers=workers, resources=resources, options=options)
+
+
+def workers_of(
+    section: BatchSection,
+    where: str,
+    table: Mapping[str, Any],
+    resources: Resources,
+    options: JobOptions,
+    rule: str,
+    wildcards: Mapping[str, str],
+) -> WorkerJobs:
+    """Return the worker jobs, which share `resources`, of a rule (or of what else logs by that name)."""
+    name, logs = type(section).__name__, str(Path(section.log_dir).absolute() / "workers")
+    return worker_jobs(
         where,
         table,
-        order.resources,
-        order.options,
+        resources,
+        options,
         scheduler=name,
         workdir=str(Path.cwd()),
-        log_pattern=SCHEDULERS[name].log_pattern(
-            str(Path(section.log_dir).absolute() / "workers"), order.family, order.wildcards
-        ),
+        log_pattern=SCHEDULERS[name].log_pattern(logs, rule, wildcards),
         folder=str(state_dir() / "dask"),
         memory_cap_bytes=section.batch_settings().memory_cap_bytes,
     )
-    resources, options = scheduler_job(section, table, order.resources, order.options)
-    return replace(order, cluster="jobqueue", workers=workers, resources=resources, options=options)
 
 
 def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -191,6 +191,25 @@ def test_a_partial_of_other_work_is_deleted_and_nothing_of_it_used(
     open_store(path).load()
 
 
+def test_an_attempt_that_notes_another_time_in_a_history_is_at_the_same_work(tmp_path: Path) -> None:
+    """As xclim does, in the attributes of each indicator."""
+
+    class Noted(Counted):
+        time = "09:59:59"
+
+        def dataset(self) -> xr.Dataset:
+            made = super().dataset()
+            made["pr"].attrs["history"] = f"[2026-01-01 {self.time}] pr: made"
+            return made
+
+    path, counted = tmp_path / "a.zarr", Noted(tmp_path / "log", 0.002)
+    found = len(recorded(killed(path, counted, 5)))
+    before, counted.time = counted.blocks, "10:00:03"
+    write(counted, path)
+    assert counted.blocks - before == BLOCKS - found
+    open_store(path).load()
+
+
 def test_one_of_several_that_start_at_once_goes_on_from_the_blocks_and_all_publish_the_same(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -29,6 +30,7 @@ from espo_luigi.errors import StoreError
 FOLDER_NAME = "espo-blocks"
 _BASE_NAME = "base.json"
 _LINES = ".jsonl"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _READ_BYTES = 2**24
 _THREADS = 8
 _appending = threading.Lock()
@@ -41,32 +43,44 @@ Sums = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Base:
-    """Whose work a partial is, and all that was in it before its blocks: metadata, and data that are not lazy."""
+    """All that was in a partial before its blocks: metadata, and data that are not lazy.
 
-    key: str
+    The `id` is the same for attempts at the same work only.
+    """
+
+    id: str
     files: Sums
-
-    @property
-    def id(self) -> str:
-        """The same for attempts at the same work only."""
-        return hashlib.sha256(json.dumps([self.key, sorted(self.files.items())]).encode()).hexdigest()
 
 
 def begin(partial: Path, key: str) -> Base:
     """Write down whose work this is, and what is there before the first block."""
-    base = Base(key, sums(partial, files_below(partial)))
+    files = sums(partial, files_below(partial))
+    meant = {name: _meaning(partial / name) for name in files if name.endswith("zarr.json")}
+    base = Base(hashlib.sha256(json.dumps([key, sorted({**files, **meant}.items())]).encode()).hexdigest(), files)
     (partial / FOLDER_NAME).mkdir()
     aside = partial / FOLDER_NAME / f".{_BASE_NAME}"
-    aside.write_text(json.dumps({"key": base.key, "files": base.files}), encoding="utf-8")
+    aside.write_text(json.dumps({"id": base.id, "files": base.files}), encoding="utf-8")
     os.replace(aside, partial / FOLDER_NAME / _BASE_NAME)
     return base
+
+
+def _meaning(metadata: Path) -> str:
+    """The content of a file of metadata, without the times at which a history says that something was done."""
+    return json.dumps(json.loads(metadata.read_text(encoding="utf-8"), object_pairs_hook=_without_times))
+
+
+def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        name: _TIME.sub("", value) if name.endswith("history") and isinstance(value, str) else value
+        for name, value in items
+    }
 
 
 def read_base(partial: Path) -> Base | None:
     """Return what `begin` has written; None where that is not there, or cannot be read."""
     try:
         said = json.loads((partial / FOLDER_NAME / _BASE_NAME).read_text(encoding="utf-8"))
-        return Base(str(said["key"]), _parsed(said["files"]))
+        return Base(str(said["id"]), _parsed(said["files"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

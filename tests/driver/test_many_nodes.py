@@ -112,6 +112,20 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
     assert list((tmp_path / "work" / "slurm" / "dask").iterdir()) == []
 
 
+def test_adaptive_workers_come_with_the_work_and_one_that_is_requeued_changes_nothing(
+    tmp_path: Path, cluster: ThrowawayCluster, local: dict[str, str]
+) -> None:
+    table = '{"minimum_jobs": 1, "maximum_jobs": 2, "memory": "600MB"}'
+    process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 4\nworker_jobs = {table}")
+    eventually(lambda: len(workers(cluster)) == 2)
+    eventually(lambda: bool(makers(tmp_path)))
+    job_id = next(iter(makers(tmp_path).values())).split(".")[0]
+    cluster.run("scontrol", "requeue", job_id)
+    ended(process)
+    assert bytes_of(tmp_path) == local
+    assert workers(cluster) == []
+
+
 def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: ThrowawayCluster) -> None:
     table = '{"jobs": 6, "memory": "600MB", "death_timeout": 3}'
     # A worker without a scheduler waits for the block that it computes, 30 s at most.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import signal
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,8 @@ from demo_runs import use, write_config
 from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo, sources
 from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.store import manifest
+from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import adjustment, diagnostics, reference
 from espo_luigi.tasks.base import EspoTask
 
@@ -72,7 +78,34 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
-def work_through(root: luigi.Task) -> list[EspoTask]:
+def stop_and_go_on(task: EspoTask) -> Counter[str]:
+    """Have a process do the work of a task that is killed at its third block; then do it here.
+
+    Return how many blocks were found and computed here.
+    """
+    if (child := os.fork()) == 0:
+        write, begun = BlockWriter.__call__, itertools.count()
+
+        def stopping(self: BlockWriter, block: Any, block_id: tuple[int, ...]) -> Any:
+            if next(begun) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(self, block, block_id)
+
+        BlockWriter.__call__ = stopping  # type: ignore[method-assign]
+        try:
+            with dask.config.set(scheduler="synchronous"), task.guarded():
+                task.work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    before = manifest.tally()
+    with task.guarded():
+        task.work()
+    after = manifest.tally()
+    return Counter({name: after[name] - before[name] for name in after})
+
+
+def work_through(root: luigi.Task, work: Callable[[EspoTask], object]) -> list[EspoTask]:
     """Do the work of every task of the graph in this process, inputs first; return the rules' tasks."""
     done: dict[str, luigi.Task] = {}
 
@@ -82,7 +115,7 @@ def work_through(root: luigi.Task) -> list[EspoTask]:
                 visit(needed)
             done[task.task_id] = task
             if isinstance(task, EspoTask):
-                task.work()
+                work(task)
 
     with dask.config.set(scheduler="threads", num_workers=2):
         visit(root)
@@ -100,27 +133,46 @@ def products(rules: list[EspoTask], final: Path) -> Products:
     return {str(path.relative_to(final)): path for path in kept}
 
 
-def make(folder: Path, raw: Path, **changes: object) -> Products:
+def make(
+    folder: Path, raw: Path, work: Callable[[EspoTask], object] = lambda task: task.work(), **changes: object
+) -> Products:
     """Make everything in `folder` under the shape with `changes`, in this process, and return the products."""
     use(write_config(folder, raw, **{**SHAPE, **PERIODS, **changes}), folder)
-    return products(work_through(tasks.All()), folder / "final")
+    return products(work_through(tasks.All(), work), folder / "final")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Iterator[Callable[..., Products]]:
-    """A function that makes everything under a configuration, once, and returns the products."""
+def resumed() -> dict[type[EspoTask], Counter[str]]:
+    """Of each rule, how many blocks were found and computed by tasks that had been stopped before."""
+    return defaultdict(Counter)
+
+
+@pytest.fixture(scope="module")
+def run(
+    tmp_path_factory: pytest.TempPathFactory, raw: Path, resumed: dict[type[EspoTask], Counter[str]]
+) -> Iterator[Callable[..., Products]]:
+    """A function that makes everything under a configuration, once, and returns the products.
+
+    Of whole grids in many chunks, each task is killed and done again.
+    """
     made: dict[str, Products] = {}
+
+    def stopped(task: EspoTask) -> None:
+        resumed[type(task)] += stop_and_go_on(task)
 
     def once(**changes: object) -> Products:
         if repr(changes) not in made:
+            many = MANY.items() <= changes.items()
             with pytest.MonkeyPatch.context() as patch:
-                if MANY.items() <= changes.items():
+                if many:
                     # Some 14 cells of the reference at a time, and two chunks of the product side by side.
                     patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 30 * 366)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
                     # Two rows of a domain of eight columns.
                     patch.setattr(diagnostics, "CELLS_IN_A_BLOCK", 20)
-                made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **changes)
+                # Once is enough: how a rule goes on has nothing to do with stacking.
+                how = {"work": stopped} if many and not changes["custom__stack_drop_nans"] else {}
+                made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **how, **changes)
         return made[repr(changes)]
 
     yield once
@@ -193,3 +245,20 @@ def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
             for variable in ("tasmax", "tasmin", "pr"):
                 np.testing.assert_array_equal(ds[variable].notnull().all("time"), land)
                 np.testing.assert_array_equal(ds[variable].notnull().any("time"), land)
+
+
+def test_every_rule_that_writes_its_products_block_by_block_goes_on_from_those_of_a_killed_job(
+    run: Callable[..., Products], resumed: dict[type[EspoTask], Counter[str]]
+) -> None:
+    run(**MANY, **stacking(False))
+    assert {rule for rule, tally in resumed.items() if tally["found"] > 0} >= {
+        tasks.RefDefault,
+        tasks.ReferenceCalendar,
+        tasks.Extract,
+        tasks.Regrid,
+        tasks.Train,
+        tasks.Adjust,
+        tasks.CleanUp,
+        tasks.OffDiagRefProp,
+        tasks.DiagnosticsReference,
+    }

@@ -15,10 +15,12 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, ParameterError
 from espo_luigi.paths import check_wildcard
 from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.settings import settings
 
@@ -108,6 +110,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     # Inputs that `compute` cuts into blocks itself, so that each block reads what it needs (`open_store`, cut=False).
     uncut: ClassVar[tuple[str, ...]] = ()
+    # The keys of the configuration on which the outputs depend, beside those of what they are made from. `{var}` is
+    # this task's; `*` stands for the names below a key, and their order.
+    reads: ClassVar[tuple[str, ...]] = ()
+    # Whether other tasks' outputs are made of this one's; else they only wait for it.
+    is_material: ClassVar[bool] = True
 
     def compute(self, *args: Any, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
@@ -155,8 +162,22 @@ class EspoTask(DependencyHelpers, SlurmTask):
         markers = {info.path: info.target.marker() for info in kept or infos.values()}
         if not markers or not _of_one_piece(markers):
             return False
-        _warn_of_another_configuration(markers, self.context.config.hash)
-        return True
+        marker = next(marker for marker in markers.values() if marker is not None)
+        again = settings().rerun == "stale"
+        changed = staleness.changes(self.context, marker, files=again)
+        if changed and not again:
+            _warn_of_another_configuration(next(iter(markers)), marker, changed, self.context.config.hash)
+        return not (changed and again)
+
+    def stale(self) -> list[str]:
+        """Return the keys of what the outputs were made of and is another thing now, raw files included."""
+        found = (info.target.marker() for info in self._infos().values())
+        marker = next((marker for marker in found if marker is not None), None)
+        return staleness.changes(self.context, marker, files=True) if marker is not None else []
+
+    def reading(self) -> list[str]:
+        """Return the keys of the configuration that this task reads, `reads` with its wildcards."""
+        return [key.format_map(self.wildcards) for key in self.reads]
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -183,9 +204,14 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
         return store.unchanged(self._input_paths(), self.raw_files())
 
+    def raw(self) -> Match | None:
+        """Return the dataset of the catalogue that `work` reads."""
+        return None
+
     def raw_files(self) -> list[Path]:
-        """Return the files of the catalogue that `work` reads."""
-        return []
+        """Return its files."""
+        raw = self.raw()
+        return raw.files if raw is not None else []
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""
@@ -220,12 +246,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
+        inputs = {info: store.read_marker(info.path) for info in self._input_infos()}
+        material = [marker for info, marker in inputs.items() if getattr(info.task, "is_material", True)]
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
             versions={name: importlib.metadata.version(name) for name in _PACKAGES},
-            inputs={str(path): getattr(store.read_marker(path), "id", "") for path in self._input_paths()},
+            inputs={str(info.path): getattr(marker, "id", "") for info, marker in inputs.items()},
             config_hash=self.context.config.hash,
+            made_of=staleness.made_of(self.context, self.reading(), self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -258,11 +287,14 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}
 
     def _input_paths(self) -> list[Path]:
+        return [info.path for info in self._input_infos()]
+
+    def _input_infos(self) -> list[Any]:
         infos: list[Any] = []
         for name, _ in ports_of(type(self), InputPort):
             value = getattr(self, name)
             infos.extend(value if isinstance(value, list) else [value])
-        return [_info(one).path for one in infos]
+        return [_info(one) for one in infos]
 
 
 def every_region(task: EspoTask) -> list[str]:
@@ -288,18 +320,19 @@ def _check_ours(path: Path, marker: store.Marker) -> None:
         )
 
 
-def _warn_of_another_configuration(markers: Mapping[Path, store.Marker | None], config_hash: str) -> None:
-    for path, marker in markers.items():
-        made_under = marker.config_hash if marker is not None else ""
-        if made_under not in ("", config_hash) and config_hash not in _warned_for:
-            _warned_for.add(config_hash)
-            logger.warning(
-                "%s was made under another configuration (%s, now %s). It is used as it is, and so is whatever else is "
-                "there: delete what the change concerns, and it is made again",
-                path,
-                made_under,
-                config_hash,
-            )
+def _warn_of_another_configuration(path: Path, marker: store.Marker, changed: list[str], config_hash: str) -> None:
+    if config_hash in _warned_for:
+        return
+    _warned_for.add(config_hash)
+    keys = ", ".join(key for key in changed if key != staleness.WHOLE)
+    logger.warning(
+        "%s was made under another configuration (%s, now %s%s). It is used as it is, and so is whatever else is "
+        "there: `espo plan` tells what the change concerns, and --espo-rerun stale makes that again",
+        path,
+        marker.config_hash,
+        config_hash,
+        f"; changed: {keys}" if keys else "",
+    )
 
 
 def _info(value: Any) -> ZarrInfo:

@@ -26,6 +26,8 @@ class RunContext:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+        # Of what stores are made of, as far as it was looked at (`staleness`).
+        self.fingerprints: dict[str, str] = {}
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:

@@ -65,6 +65,7 @@ class ConcatenationFinal(EspoTask):
     in_regions = upstream(FinalZarr, "out_scenario", region=every_region)
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
     uncut = ("in_regions",)
+    reads = ("custom.amno_region.name", "custom.final_chunks", "custom.regions.*")
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
@@ -98,6 +99,7 @@ class HealthChecks(EspoTask):
     in_final = upstream(ConcatenationFinal, "out_final")
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
+    reads = ("custom.regions.*", "health_checks")
 
     def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog import Match
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, upstream
@@ -33,6 +33,16 @@ class RefDefault(EspoTask):
     in_checked = upstream(RefInputCheck, "out_problems")
     out_reference = kept("reference/{ref_source}+{region}+default.zarr")
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
+    reads = (
+        "custom.ref_period",
+        "custom.regions.{region}",
+        "custom.stack_drop_nans",
+        "custom.working_chunks",
+        "extraction.reference.extract_dataset.xr_combine_kwargs",
+        "extraction.reference.extract_dataset.xr_open_kwargs",
+        "extraction.reference.search_data_catalogs.variables_and_freqs",
+        "extraction.reference.search_data_catalogs.variables_and_freqs.*",
+    )
 
     def check(self) -> None:
         """Raise an error, too, if the reference has no land in the region."""
@@ -60,9 +70,9 @@ class RefDefault(EspoTask):
     def _box(self) -> dict[str, Any]:
         return self.context.config.custom.regions[self.region].model_dump()
 
-    def raw_files(self) -> list[Path]:
-        """Return the reference's files."""
-        return self.context.reference().files
+    def raw(self) -> Match:
+        """Return the reference."""
+        return self.context.reference()
 
     def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
@@ -98,6 +108,7 @@ class ReferenceCalendar(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     in_default = upstream(RefDefault, "out_reference")
     out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
+    reads = ("custom.working_chunks",)
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:
         """Convert the calendar; dropping 29 February, or days spread over the year."""

@@ -19,6 +19,11 @@ class espo(driver.espo):
     keep_temporary = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="keep intermediate outputs"
     )
+    rerun = luigi.ChoiceParameter(
+        choices=["missing", "stale"],
+        default="missing",
+        description="what is made again: what is missing, or also what the configuration or raw files changed for",
+    )
     final_format = luigi.ChoiceParameter(
         choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shlex
@@ -12,16 +11,18 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
+from espo_luigi import views
 from espo_luigi.errors import EspoError
 
 # Their texts alone say what is wrong; of anything else, the kind of error says it, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+_json_option = views.json_option
+_print_json = views.print_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,16 +85,11 @@ def _has_no_reader(stream: TextIO) -> bool:
     return True
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=str))
-
-
-@click.group(epilog="Runs are started by: luigi --module espo_luigi.tasks All --local-scheduler")
+@click.group()
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """What ESPO-G's production line does beside running tasks.
-
-    `espo COMMAND --help` has an example of each command.
+    """What `luigi --module espo_luigi.tasks All --local-scheduler`, which runs
+    tasks, does not do. `espo COMMAND --help` has an example of each command.
     """
 
 
@@ -273,6 +269,10 @@ def tasks(as_json: bool) -> None:
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])
     print(job_table(workdir))
+
+
+for _command in views.COMMANDS:
+    espo.add_command(_command)
 
 
 if __name__ == "__main__":

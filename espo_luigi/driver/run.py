@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from luigi.task import Task, flatten
 
+from espo_luigi.driver.board import board
+from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
 
@@ -85,6 +87,8 @@ class Run:
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
+        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
+        board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
             self._expect(graph, pending)
             self._roots[root.task_id] = root
@@ -140,6 +144,7 @@ class Run:
             label = _named(task)
             outcome = "done" if succeeded else "FAILED"
             seconds = getattr(task, "job_seconds", 0.0) or seconds
+            board().end(task.task_id, succeeded, seconds, _in_one_line(label, reason))
             logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)

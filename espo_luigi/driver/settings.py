@@ -86,6 +86,14 @@ class espo(Settings):
         parsing=luigi.BoolParameter.EXPLICIT_PARSING,
         description="run the local engine on a login host all the same",
     )
+    live = luigi.BoolParameter(
+        default=True,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="show the run as a table in the terminal, where there is one",
+    )
+    notify = luigi.Parameter(
+        default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
+    )
     dashboard = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
     )

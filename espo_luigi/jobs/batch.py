@@ -17,7 +17,7 @@ from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.site import Site
@@ -153,6 +153,12 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
     return settings.site.refusals(order.resources, order.options, settings.manager.max_jobs)
+
+
+def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
+    """Return what an order asks for on the cluster's nodes, and what of it is against the site's rules."""
+    order = fitted(order, settings)
+    return order.resources, _refusals(order, settings)
 
 
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:

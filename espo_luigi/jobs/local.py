@@ -22,6 +22,7 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 2.0
+WAITING = "waiting"
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,13 @@ class LocalEngine:
             If the job fails; the message has its error's last lines and the path of its log.
         """
         order = replace(order, resources=self._fit(order))
+        order.report(f"{WAITING} for free CPUs", None)
         with self._slots.taken(order.resources):
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
                 raise JobError(f"{order.label}: not started, the run is stopping")
             persistently(lambda: _prepare(order), DRIVERS_PATIENCE_SECONDS)
+            order.report("running", None)
             self._wait(order, self._start(order))
         try:
             return seconds_of(_checked_result(order))
@@ -141,7 +144,7 @@ class LocalEngine:
     def _wait(self, order: JobOrder, child: Child) -> None:
         while not child.ended.wait(_HEARTBEAT_SECONDS):
             if heartbeat := read_json(order.files.heartbeat):
-                order.report(str(heartbeat.get("message", "")), int(heartbeat.get("percent", 0)))
+                order.report(f"running\n{heartbeat.get('message', '')}", int(heartbeat.get("percent", 0)))
         del self._children[order.id]
 
 

@@ -54,8 +54,9 @@ class JobOrder:
     `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
     `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
     `wildcards` are the parameters that identify it. `preload` are modules to import once for all jobs. `beat_seconds`
-    is how often it gives a sign of life while it gets on. `is_complete` is asked after the job has ended. `on_progress`
-    hears where the job stands, and how many per cent are done where that is known.
+    is how often it gives a sign of life while it gets on. `size` is how much there is to do, in a unit of the task's
+    own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is asked after the job has
+    ended. `on_progress` hears where the job stands, and how many per cent are done where that is known.
     """
 
     id: str
@@ -71,6 +72,7 @@ class JobOrder:
     options: JobOptions = field(default_factory=JobOptions)
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
+    size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[str, int | None], None] | None = None
 

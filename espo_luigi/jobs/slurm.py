@@ -20,6 +20,7 @@ from espo_luigi.jobs.slurm_answers import (
     SQUEUE_FORMAT,
     has_ended,
     keeps_no_memory,
+    parse_one_of_squeue,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
@@ -48,6 +49,7 @@ __all__ = [
     "log_pattern",
     "memories",
     "node_folder",
+    "one_job",
     "refusal",
     "render",
     "says_out_of_memory",
@@ -186,6 +188,11 @@ def listing(user: str) -> Query:
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
+
+
+def one_job(user: str, job_id: str) -> Query:
+    """One job that waits or runs, with the time at which it is expected to start."""
+    return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
 
 
 def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:

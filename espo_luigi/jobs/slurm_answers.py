@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
@@ -139,6 +140,15 @@ def parse_squeue(text: str) -> list[Row]:
         if len(parts) == 5 and parts[0].isdigit():
             job_id, state, node, reason, name = parts
             rows.append(row(job_id, name, state, node, reason))
+    return rows
+
+
+def parse_one_of_squeue(text: str) -> list[Row]:
+    """Jobs in the answer of ``squeue --noheader --format=SQUEUE_FORMAT|%S``: with the time of their start."""
+    rows = []
+    for line in text.splitlines():
+        rest, _, start = line.rpartition("|")
+        rows += [replace(one, start="" if start == "N/A" else start) for one in parse_squeue(rest)]
     return rows
 
 

@@ -27,6 +27,7 @@ class Train(EspoTask):
 
     sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
+    values_in_outputs = 1.0
     in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
     in_regchunked = upstream(Rechunk, "out_regchunked")
@@ -67,6 +68,7 @@ class Adjust(EspoTask):
 
     sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
@@ -106,6 +108,7 @@ class CleanUp(EspoTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
     in_grid = upstream(RefDefault, "out_grid")
     out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
 import logging
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from espo_luigi.paths import check_wildcard
 from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.extent import files_and_bytes, size_of
 from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -113,6 +115,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # The keys of the configuration on which the outputs depend, beside those of what they are made from. `{var}` is
     # this task's; `*` stands for the names below a key, and their order.
     reads: ClassVar[tuple[str, ...]] = ()
+    # How many values the outputs have for each cell, day and variable, at most; 0: hardly any.
+    values_in_outputs: ClassVar[float] = 0.0
+    # Whether the files of the outputs, but for archives, are those of the inputs, linked.
+    only_links: ClassVar[bool] = False
     # Whether other tasks' outputs are made of this one's; else they only wait for it.
     is_material: ClassVar[bool] = True
 
@@ -204,6 +210,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
         return store.unchanged(self._input_paths(), self.raw_files())
 
+    def work_size(self) -> float:
+        """Return area times days times variables."""
+        return size_of(self.context.config, self.wildcards)
+
+    def work_made(self) -> dict[str, int]:
+        """Return the files and the bytes of the outputs, without those that are links to an input's."""
+        ports = [port for _, port in ports_of(type(self), OutputPort) if port.packed_from or not self.only_links]
+        found = [files_and_bytes(port.path_of(self)) for port in ports]
+        return {"files": sum(files for files, _ in found), "bytes": sum(size for _, size in found)}
+
     def raw(self) -> Match | None:
         """Return the dataset of the catalogue that `work` reads."""
         return None
@@ -251,7 +267,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
-            versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+            versions=_versions(),
             inputs={str(info.path): getattr(marker, "id", "") for info, marker in inputs.items()},
             config_hash=self.context.config.hash,
             made_of=staleness.made_of(self.context, self.reading(), self.raw(), material),
@@ -295,6 +311,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
             value = getattr(self, name)
             infos.extend(value if isinstance(value, list) else [value])
         return [_info(one) for one in infos]
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def every_region(task: EspoTask) -> list[str]:

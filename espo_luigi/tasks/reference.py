@@ -30,6 +30,7 @@ class RefDefault(EspoTask):
 
     region = RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     out_reference = kept("reference/{ref_source}+{region}+default.zarr")
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
@@ -106,6 +107,7 @@ class ReferenceCalendar(EspoTask):
 
     region, calendar = RegionParameter(), CalendarParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_default = upstream(RefDefault, "out_reference")
     out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
     reads = ("custom.working_chunks",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 
@@ -31,9 +32,14 @@ class espo(driver.espo):
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration's files, in order."""
-        words = shlex.shlex(self.config, posix=True, punctuation_chars="")
-        words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
-        return tuple(Path(word) for word in words)
+        return _files(self.config)
+
+
+@functools.lru_cache(maxsize=16)
+def _files(text: str) -> tuple[Path, ...]:
+    words = shlex.shlex(text, posix=True, punctuation_chars="")
+    words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
+    return tuple(Path(word) for word in words)
 
 
 def settings() -> espo:

@@ -83,6 +83,7 @@ class Regrid(EspoTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
+    values_in_outputs = 1.0
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
     out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
@@ -111,6 +112,7 @@ class Rechunk(EspoTask):
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
+    only_links = True
     in_regridded = upstream(Regrid, "out_regridded")
     out_regchunked = temporary("{sim_id}+{region}+regchunked.zarr")
 

@@ -1,9 +1,11 @@
 """People and a real Slurm: Ctrl-C twice, a kill while cancelling, a login node that goes down, an edited file."""
 
 import json
+import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -206,3 +208,24 @@ def test_files_of_a_run_are_the_users_own_and_a_termination_cancels_where_that_i
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, "3 job(s) cancelled" in errors) == (143, True), errors
     eventually(lambda: no_jobs_of(driver))
+
+
+def test_why_a_job_pends_is_told_with_slurms_reason_and_the_expected_start(driver: Driver) -> None:
+    process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"begin": "now+1hour"}')
+    eventually(lambda: bool(driver.jobs()))
+    espo = [sys.executable, "-m", "espo_luigi.cli", "status"]
+
+    def status() -> str:
+        return subprocess.run(espo, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
+
+    eventually(lambda: "1 job(s), BeginTime: it waits for its time to begin" in status())
+    asking = (
+        "import toy_tasks, sys; from espo_luigi.report.why import about; "
+        "print(about(toy_tasks.Configured(n=1, folder=sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", asking, str(driver.folder)]
+    said = subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    words = rf"Configured .*: job {driver.record().job_id} pends: it waits for its time .* \(BeginTime\)\. "
+    assert re.match(rf"{words}It is expected to start at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.\n", said.stdout), said

@@ -11,12 +11,12 @@ from typing import Any
 
 import luigi
 import pytest
-import yaml
+from complete_demo import edit, in_order, publish
 from demo_runs import CONFIG, use
 from luigi.configuration import get_config
 from pydantic import BaseModel
 
-from espo_luigi import store, tasks
+from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.parts import fingerprint
 from espo_luigi.driver.run import walk
@@ -248,51 +248,6 @@ def test_a_key_that_alters_what_a_rule_is_given_is_one_that_it_says_it_reads(
     assert altering > 100
 
 
-@pytest.fixture()
-def folder(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[Path]:
-    """The demo, with everything complete: stores that have nothing in them but their markers."""
-    get_config().set("espo", "final_format", "sharded")
-    configured()
-    for task in in_order(tasks.All()):
-        publish(task, task.marker())
-    yield tmp_path
-    get_config().set("espo", "final_format", "zip")
-    get_config().set("espo", "rerun", "missing")
-
-
-def in_order(root: luigi.Task) -> list[EspoTask]:
-    """All tasks of the graph, each after what it needs."""
-    found: dict[str, EspoTask] = {}
-
-    def visit(task: luigi.Task) -> None:
-        if task.task_id not in found:
-            for needed in task.deps():
-                visit(needed)
-            if isinstance(task, EspoTask):
-                found[task.task_id] = task
-
-    visit(root)
-    return list(found.values())
-
-
-def publish(task: EspoTask, marker: store.Marker) -> None:
-    for target in task.output():
-        path = Path(str(target))
-        if path.suffix == ".csv":
-            store.write_table(inputs.COLUMNS, [], path, marker)
-            continue
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "zarr.json").write_text("{}")
-        (path / store.MARKER_NAME).write_text(marker.to_json())
-
-
-def edit(file: Path, change: Callable[[Any], None]) -> None:
-    content = yaml.safe_load(file.read_text())
-    change(content)
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
-    forget()
-
-
 def stale() -> set[str]:
     luigi.task_register.Register.clear_instance_cache()
     return {task.task_id for task in walk([tasks.All()]) if isinstance(task, EspoTask) and task.stale()}
@@ -311,8 +266,8 @@ def fewer_quantiles(content: Any) -> None:
     content["biasadjust"]["variables"]["tasmax"]["training_args"]["xclim_train_args"]["nquantiles"] = 40
 
 
-def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(folder: Path) -> None:
-    edit(folder / "config.yml", fewer_quantiles)
+def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(complete_demo: Path) -> None:
+    edit(complete_demo / "config.yml", fewer_quantiles)
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
     assert {one.partition("_")[0] for one in concerned} >= {"Train", "Adjust", "Move", "ConcatenationFinal", "MoveDiag"}
@@ -323,8 +278,8 @@ def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(
     assert {task.task_id for task in in_order(tasks.All()) if not task.complete()} == concerned
 
 
-def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_they_are(folder: Path) -> None:
-    edit(folder / "config.yml", fewer_quantiles)
+def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_they_are(complete_demo: Path) -> None:
+    edit(complete_demo / "config.yml", fewer_quantiles)
     luigi.task_register.Register.clear_instance_cache()
     adjusted = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust) and task.var == "tasmax")
     publish(adjusted, adjusted.marker())
@@ -334,12 +289,12 @@ def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_the
     assert adjusted.stale() == []
 
 
-def test_comments_resources_and_paths_concern_nothing(folder: Path, tmp_path: Path) -> None:
-    with (folder / "config.yml").open("a") as file:
+def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_path: Path) -> None:
+    with (complete_demo / "config.yml").open("a") as file:
         file.write("# a comment\n")
     get_config().set("Train", "memory", "120GB")
-    (folder / "final").rename(folder / "elsewhere")
-    edit(folder / "paths.yml", lambda content: content["paths"].update(final=str(folder / "elsewhere")))
+    (complete_demo / "final").rename(complete_demo / "elsewhere")
+    edit(complete_demo / "paths.yml", lambda content: content["paths"].update(final=str(complete_demo / "elsewhere")))
     try:
         assert all(task.complete() for task in walk([tasks.All()]))
         assert stale() == set()
@@ -347,19 +302,19 @@ def test_comments_resources_and_paths_concern_nothing(folder: Path, tmp_path: Pa
         get_config().remove_section("Train")
 
 
-def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is_there(folder: Path) -> None:
+def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is_there(complete_demo: Path) -> None:
     def change(content: Any) -> None:
         content["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"]["source"].append("Third")
         content["health_checks"]["flags"]["tasmin"]["temperature_extremely_low"]["thresh"] = "-60 degC"
 
-    edit(folder / "config.yml", change)
+    edit(complete_demo / "config.yml", change)
     concerned = following(lambda task: isinstance(task, tasks.HealthChecks | InputTask))
     assert stale() == concerned
     assert {one.partition("_")[0] for one in concerned} == {"HealthChecks", "InputCheck", "RefInputCheck"}
 
 
-def test_raw_files_that_were_replaced_concern_their_simulation(folder: Path, own_raw: Path) -> None:
-    use([folder / "config.yml", folder / "paths.yml"], folder)
+def test_raw_files_that_were_replaced_concern_their_simulation(complete_demo: Path, own_raw: Path) -> None:
+    use([complete_demo / "config.yml", complete_demo / "paths.yml"], complete_demo)
     for task in in_order(tasks.All()):
         publish(task, task.marker())
     assert stale() == set()
@@ -370,7 +325,7 @@ def test_raw_files_that_were_replaced_concern_their_simulation(folder: Path, own
     assert stale() == following(lambda task: task.raw() is not None and getattr(task, "sim_id", "") == victim.sim_id)
 
 
-def test_a_marker_without_parts_stands_for_the_whole_configuration(folder: Path) -> None:
+def test_a_marker_without_parts_stands_for_the_whole_configuration(complete_demo: Path) -> None:
     reference_, regrid = (
         next(task for task in in_order(tasks.All()) if isinstance(task, rule))
         for rule in (tasks.ReferenceCalendar, tasks.Regrid)
@@ -378,5 +333,5 @@ def test_a_marker_without_parts_stands_for_the_whole_configuration(folder: Path)
     publish(reference_, dataclasses.replace(reference_.marker(), made_of={}))
     publish(regrid, regrid.marker())
     assert (reference_.stale(), regrid.stale()) == ([], [])
-    edit(folder / "config.yml", fewer_quantiles)
+    edit(complete_demo / "config.yml", fewer_quantiles)
     assert (reference_.stale(), regrid.stale()) == (["configuration"], ["configuration"])

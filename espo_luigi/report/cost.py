@@ -59,6 +59,7 @@ class Experience:
             if result.get("outcome") == "success":
                 self._jobs[result["family"]].append(_job(result))
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
+        self._peaks: dict[str, int] = {}
         self._density = -1.0
 
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
@@ -72,8 +73,12 @@ class Experience:
             files, made = 0.0, self._at_most(task, size)
             return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False)
         core_seconds, files, made = learnt
-        peak = max(job.memory_bytes for job in self._jobs[rule])
-        return Cost(core_seconds / cpus, cpus, peak, files, made, True)
+        return Cost(core_seconds / cpus, cpus, self._peak(rule), files, made, True)
+
+    def _peak(self, rule: str) -> int:
+        if rule not in self._peaks:
+            self._peaks[rule] = max(job.memory_bytes for job in self._jobs[rule])
+        return self._peaks[rule]
 
     def _at_most(self, task: SlurmTask, size: float) -> float:
         """Bytes of the outputs, as if nothing were compressed and all cells land."""

@@ -158,10 +158,13 @@ def _resources(task: SlurmTask) -> tuple[Resources | None, str]:
         return None, str(error)
     section = SECTIONS.get(settings().engine)
     if section is None:
-        memory = settings().local_memory
-        whole = parse_memory(memory) if memory else machine_memory() * 9 // 10
-        return asked.fitted(max(1, room() // 2), whole // 2), ""
+        return asked.fitted(max(1, room() // 2), _local_memory(settings().local_memory) // 2), ""
     return _on_a_cluster(task, asked)
+
+
+@lru_cache
+def _local_memory(said: str) -> int:
+    return parse_memory(said) if said else machine_memory() * 9 // 10
 
 
 def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from luigi.task import Task
 
 from espo_luigi.driver.run import walk
+from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.errors import ParameterError
 from espo_luigi.report.plan import Plan, make_plan
 from espo_luigi.tasks.all import All
@@ -22,6 +23,11 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     ParameterError
         If a rule, a simulation or a region is none of the run's, or nothing is left.
     """
+    with unchanging_settings():
+        return _plan_of(rules, selection)
+
+
+def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
     everything = list(All().everything())

@@ -27,6 +27,11 @@ class All(luigi.WrapperTask):
     Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--region``) narrow it to a part (`selection`).
     """
 
+    def __repr__(self) -> str:
+        """Return its name, and the part that is asked for."""
+        given = {name: getattr(self, name) for name in NAMES if getattr(self, name)}
+        return " ".join(["All", *(f"{name}={value}" for name, value in given.items())])
+
     @property
     def selection(self) -> Selection:
         """The part of it that is asked for."""

@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, ParameterError
 from espo_luigi.paths import check_wildcard
-from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.extent import files_and_bytes, size_of
@@ -155,7 +155,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the tasks that make this one's inputs, as its ports say."""
         for name, _ in ports_of(type(self), InputPort):
             getattr(self, name)
-        return sorted(self._upstream_tasks(), key=lambda task: task.task_id)
+        wired = [value for name, value in vars(self).items() if name.startswith("in_")]
+        tasks = {task for value in wired for task in self._tasks_behind(value)}
+        return sorted(tasks, key=lambda task: task.task_id)
+
+    def _tasks_behind(self, value: Any) -> Iterable[luigi.Task]:
+        """Return the tasks of what an input was wired to; sciluigi, which takes anything, would render their paths."""
+        ours = value if isinstance(value, list) else [value]
+        if all(isinstance(one, BoundOutput) for one in ours):
+            return {one.task for one in ours}
+        return self._add_upstream_tasks(set(), value)
 
     def output(self) -> list[luigi.Target]:
         """Return the targets of all output ports."""

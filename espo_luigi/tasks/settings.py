@@ -44,4 +44,5 @@ def _files(text: str) -> tuple[Path, ...]:
 
 def settings() -> espo:
     """Return the current settings."""
-    return espo()
+    current = driver.settings()
+    return current if isinstance(current, espo) else espo()

@@ -92,11 +92,12 @@ def _longest(jobs: list[Any], now: float) -> Iterator[str]:
         yield from ("", "longest at work:")
     for job in sorted(jobs, key=lambda job: job["since"])[:LONGEST]:
         beat = read_json(Path(job["heartbeat"])) or {}
-        percent = f", {job['percent']} %" if job["percent"] else ""
+        percent = f"{job['percent']} %" if job["percent"] else ""
         used = beat.get("peak_memory_bytes")
-        memory = f", {used / 2**30:.1f} of {job['memory_bytes'] / 2**30:.1f} GiB" if used else ""
-        said = ", ".join(line for line in job["message"].splitlines() if line)
-        yield f"  {job['label']}: {duration(now - job['since'])}, {said}{percent}{memory}"
+        memory = f"{used / 2**30:.1f} of {job['memory_bytes'] / 2**30:.1f} GiB" if used else ""
+        said = [duration(now - job["since"]), percent, memory, *job["message"].splitlines()]
+        # The name last: it is the longest, and a terminal may cut it.
+        yield f"  {', '.join(filter(None, said))}: {job['label']}"
 
 
 def _pending(jobs: list[Any]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """How a run stands, as others see it from its files, and its driver in its terminal."""
 
+import functools
 import io
 import json
 import sys
@@ -97,12 +98,15 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
     assert not (tmp_path / "shell").exists()
 
 
-def test_a_run_that_goes_on_is_told_with_its_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task = toy_tasks.Slow(n=1, folder=str(tmp_path), seconds=4.0)
+def test_a_run_that_goes_on_is_told_with_its_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.driver.display.Reporter", functools.partial(Reporter, every_seconds=0.1))
+    task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
     going = threading.Thread(target=run, args=[task])
     going.start()
     try:
-        eventually(lambda: trace_of("Slow", task.wildcards).is_alive)
+        eventually(lambda: trace_of("Gated", task.wildcards).is_alive)
         eventually(lambda: report.read()["alive"])
         eventually(lambda: "longest at work:" in report.render(report.read()))
         assert cli.main(["status", "--json"]) == 0
@@ -112,6 +116,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(tmp_path: Path, capsys: pytest
         assert any(task.label() in line and "GiB" in line for line in report.render(report.read()))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:
+        (tmp_path / "go").touch()
         going.join()
     assert not report.read()["alive"]
 

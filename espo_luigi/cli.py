@@ -88,9 +88,7 @@ def _has_no_reader(stream: TextIO) -> bool:
 @click.group()
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """What `luigi --module espo_luigi.tasks All --local-scheduler`, which runs
-    tasks, does not do. `espo COMMAND --help` has an example of each command.
-    """
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
@@ -177,7 +175,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.preview import preview_of
+    from espo_luigi.driver.task_words import preview_of
 
     print(preview_of(["--module", module, task, *parameters]), end="")
 

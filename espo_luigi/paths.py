@@ -1,4 +1,4 @@
-"""Every file name of a run: templates with wildcards, filled in one direction and read in the other.
+"""Every file name of a run: templates with wildcards, from which a path is made, and by which a path is read.
 
 A template is a path such as ``{tmpdir}/{sim_id}+{region}+regridded.zarr``. Because ``+`` never occurs inside a part, a
 path always says which task makes it.

@@ -4,111 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from examined_files import BOX, CALENDARS, LAT, LON, UNITS, YEARS, Files, changed_at, good_files, load, weather, where
 
-from espo_luigi.catalog import Asset, Match, open_match
+from espo_luigi.catalog import open_match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import DataError
 from espo_luigi.science.choices import UnusableInput
-from espo_luigi.science.input_problems import Problem
-from espo_luigi.science.input_values import limits_of
-
-# Sizes that nothing divides; the box leaves cells out on each side.
-LAT, LON = np.linspace(40.0, 55.0, 7), np.linspace(250.0, 280.0, 11)
-BOX = {"name": "box", "lon_bnds": (252.0, 278.0), "lat_bnds": (41.0, 54.0)}
-YEARS = ((2000, 2001), (2002, 2004), (2005, 2005))
-FLAGS: dict[str, Any] = {
-    "tasmax": {"temperature_extremely_high": {"thresh": "60 degC"}},
-    "tasmin": {"temperature_extremely_low": {"thresh": "-70 degC"}},
-    "pr": {"negative_accumulation_values": {}, "very_large_precipitation_events": {"thresh": "1650 mm/d"}},
-}
-UNITS = {"tasmax": "K", "tasmin": "K", "pr": "kg m-2 s-1"}
-CALENDARS = ("noleap", "360_day", "standard")
-
-
-def weather(name: str, years: tuple[int, int], calendar: str, hour: int = 12) -> xr.Dataset:
-    end = f"{years[1]}-12-{30 if calendar == '360_day' else 31}"
-    time = xr.date_range(
-        f"{years[0]}-01-01 {hour:02}:00", f"{end} {hour:02}:00", freq="D", calendar=calendar, use_cftime=True
-    )
-    middle, spread = {"tasmax": (285, 9), "tasmin": (275, 0.9), "pr": (3e-5, 2.9e-5)}[name]
-    draws = np.random.default_rng(years[0]).uniform(-1, 1, (len(time), len(LAT), len(LON)))
-    values = (middle + spread * draws).astype("float32")
-    coords = {"time": time, "lat": LAT, "lon": LON, "height": 2.0}
-    return xr.Dataset({name: (("time", "lat", "lon"), values, {"units": UNITS[name]})}, coords)
-
-
-def load(path: Path) -> xr.Dataset:
-    return xr.load_dataset(path, decode_times=xr.coders.CFDatetimeCoder(use_cftime=True))
-
-
-@dataclass
-class Files:
-    """Nine files, three a variable, and the search's match of them."""
-
-    folder: Path
-    calendar: str
-
-    def path(self, name: str, first: int) -> Path:
-        return self.folder / f"{name}_{first}.nc"
-
-    def write(self, ds: xr.Dataset, path: Path, **encoding: Any) -> None:
-        path.unlink(missing_ok=True)
-        times = {"units": "days since 1850-01-01", "dtype": "float64"}
-        ds.to_netcdf(path, encoding={"time": times} | encoding)
-
-    def change(self, name: str, first: int, change: Callable[[xr.Dataset], xr.Dataset]) -> str:
-        path = self.path(name, first)
-        self.write(change(load(path)), path)
-        return str(path)
-
-    @property
-    def match(self) -> Match:
-        assets = []
-        for name in UNITS:
-            for first, last in YEARS:
-                path = str(self.path(name, first))
-                columns = {"date_start": f"{first}-01-01", "date_end": f"{last}-12-31", "format": "nc", "path": path}
-                assets.append(Asset(columns, (name,), path))
-        return Match("CMIP6_M", tuple(assets), tuple(UNITS), ("dtr",), (("2000", "2005"),), {"id": "CMIP6_M"})
-
-    def problems(self, period: tuple[str, str] = ("2000", "2005")) -> list[Problem]:
-        return examine_match(self.match, period=period, regions=[BOX], limits=limits_of(FLAGS))
-
-    def only(self) -> Problem:
-        (problem,) = self.problems()
-        return problem
 
 
 @pytest.fixture(params=CALENDARS)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    made = Files(tmp_path, request.param)
-    for name in UNITS:
-        for years in YEARS:
-            ds = weather(name, years, request.param)
-            made.write(ds, made.path(name, years[0]), **{name: {"chunksizes": (100, 4, 5), "zlib": True}})
-    return made
-
-
-def changed_at(name: str, day: str, lat: float, lon: float, value: float) -> Callable[[xr.Dataset], xr.Dataset]:
-    """A function that sets one value."""
-
-    def change(ds: xr.Dataset) -> xr.Dataset:
-        row, column = int(np.argmin(np.abs(LAT - lat))), int(np.argmin(np.abs(LON - lon)))
-        ds[name][ds.indexes["time"].get_loc(ds.sel(time=day).indexes["time"][0]), row, column] = value
-        return ds
-
-    return change
-
-
-def where(problem: Problem) -> tuple[str, str, str, str]:
-    return problem.kind, problem.variable, problem.file, problem.day
+    return good_files(tmp_path, request.param)
 
 
 def test_nothing_is_found_in_good_files(files: Files) -> None:
@@ -181,125 +93,6 @@ def test_steps_that_are_not_days(files: Files, step: str) -> None:
     found = [problem for problem in files.problems() if problem.kind == "steps_not_daily"]
     assert [where(one) for one in found] == [("steps_not_daily", "pr", file, "2005-01-01")]
     assert {problem.kind for problem in files.problems()} <= {"steps_not_daily", "missing_days"}
-
-
-@pytest.mark.parametrize("units", ["parsnips", "m", None])
-def test_units_that_are_unknown_or_absent(files: Files, units: str | None) -> None:
-    def relabelled(ds: xr.Dataset) -> xr.Dataset:
-        ds.tasmin.attrs = {} if units is None else {"units": units}
-        return ds
-
-    file = files.change("tasmin", 2002, relabelled)
-    problem = files.only()
-    assert where(problem)[:3] == ("units", "tasmin", file)
-    assert "expected K" in problem.message
-
-
-@pytest.mark.parametrize(("name", "units", "value"), [("tasmax", "degC", 558.15), ("tasmin", "degC", 548.15)])
-def test_kelvin_that_say_to_be_degrees_celsius(files: Files, name: str, units: str, value: float) -> None:
-    def relabelled(ds: xr.Dataset) -> xr.Dataset:
-        ds[name].attrs["units"] = units
-        return ds
-
-    file = files.change(name, 2002, relabelled)
-    found = {problem.kind: problem for problem in files.problems()}
-    problem = found.pop("mislabelled_units")
-    assert (problem.variable, problem.file) == (name, file)
-    assert problem.value == pytest.approx(value, abs=10)
-    assert set(found) <= {"tasmax_below_tasmin"}, "of tasmin, it is above tasmax, too"
-
-
-def test_degrees_celsius_that_say_to_be_kelvin(files: Files) -> None:
-    def in_celsius(ds: xr.Dataset) -> xr.Dataset:
-        return ds.assign(tasmax=(ds.tasmax - 273.15).assign_attrs(units="K"))
-
-    file = files.change("tasmax", 2005, in_celsius)
-    found = {problem.kind: problem for problem in files.problems()}
-    assert set(found) == {"mislabelled_units", "tasmax_below_tasmin"}
-    assert (found["mislabelled_units"].variable, found["mislabelled_units"].file) == ("tasmax", file)
-
-
-def test_units_that_can_be_converted_are_no_problem(files: Files) -> None:
-    files.change("tasmax", 2002, lambda ds: ds.assign(tasmax=(ds.tasmax - 273.15).assign_attrs(units="degC")))
-    files.change("pr", 2005, lambda ds: ds.assign(pr=(ds.pr * 86400).assign_attrs(units="mm d-1")))
-    assert files.problems() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"), [("tasmax", 340.0, 340.0), ("pr", -1e-6, -1e-6), ("pr", 0.05, 0.05), ("pr", 1e20, 1e20)]
-)
-def test_the_worst_impossible_value_is_named_with_its_day_and_cell(
-    files: Files, name: str, value: float, shown: float
-) -> None:
-    files.change(name, 2002, changed_at(name, "2003-07-19", 45.0, 262.0, value))
-    problem = files.only()
-    assert where(problem) == ("values_out_of_range", name, str(files.path(name, 2002)), "2003-07-19")
-    assert (problem.lat, problem.lon) == (45.0, 262.0)
-    assert problem.value == pytest.approx(shown)
-    assert problem.count == 1
-
-
-def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) -> None:
-    files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 40.0, 262.0, 1e20))
-    files.change("tasmax", 2000, changed_at("tasmax", "2000-07-19", 45.0, 262.0, 1e20))
-    assert files.problems(("2001", "2005")) == []
-
-
-def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:
-    for day, lat, lon, value in (("2002-03-05", 50.0, 256.0, 294.5), ("2004-11-30", 47.5, 271.0, 312.5)):
-        files.change("tasmin", 2002, changed_at("tasmin", day, lat, lon, value))
-        tasmax = load(files.path("tasmax", 2002)).tasmax
-        expected = float(tasmax.sel(time=day, lat=lat, lon=lon).item()) - value
-    problem = files.only()
-    assert where(problem) == ("tasmax_below_tasmin", "tasmax", str(files.path("tasmax", 2002)), "2004-11-30")
-    assert (problem.lat, problem.lon) == (47.5, 271.0)
-    assert problem.count == 2
-    assert problem.value == pytest.approx(expected, abs=1e-3)
-
-
-def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(files: Files) -> None:
-    whole = xr.concat([weather("tasmin", years, files.calendar) for years in YEARS], "time")
-    cuts = [0, 401, 1093, None]
-    for (first, _), start, stop in zip(YEARS, cuts, cuts[1:], strict=False):
-        files.write(whole.isel(time=slice(start, stop)), files.path("tasmin", first))
-    assert files.problems() == []
-    tasmin = load(files.path("tasmin", 2002))
-    day = tasmin.indexes["time"][500].strftime("%Y-%m-%d")
-    files.change("tasmin", 2002, changed_at("tasmin", day, 47.5, 271.0, 320.0))
-    problem = files.only()
-    assert (problem.kind, problem.day, problem.lat, problem.lon) == ("tasmax_below_tasmin", day, 47.5, 271.0)
-
-
-@pytest.mark.parametrize(("value", "kind"), [(280.0, "constant_maps"), (np.nan, "maps_without_data")])
-def test_maps_of_one_value_and_without_any(files: Files, value: float, kind: str) -> None:
-    def flat(ds: xr.Dataset) -> xr.Dataset:
-        ds.tasmax[400:417] = value
-        return ds
-
-    file = files.change("tasmax", 2002, flat)
-    day = weather("tasmax", (2002, 2004), files.calendar).indexes["time"][400].strftime("%Y-%m-%d")
-    problem = files.only()
-    assert where(problem) == (kind, "tasmax", file, day)
-    assert problem.count == 17
-    assert problem.value == (None if np.isnan(value) else value)
-
-
-def test_a_day_without_rain_is_no_problem_and_one_with_the_same_rain_everywhere_is(files: Files) -> None:
-    def flat(ds: xr.Dataset) -> xr.Dataset:
-        ds.pr[5], ds.pr[7] = 0.0, 1e-5
-        return ds
-
-    file = files.change("pr", 2005, flat)
-    problem = files.only()
-    assert where(problem) == ("constant_maps", "pr", file, "2005-01-08")
-    assert problem.count == 1
-
-
-def test_sea_without_data_is_no_problem(files: Files) -> None:
-    for name in UNITS:
-        for first, _ in YEARS:
-            files.change(name, first, lambda ds: ds.where(ds.lon < 262))
-    assert files.problems() == []
 
 
 def test_an_empty_and_a_truncated_file_and_one_that_is_gone(files: Files) -> None:
@@ -382,17 +175,6 @@ def test_nothing_that_fails_is_refused_without_need(files: Files, kind: str) -> 
     assert kind in {problem.kind for problem in files.problems()}
     with pytest.raises(DataError):
         open_match(files.match)
-
-
-def test_limits_are_those_of_the_flags_in_canonical_units() -> None:
-    limits = limits_of(FLAGS)
-    assert limits["tasmax"] == limits["tasmin"] == pytest.approx((203.15, 333.15))
-    assert limits["pr"] == pytest.approx((0.0, 1650 / 86400))
-    assert limits_of({}) == {} and limits_of({"tasmax": None, "pr": {}}) == {}
-
-
-def test_a_flag_without_threshold_has_xclims_own() -> None:
-    assert limits_of({"tasmax": {"temperature_extremely_high": {}}})["tasmin"] == pytest.approx((-np.inf, 333.15))
 
 
 def test_blocks_of_days_are_no_larger_than_they_may_be_and_read_once(

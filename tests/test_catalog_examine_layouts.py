@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from test_catalog_examine import BOX, LAT, LON, weather
+from examined_files import BOX, LAT, LON, weather
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match

@@ -10,20 +10,27 @@ use it; ``python tests/throwaway_sge.py stop FOLDER`` ends it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
-import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from throwaway_daemons import SEARCH_PATH, ClusterError, end_process, find, free_ports, wait
+from throwaway_daemons import (
+    SEARCH_PATH,
+    ClusterError,
+    Throwaway,
+    command_line,
+    find,
+    free_ports,
+    how_to_use,
+    saved,
+    wait,
+)
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client")
 _PROGRAMS = ("sge_qmaster", "sge_execd", "qconf", "qsub", "qstat", "qacct", "qdel", "qmod")
@@ -49,16 +56,14 @@ def missing_packages() -> str | None:
 
 
 @dataclass
-class ThrowawayGridEngine:
+class ThrowawayGridEngine(Throwaway):
     """A running throw-away Grid Engine; a context manager.
 
     Queues: ``main.q`` and ``other.q``, of 64 slots each, with the parallel environment ``threaded``. The host has 200 G
     of ``h_vmem``. Jobs are told 3 s before they are killed.
     """
 
-    folder: Path
-    ports: dict[str, int] = field(default_factory=dict)
-    pids: dict[str, int] = field(default_factory=dict)
+    logs: ClassVar[str] = "*.out and spool/*/messages"
 
     @classmethod
     def start(cls, folder: Path | None = None) -> ThrowawayGridEngine:
@@ -66,23 +71,12 @@ class ThrowawayGridEngine:
         if message := missing_packages():
             raise ClusterError(message)
         cluster = cls(folder or Path(tempfile.mkdtemp(prefix="espo-sge-")))
-        try:
-            cluster._start()
-        except BaseException:
-            cluster.stop(remove=False)
-            raise
-        return cluster
+        return cluster._started(cluster._start)
 
     @classmethod
     def attach(cls, folder: Path) -> ThrowawayGridEngine:
         """Take over a cluster that another process started in `folder`."""
-        return cls(folder, **json.loads((folder / "cluster.json").read_text()))
-
-    def __enter__(self) -> ThrowawayGridEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        return cls(folder, **saved(folder))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -95,13 +89,6 @@ class ThrowawayGridEngine:
         """The environment in which Grid Engine's commands speak to this cluster."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("SGE_")}
         return {**others, **self.variables, "PATH": SEARCH_PATH}
-
-    def run(self, *command: str, check: bool = True) -> str:
-        """Run one of Grid Engine's commands on this cluster and return what it wrote to stdout."""
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
-        if check and done.returncode:
-            raise ClusterError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
 
     def configure(self, option: str, text: str) -> None:
         """Give qconf a file with `text`, by its ``option``: ``-Aq``, ``-Ap``, ``-Msconf``, …"""
@@ -120,24 +107,8 @@ class ThrowawayGridEngine:
 
     def start_daemon(self, name: str) -> None:
         """Start one daemon: ``qmaster`` or ``execd``."""
-        with (self.folder / f"{name}.out").open("ab") as log:
-            process = subprocess.Popen(
-                [f"sge_{name}"],
-                env={**self.environ, "SGE_ND": "1"},  # it stays in the foreground
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in a test must not reach the cluster
-            )
-        self.pids[name] = process.pid
-        self._save()
-
-    def stop_daemon(self, name: str, hard: bool = False, timeout: float = 20.0) -> None:
-        """End one daemon (SIGTERM, or SIGKILL when `hard`) and wait until it has gone."""
-        pid = self.pids.pop(name, None)
-        if pid is not None:
-            end_process(pid, hard, timeout)
+        environ = {**self.environ, "SGE_ND": "1"}  # it stays in the foreground
+        self._start_process(name, [f"sge_{name}"], self.folder / f"{name}.out", environ)
 
     def wait_for_master(self) -> None:
         """Return when the qmaster answers."""
@@ -205,15 +176,6 @@ class ThrowawayGridEngine:
         lines = [line for line in self.run("qstat", "-f", check=False).splitlines() if "@" in line]
         # A queue whose host has not reported has no load and the state "au".
         return len(lines) == len(QUEUES) and all(len(line.split()) == 5 and "-NA-" not in line for line in lines)
-
-    def _wait_for(self, what: str, ready: object, timeout: float = 30.0) -> None:
-        if not wait(ready, timeout):  # type: ignore[arg-type]
-            raise ClusterError(
-                f"waited {timeout:.0f} s in vain for {what}; look in *.out and spool/*/messages of {self.folder}"
-            )
-
-    def _save(self) -> None:
-        (self.folder / "cluster.json").write_text(json.dumps({"ports": self.ports, "pids": self.pids}))
 
 
 def _host() -> str:
@@ -294,19 +256,13 @@ _QUEUE = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line: ``start`` or ``stop FOLDER``."""
-    parser = argparse.ArgumentParser(prog="python tests/throwaway_sge.py", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("start", help="start a cluster and say how to use it")
-    stop = commands.add_parser("stop", help="end a cluster and remove its folder")
-    stop.add_argument("folder", type=Path)
+    parser, _ = command_line(Path(__file__).name, __doc__)
     chosen = parser.parse_args(arguments)
     if chosen.command == "stop":
         ThrowawayGridEngine.attach(chosen.folder).stop()
         return 0
     cluster = ThrowawayGridEngine.start()
-    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in cluster.variables.items()]
-    end = f"# to end it: python tests/throwaway_sge.py stop {shlex.quote(str(cluster.folder))}\n"
-    sys.stdout.write("".join([*exports, end]))
+    sys.stdout.write(how_to_use(Path(__file__).name, cluster, cluster.variables))
     return 0
 
 

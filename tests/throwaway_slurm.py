@@ -10,20 +10,27 @@ makes ``sbatch`` and the rest use it; ``python tests/throwaway_slurm.py stop FOL
 
 from __future__ import annotations
 
-import argparse
 import getpass
-import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from throwaway_daemons import SEARCH_PATH, ClusterError, end_process, find, free_ports, wait
+from throwaway_daemons import (
+    SEARCH_PATH,
+    ClusterError,
+    Throwaway,
+    command_line,
+    find,
+    free_ports,
+    how_to_use,
+    saved,
+    wait,
+)
 from throwaway_slurm_conf import ClusterSpec, render_slurm_conf, render_slurmdbd_conf
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -43,16 +50,13 @@ def missing_packages(accounting: bool = False) -> str | None:
 
 
 @dataclass
-class ThrowawayCluster:
+class ThrowawayCluster(Throwaway):
     """A running throw-away cluster; a context manager.
 
     Partitions: ``main`` (default) and ``urgent``, whose jobs preempt those of ``main`` by requeueing them.
     """
 
-    spec: ClusterSpec
-    folder: Path
-    ports: dict[str, int] = field(default_factory=dict)
-    pids: dict[str, int] = field(default_factory=dict)
+    spec: ClusterSpec = field(default_factory=ClusterSpec)
 
     @classmethod
     def start(cls, spec: ClusterSpec | None = None, folder: Path | None = None) -> ThrowawayCluster:
@@ -60,61 +64,25 @@ class ThrowawayCluster:
         spec = spec or ClusterSpec()
         if message := missing_packages(spec.accounting):
             raise ClusterError(message)
-        cluster = cls(spec, folder or Path(tempfile.mkdtemp(prefix="espo-slurm-")))
-        try:
-            cluster._start()
-        except BaseException:
-            cluster.stop(remove=False)
-            raise
-        return cluster
+        cluster = cls(folder or Path(tempfile.mkdtemp(prefix="espo-slurm-")), spec=spec)
+        return cluster._started(cluster._start)
 
     @classmethod
     def attach(cls, folder: Path) -> ThrowawayCluster:
         """Take over a cluster that another process started in `folder`."""
-        saved = json.loads((folder / "cluster.json").read_text())
-        spec = ClusterSpec(accounting=saved["accounting"], nodes=saved["nodes"])
-        return cls(spec, folder, ports=saved["ports"], pids=saved["pids"])
-
-    def __enter__(self) -> ThrowawayCluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        values = saved(folder)
+        spec = ClusterSpec(accounting=values.pop("accounting"), nodes=values.pop("nodes"))
+        return cls(folder, spec=spec, **values)
 
     @property
     def environ(self) -> dict[str, str]:
         """The environment in which Slurm's commands speak to this cluster."""
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": SEARCH_PATH}
 
-    def run(self, *command: str, check: bool = True) -> str:
-        """Run one of Slurm's commands on this cluster and return what it wrote to stdout."""
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
-        if check and done.returncode:
-            raise ClusterError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
-
     def start_daemon(self, name: str) -> None:
         """Start one daemon: ``munged``, ``mariadbd``, ``slurmdbd``, ``slurmctld`` or a node's name."""
-        log = (self.folder / "log" / f"{name}.out").open("ab")
-        with log:
-            process = subprocess.Popen(
-                self._daemon_command(name),
-                env=self.environ,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in a test must not reach the cluster
-            )
-        self.pids[name] = process.pid
-        self._save()
-
-    def stop_daemon(self, name: str, hard: bool = False, timeout: float = 20.0) -> None:
-        """End one daemon (SIGTERM, or SIGKILL when `hard`) and wait until it has gone."""
-        pid = self.pids.pop(name, None)
-        if pid is None:
-            return
-        end_process(pid, hard, timeout)
+        log = self.folder / "log" / f"{name}.out"
+        self._start_process(name, self._daemon_command(name), log, self.environ)
 
     def wait_for_controller(self, timeout: float = 30.0) -> None:
         """Return when slurmctld answers."""
@@ -218,15 +186,8 @@ class ThrowawayCluster:
             return [_program(name), "-D"] if name == "slurmdbd" else [_program(name), "-D", "-f", str(conf)]
         return [*self.spec.node_prefix, _program("slurmd"), "-D", "-N", name, "-f", str(conf)]
 
-    def _wait_for(self, what: str, ready: Callable[[], bool], timeout: float) -> None:
-        if not wait(ready, timeout):
-            raise ClusterError(
-                f"waited {timeout:.0f} s in vain for {what}; the daemons' logs are in {self.folder / 'log'}"
-            )
-
-    def _save(self) -> None:
-        saved = {"accounting": self.spec.accounting, "nodes": self.spec.nodes, "ports": self.ports, "pids": self.pids}
-        (self.folder / "cluster.json").write_text(json.dumps(saved))
+    def _to_save(self) -> dict[str, Any]:
+        return {**super()._to_save(), "accounting": self.spec.accounting, "nodes": self.spec.nodes}
 
 
 def _program(name: str) -> str:
@@ -243,26 +204,17 @@ def _as_root() -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line: ``start [--nodes N] [--cpus N] [--accounting]`` or ``stop FOLDER``."""
-    parser = argparse.ArgumentParser(prog="python tests/throwaway_slurm.py", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("start", help="start a cluster and say how to use it")
+    parser, start = command_line(Path(__file__).name, __doc__)
     start.add_argument("--nodes", type=int, default=4)
     start.add_argument("--cpus", type=int, default=64)
     start.add_argument("--accounting", action="store_true", help="with MariaDB and slurmdbd, so that sacct answers")
-    stop = commands.add_parser("stop", help="end a cluster and remove its folder")
-    stop.add_argument("folder", type=Path)
     chosen = parser.parse_args(arguments)
     if chosen.command == "stop":
         ThrowawayCluster.attach(chosen.folder).stop()
         return 0
     cluster = ThrowawayCluster.start(ClusterSpec(chosen.nodes, chosen.cpus, accounting=chosen.accounting))
-    sys.stdout.write(_how_to_use(cluster.folder))
+    sys.stdout.write(how_to_use(Path(__file__).name, cluster, {"SLURM_CONF": cluster.environ["SLURM_CONF"]}))
     return 0
-
-
-def _how_to_use(folder: Path) -> str:
-    name = shlex.quote(str(folder))
-    return f"export SLURM_CONF={name}/slurm.conf\n# to end it: python tests/throwaway_slurm.py stop {name}\n"
 
 
 if __name__ == "__main__":

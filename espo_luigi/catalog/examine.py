@@ -1,4 +1,4 @@
-"""Looking for all that is wrong with the files of a dataset, where opening it ends at the first."""
+"""Finding all that is wrong with the files of a dataset; opening it raises an error at the first problem."""
 
 from __future__ import annotations
 

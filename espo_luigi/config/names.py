@@ -1,4 +1,4 @@
-"""Older spellings of the schema, brought to the current one, file by file and before files are merged."""
+"""Older names of keys, replaced by the current ones in each file before files are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of texts that mean something: thresholds with their units, units and frequencies."""
+"""Types of texts with a meaning that is checked: thresholds with their units, units and frequencies."""
 
 from __future__ import annotations
 

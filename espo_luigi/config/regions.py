@@ -1,4 +1,4 @@
-"""Where: the regions, the whole domain, chunks and periods (section `custom`), and folders (section `paths`)."""
+"""The regions, the whole domain, chunks and periods (section `custom`), and folders (section `paths`)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def hold_folders(folders: Iterable[Path]) -> None:
 
 
 def _give_up(error: SecondDriverError) -> None:
-    """Start no more jobs: the other driver, which thought this one dead, does them."""
+    """Start no more jobs: another driver took this one for dead, and does them."""
     logger.error("%s; it starts nothing any more, and leaves its jobs alone", error)
     with _lock:
         _lost.append(error)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
-from contextlib import redirect_stderr
-
-from luigi.cmdline_parser import CmdlineParser
-from luigi.parameter import ParameterException
-from luigi.task_register import TaskClassException
-
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import ParameterError
 from espo_luigi.jobs import batch
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
@@ -23,28 +14,6 @@ def preview(task: SlurmTask) -> str:
     task.check()
     name = _scheduler_name()
     return batch.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
-
-
-def preview_of(words: Sequence[str]) -> str:
-    """Return the preview of the task that the words of a ``luigi`` command name (``--module … Train --region …``).
-
-    Raises
-    ------
-    ParameterError
-        If luigi would refuse them.
-    """
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            CmdlineParser(words)
-        with CmdlineParser.global_instance(words) as parsed:
-            return preview(parsed.get_task_obj())
-    except (TaskClassException, ParameterException) as error:
-        raise ParameterError(str(error)) from error
-    except SystemExit as end:
-        if not end.code:  # --help
-            raise
-        raise ParameterError(said.getvalue().rpartition("error: ")[2].strip()) from end
 
 
 def stop_from_outside(how: str) -> str:

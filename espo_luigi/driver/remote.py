@@ -1,4 +1,4 @@
-"""Luigi's central scheduler (luigid) as a driver sees it: one that may be away for a while."""
+"""Luigi's central scheduler (luigid) as a driver uses it: it may not answer for a while."""
 
 from __future__ import annotations
 

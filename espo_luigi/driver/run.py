@@ -1,4 +1,4 @@
-"""What one driver knows of its run: its tasks, who still needs whose outputs, and how each ended."""
+"""What one driver knows of its run: its tasks, which unfinished ones need which outputs, and how each ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread where Luigi expects a process for each task: thousands may wait at once."""
+"""A thread for each task, where Luigi expects a process: thousands may wait at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Luigi worker for tasks that wait: a thread a task instead of a forked process, and no memory that grows."""
+"""A Luigi worker for tasks that wait: a thread for each, not a forked process, and memory that does not grow."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class EspoWorker(luigi.worker.Worker):
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:
-        """Return the graph below `task`. A second driver, or what cannot run, is refused before luigi hears of it."""
+        """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         graph = checked_graph(task)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
         if jobs and not task.complete():  # who has nothing to run only reads, and is not refused

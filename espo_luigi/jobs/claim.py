@@ -45,8 +45,7 @@ def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
     scheduler = schedulers.around(environ)
     if scheduler is None or CLAIM_VARIABLE not in environ:
         return None
-    # The script of a job that was submitted by an earlier version gives the number of its restarts instead.
-    start = environ.get(START_VARIABLE) or environ.get("SLURM_RESTART_COUNT") or FIRST_START
+    start = environ.get(START_VARIABLE, FIRST_START)
     return Claim(Path(environ[CLAIM_VARIABLE]), str(scheduler.job_id(environ)), start)
 
 

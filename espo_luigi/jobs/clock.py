@@ -13,7 +13,7 @@ class Clock:
     """The machine's own; a test gives the manager another one."""
 
     def now(self) -> float:
-        """Seconds that only grow, whatever the machine's date is set to, and also while it sleeps, its lid closed."""
+        """Seconds that only grow, whatever the machine's date is set to; time while it is suspended counts."""
         return time.clock_gettime(_SLEEP_COUNTS)
 
     def wait(self, event: threading.Event, seconds: float) -> None:

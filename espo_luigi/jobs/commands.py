@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.scheduler import Memory, Query, Row, Scheduler
 
@@ -87,7 +88,7 @@ class Commands:
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
         mine = os.environ if environ is None else environ
-        self._environ = scheduler.environment(mine)
+        self._environ = schedulers.environment(scheduler, mine)
         # A submission hands its environment on to the job, and takes a time of the user's (``--begin``) in their zone.
         own_zone = {"TZ": mine["TZ"]} if "TZ" in mine else {}
         without_zone = {name: value for name, value in self._environ.items() if name != "TZ"}

@@ -1,4 +1,4 @@
-"""One request on its way: what is known of its job, and what follows from it, without running any command."""
+"""One request until its outcome: what is known of its job, and what follows from it, without running any command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's signs of life while it works: how far Dask is, and how much memory it took; none while it hangs."""
+"""The file that a job rewrites while it makes progress: how far Dask is, and how much memory it took."""
 
 from __future__ import annotations
 

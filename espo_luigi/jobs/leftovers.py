@@ -1,6 +1,6 @@
-"""Jobs that have succeeded and do not go: they waste their allocation until somebody cancels them.
+"""Jobs that have succeeded and do not end: they hold their allocation for nothing until somebody cancels them.
 
-Which ones is found out here; whoever asks cancels them.
+This module finds them; its caller cancels them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Slots:
 
 
 class LocalEngine:
-    """Runs jobs as child processes; a job dies with its driver, so that the next driver never meets it.
+    """Runs jobs as child processes; a job ends when its driver does, so that the next driver never finds one running.
 
     `still_ours` is asked before each starts: whether this driver may still work where it does.
     """
@@ -78,7 +78,7 @@ class LocalEngine:
         self._stopping = False
 
     def check(self, orders: Iterable[JobOrder]) -> None:
-        """Accept all: any value travels in a file."""
+        """Accept all: values reach the job in a file, so that any is safe."""
 
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for it, and return the seconds that it took.

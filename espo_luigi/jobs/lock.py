@@ -1,4 +1,4 @@
-"""One driver a folder: the lock that refuses a second one, unless the first is dead; and all locks of one driver."""
+"""One driver a folder: the lock that refuses a second one, unless the first has ended; all locks of one driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which nodes end jobs at once, and when so many jobs end so that it cannot be the jobs.
+"""Nodes on which jobs end as soon as they start, and pauses when jobs do so on all nodes.
 
-A broken node is always free, so that it gets job after job. And where something breaks for all nodes (the file system
-with the programs, say), every job of a run would burn its attempts within a minute.
+A broken node is always free, so that it gets job after job. And where something fails for all nodes (the file system
+with the programs, for example), every job of a run would use up its attempts within a minute.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What travels from the driver to a job and back: an order, which is a value and a small JSON file, and a result."""
+"""What a driver gives to a job, an order (a value, and a small JSON file), and what it gets back, a result."""
 
 from __future__ import annotations
 

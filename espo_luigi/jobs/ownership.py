@@ -1,4 +1,4 @@
-"""Whether a driver may still act: its locks were its own a moment ago."""
+"""Whether a driver may still act: at the last look, not long ago, its locks were still its own."""
 
 from __future__ import annotations
 

@@ -18,8 +18,6 @@ _UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 GIB = 2**30
-# Of a rule that says nothing, where a site says nothing either.
-_MEMORY_DEFAULT, _TIME_DEFAULT = "4GB", "1:00:00"
 
 
 def parse_memory(text: str | int) -> int:
@@ -85,12 +83,12 @@ class Resources:
     @property
     def memory_bytes(self) -> int:
         """Memory of the whole job, in bytes."""
-        return parse_memory(self.memory or _MEMORY_DEFAULT)
+        return parse_memory(self.completed().memory)
 
     @property
     def time_minutes(self) -> int:
         """Time limit, in whole minutes."""
-        return parse_time(self.time or _TIME_DEFAULT)
+        return parse_time(self.completed().time)
 
     @property
     def worker_memory_bytes(self) -> int:
@@ -123,8 +121,8 @@ class Resources:
         )
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
-        """Return the same request, with a memory and a time where it says none."""
-        return replace(self, memory=self.memory or memory or _MEMORY_DEFAULT, time=self.time or time or _TIME_DEFAULT)
+        """Return the same request, with a site's memory and time where it says none, else with the defaults."""
+        return replace(self, memory=self.memory or memory or "4GB", time=self.time or time or "1:00:00")
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""

@@ -6,6 +6,7 @@ A module (`slurm`, `sge`) fulfils `Scheduler` with pure functions; `commands` ru
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ class Refusal(enum.Enum):
     PASSING = "passing"
     PERMANENT = "permanent"
     UNCLEAR = "unclear"
+
+    @classmethod
+    def of(cls, words: str, meanings: Iterable[tuple[str, Refusal]]) -> Refusal:
+        """What the first of the patterns means that is found in the words."""
+        found = (meaning for pattern, meaning in meanings if re.search(pattern, words, re.IGNORECASE))
+        return next(found, cls.UNCLEAR)
 
 
 @dataclass(frozen=True)

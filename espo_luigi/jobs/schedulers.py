@@ -17,6 +17,15 @@ def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:
     return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(environ)), None)
 
 
+def environment(scheduler: Scheduler, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a scheduler's commands, which hand it on to the job.
+
+    What another scheduler has put there, one of whose jobs this process is, would tell the job that it is one, too.
+    """
+    others = tuple(one.VARIABLES for one in SCHEDULERS.values() if one is not scheduler)
+    return scheduler.environment({name: value for name, value in environ.items() if not name.startswith(others)})
+
+
 def job_id() -> str | None:
     """The id of the job that this process is, or None."""
     scheduler = around()

@@ -1,4 +1,4 @@
-"""The Dask cluster inside one job: as large as the allocation, and nothing shared with neighbours."""
+"""The Dask cluster inside one job: as large as the allocation, with nothing shared with other jobs of the node."""
 
 from __future__ import annotations
 

@@ -264,12 +264,7 @@ def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of Grid Engine's commands, which a submission hands on to the job."""
     # A driver that is itself a job's has these of a parallel environment; its jobs may be in none.
-    # Those of a Slurm job, which may be a driver's shell, would tell the job that it is one.
-    kept = {
-        key: value
-        for key, value in environ.items()
-        if key not in ("PE", "PE_HOSTFILE") and not key.startswith("SLURM_")
-    }
+    kept = {key: value for key, value in environ.items() if key not in ("PE", "PE_HOSTFILE")}
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 

@@ -179,10 +179,7 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 
 def refusal(words: str) -> Refusal:
     """Whether qsub's words mean that the same job may be accepted later."""
-    for pattern, meaning in _REFUSALS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return meaning
-    return Refusal.UNCLEAR
+    return Refusal.of(words, _REFUSALS)
 
 
 _MEMORY_WORDS = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)

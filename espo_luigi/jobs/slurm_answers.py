@@ -211,10 +211,7 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 
 def refusal(words: str) -> Refusal:
     """Whether sbatch's words mean that the same job may be accepted later."""
-    for pattern, meaning in _REFUSALS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return meaning
-    return Refusal.UNCLEAR
+    return Refusal.of(words, _REFUSALS)
 
 
 _MEMORY_WORDS = re.compile(r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I)

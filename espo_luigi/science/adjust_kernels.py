@@ -1,7 +1,7 @@
 """Kernels of the adjustment: LOESS trends of the windowed means of each day of year, and the nearest factors.
 
 Days of year whose time steps move by one day from one to the next (in a calendar without leap days, all of them) form a
-run: in each year they are neighbours in memory, and the LOESS weights over the years are theirs in common.
+run: in each year they are neighbours in memory, and they share the LOESS weights over the years.
 """
 
 from __future__ import annotations

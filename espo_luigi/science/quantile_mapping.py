@@ -1,7 +1,7 @@
-"""Detrended quantile mapping by day of year on numpy arrays (cell, time), as fast as the machine allows.
+"""Detrended quantile mapping by day of year on numpy arrays (cell, time), by compiled kernels.
 
 The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
-the kernels hold no GIL: each thread takes a few cells of a block at a time; results do not depend on who took which.
+the kernels hold no GIL: each thread takes a few cells of a block at a time, which changes no result.
 Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
 """
 

@@ -1,4 +1,4 @@
-"""A look at an archive's ends, which says whether it is whole and costs less than opening it."""
+"""Whether an archive is whole, by its first and last bytes: that is cheaper than opening it."""
 
 from __future__ import annotations
 

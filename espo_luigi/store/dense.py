@@ -1,4 +1,4 @@
-"""Whether all that was written is there: somebody may have deleted a part of it, and Zarr makes lost folders anew."""
+"""Whether all that was written is there: somebody may have deleted a part, and Zarr makes deleted folders again."""
 
 from __future__ import annotations
 

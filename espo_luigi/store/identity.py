@@ -1,4 +1,4 @@
-"""What tells a store, folder or zip, from any other that ever bears its name."""
+"""What distinguishes a store, folder or zip, from any other that has the same path before or after it."""
 
 from __future__ import annotations
 

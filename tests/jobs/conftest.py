@@ -20,6 +20,8 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
+    from throwaway_sge import ThrowawayGridEngine
+    from throwaway_slurm import ThrowawayCluster
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
 PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
@@ -101,3 +103,32 @@ def fake(work: Work, tmp_path: Path) -> Iterator[FakeCluster]:
     yield fake
     for manager in fake.managers:
         manager.detach()
+
+
+@pytest.fixture(scope="session")
+def with_accounting() -> Iterator[ThrowawayCluster]:
+    """A real Slurm with accounting, the same for all modules that a process tests, as are those below."""
+    from throwaway_slurm import ClusterSpec, ThrowawayCluster
+
+    enforce = "AccountingStorageEnforce=associations,limits,qos,safe"
+    with ThrowawayCluster.start(ClusterSpec(accounting=True, conf=(enforce,))) as cluster:
+        cluster.run("sacctmgr", "-i", "add", "qos", "two", "MaxSubmitJobsPerUser=2")
+        cluster.run("sacctmgr", "-i", "add", "qos", "short", "MaxWall=1", "Flags=DenyOnLimit")
+        cluster.run("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two,short")
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def without_accounting() -> Iterator[ThrowawayCluster]:
+    from throwaway_slurm import ThrowawayCluster
+
+    with ThrowawayCluster.start() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def grid_engine() -> Iterator[ThrowawayGridEngine]:
+    from throwaway_sge import ThrowawayGridEngine
+
+    with ThrowawayGridEngine.start() as cluster:
+        yield cluster

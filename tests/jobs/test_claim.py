@@ -54,17 +54,6 @@ def test_the_start_of_a_job_that_works_last_owns_the_claim(claim: Path) -> None:
             Claim(claim, "7", earlier).check()
 
 
-def test_a_job_whose_script_an_earlier_version_wrote_knows_its_start(
-    claim: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_path(claim).write_text("2\n")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    check_claim()
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    with pytest.raises(ClaimLostError):
-        check_claim()
-
-
 def test_a_claim_that_the_driver_has_closed_is_lost(claim: Path, store: RecordStore) -> None:
     store.close("t.1")
     with pytest.raises(ClaimLostError, match="the driver"):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +14,11 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs import slurm, stopping, trouble, watcher
-from espo_luigi.jobs.batch import BatchEngine, BatchSettings
-from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
-from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs import stopping, watcher
+from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.signals import Signals
-from espo_luigi.jobs.submitter import JobSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -267,78 +258,6 @@ def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) ->
     assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
 
 
-def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
-    manager = fake.manager(**settings)
-    handles = [manager.submit(work.request(name, stall_timeout_seconds=3.0)) for name in names]
-    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
-    fake.set_state("RUNNING")
-    fake.eventually(lambda: all(handle.progress.state == "RUNNING" for handle in handles))
-    return handles
-
-
-def test_a_heartbeat_is_read_again_before_its_job_is_taken_for_hanging(fake: FakeCluster, work: Work) -> None:
-    # Between two of the driver's usual looks, the time of a stall passes.
-    (handle,) = running(fake, work, "a", beat_seconds=1000.0)
-    for beat in range(16):
-        (work.folder / "heartbeats" / "a").write_text(json.dumps({"time": beat}))
-        fake.clock.go_on(0.5)
-    assert handle.outcome is None and fake.calls("scancel") == []
-
-
-def test_a_heartbeat_is_read_again_between_the_stack_and_the_cancellation(fake: FakeCluster, work: Work) -> None:
-    running(fake, work, "a", beat_seconds=1000.0)
-    fake.eventually(lambda: fake.calls("scancel"))
-    (work.folder / "heartbeats" / "a").write_text("it goes on")
-    fake.clock.go_on(2)
-    assert len(fake.calls("scancel")) == 1 and "--signal=USR1" in fake.calls("scancel")[0]
-
-
-def test_many_jobs_that_hang_take_one_command_for_their_stacks_and_one_to_end_them(
-    fake: FakeCluster, work: Work
-) -> None:
-    running(fake, work, *"abcdefgh")
-    fake.eventually(lambda: len(fake.calls("scancel")) == 2)
-    dump, cancel = (call.split() for call in fake.calls("scancel"))
-    assert "--signal=USR1" in dump and "--signal=USR1" not in cancel
-    assert set("12345678") <= set(dump) and set("12345678") <= set(cancel)
-
-
-def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
-    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    (handle,) = running(fake, work, "a")
-    fake.clock.sleep(20)
-    fake.clock.go_on(2)
-    assert "away for 2" in caplog.text
-    assert fake.calls("scancel") == [] and handle.outcome is None
-    fake.forget_jobs()
-    fake.clock.go_on(0.5)
-    fake.clock.sleep(20)
-    fake.clock.go_on(0.5)
-    assert handle.outcome is None
-    fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome)
-
-
-def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fake: FakeCluster, work: Work) -> None:
-    def complete() -> bool:
-        other = manager._flights[second.task]
-        if other.ended_since is not None and not hung:
-            hung.append(True)
-            fake.clock.sleep(3 * PATIENCE.latency_wait)
-            fake.finish("b", "2")
-        return bool(hung)
-
-    hung: list[bool] = []
-    manager = fake.manager()
-    first = manager.submit(work.request("a", is_complete=complete))
-    second = manager.submit(work.request("b", retries=3))
-    fake.eventually(lambda: has_id(first)() and has_id(second)())
-    fake.finish("a", "1")
-    fake.set_state("COMPLETED")
-    assert isinstance(fake.outcome(second, 5), Success)
-    assert hung and len(fake.calls("sbatch")) == 2
-
-
 def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -377,36 +296,6 @@ def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, 
     fake.eventually(has_id(good))
     fake.finish("b", "2")
     assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
-
-
-def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
-    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write, left = JobOrder.write, [2]
-
-    def failing(order: JobOrder, **more: Any) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-        write(order, **more)
-
-    monkeypatch.setattr(JobOrder, "write", failing)
-    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
-    settings = BatchSettings(
-        tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path, result_seconds=0.1)
-    )
-    engine = BatchEngine(slurm, settings)
-    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(engine.run, order)
-        deadline = time.monotonic() + 30
-        while not fake.calls("sbatch") and time.monotonic() < deadline:
-            time.sleep(0.1)
-        order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
-        assert running.result(30) == 2
-    engine.close()
-    written = json.loads(order.files.order.read_text())
-    assert (left, written["beat_seconds"]) == ([0], 30.0)
 
 
 def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_down_afterwards(
@@ -450,62 +339,3 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     ours.start_over(replace(ours.record.next_submission("crashed"), job_id="2"))
     signals.send([])
     assert (sent, ours.cancel_since, ours.dumped_since) == ([], None, None)
-
-
-@pytest.mark.parametrize("number", ERRORS)
-def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
-    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    acquire, left = DriverLock.acquire, [2]
-
-    def failing(lock: DriverLock, *_: object) -> None:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(number, os.strerror(number))
-        acquire(lock)
-
-    monkeypatch.setattr(DriverLock, "acquire", failing)
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
-    manager = fake.manager()
-    assert left == [0] and manager.store.salt
-    died: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", died.append)
-    left[0] = 1
-    monkeypatch.setattr(DriverLock, "release", failing)
-    manager.detach()
-    assert (left, died) == ([0], [])
-
-
-def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
-    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    manager = fake.manager()
-    manager.detach(timeout=0.0)
-    assert "has not ended within 0 s" in caplog.text
-
-
-def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_signs_of_life(
-    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
-    engine = BatchEngine(slurm, BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path)))
-    files, elsewhere = JobFiles.of(tmp_path, "Rule", {}), tmp_path / "jobs" / "Rule" / "old.heartbeat.json"
-    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files)
-    replace(order, files=replace(files, heartbeat=elsewhere)).write()
-    store = engine._manager.store
-    task = task_name(tmp_path.name, "Rule", {}, store.salt)
-    store.save(Record(task, "Rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1"))
-    watched: list[Path] = []
-
-    def submit(request: JobRequest, **_: object) -> Handle:
-        assert request.write_order is not None
-        request.write_order()
-        watched.extend([request.heartbeat_file, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
-        handle = Handle(task, "Rule")
-        handle.resolve(Success("1", 1, tmp_path, {}, True))
-        return handle
-
-    monkeypatch.setattr(engine._manager, "submit", submit)
-    engine.run(order)
-    engine.close()
-    assert watched == [elsewhere, elsewhere]

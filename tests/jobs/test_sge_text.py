@@ -354,8 +354,7 @@ def test_a_job_knows_itself_by_what_only_grid_engine_sets() -> None:
 
 
 def test_the_environment_is_the_users_without_a_parallel_environment_of_the_drivers_own() -> None:
-    # In a shell of a Slurm job: by that job's id, one of Grid Engine would not know itself.
-    given = {"SGE_ROOT": "/sge", "PE_HOSTFILE": "/x", "HOME": "/home/me", "SLURM_JOB_ID": "7"}
+    given = {"SGE_ROOT": "/sge", "PE_HOSTFILE": "/x", "HOME": "/home/me"}
     assert sge.environment(given) == {
         "SGE_ROOT": "/sge",
         "HOME": "/home/me",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError, StoreError
+from espo_luigi.errors import StoreError
 from espo_luigi.science.regrid import Stage, apply_weights, cascade, regrid
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
@@ -85,9 +85,6 @@ def small(ds: xr.Dataset, target: xr.Dataset | None = None, **kwargs: Any) -> xr
     return regrid(ds, stacked() if target is None else target, **arguments)
 
 
-# Oracles
-
-
 @pytest.mark.parametrize(("ending", "grids"), [("one_stage", None), ("cascade", CASCADE)])
 def test_a_rectilinear_source_gives_what_esmf_gives(ending: str, grids: dict[str, Any] | None) -> None:
     expected = golden("regrid-esmf.nc")
@@ -132,9 +129,6 @@ def test_cdo_remapbil_differs_only_by_its_formula(name: str, variable: str, boun
     assert difference.max() < bound
     displaced = regrid(source, expected.assign_coords(lat=expected.lat + 0.05))[variable].values
     assert abs(displaced - expected[variable].values).max() > 2 * bound
-
-
-# Properties
 
 
 def test_constants_are_preserved_through_the_cascade() -> None:
@@ -241,9 +235,6 @@ def test_inverse_distance_takes_the_exponent_and_the_number_of_points() -> None:
     np.testing.assert_allclose(regrid(narrow, target, regridder_kwargs=options).pr[:, 0], expected)
 
 
-# Laziness
-
-
 def test_nothing_is_computed_and_blocks_of_cells_have_all_of_time() -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("computed something")
@@ -284,9 +275,6 @@ def test_the_weights_of_a_block_are_one_key_that_all_variables_share() -> None:
     found = small(simulation({"time": 1}), stacked(2000), chunks={"loc": 500})
     graph = dict(found.__dask_graph__())
     assert sum("csr_matrix" in str(key) for key in graph) == 4
-
-
-# Attributes, coordinates, layouts
 
 
 def test_attributes_and_coordinates_are_those_of_a_regridded_dataset() -> None:
@@ -356,70 +344,3 @@ def test_a_curvilinear_source_loses_its_own_coordinates() -> None:
 def test_latitude_and_longitude_may_have_their_long_names() -> None:
     ds = simulation().drop_vars("area").rename(lat="latitude", lon="longitude")
     xr.testing.assert_identical(small(ds), small(simulation()))
-
-
-# Errors
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"method": "conservative"},
-            r"regridder_kwargs: method = 'conservative' is not supported; supported: 'bilinear'",
-        ),
-        ({"extrap_method": "creep_fill"}, "supported: None, 'inverse_dist', 'nearest_s2d'"),
-        ({"skipna": True}, "skipna = True is not supported; supported: False"),
-        ({"extrap_methode": "x"}, "unknown key 'extrap_methode'; known are method, extrap_method"),
-        ({"extrap_method": "inverse_dist", "extrap_num_src_pnts": 0}, "extrap_num_src_pnts must be a positive number"),
-    ],
-)
-def test_unsupported_options_are_errors_that_list_what_is_supported(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        small(simulation(), regridder_kwargs=options)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        (
-            {key: value for key, value in REG1.items() if key != "d_lat"},
-            "reg.cf_grid_2d must have exactly lon0_b, lon1_b",
-        ),
-        ({**REG1, "d_lat": 100}, "lat from 9 to 84 by 100 makes 1 cells; at least 2 are needed"),
-        ({**REG1, "lon1_b": "east"}, "the bounds and the step of lon must be numbers"),
-    ],
-)
-def test_an_intermediate_grid_that_cannot_be_made_is_an_error(bounds: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        small(simulation(), intermediate_grids={"reg": {"cf_grid_2d": bounds}})
-
-
-@pytest.mark.parametrize(
-    ("ds", "message"),
-    [
-        (
-            simulation().drop_vars(["lat", "area"]),
-            "the source of the regridding has no latitude: expected a coordinate 'lat'",
-        ),
-        (simulation().isel(lat=[3]), "expected 2 or more points each"),
-        (simulation().isel(lon=[3, 1, 2]), "the source's lon is not monotonic"),
-        (simulation().isel(lon=[]), "the source of the regridding has no points"),
-        (simulation()[["time_bnds", "lat", "lon"]], "nothing to regrid"),
-        (stacked().isel(loc=slice(9)), "the source of the regridding is a list of points on 'loc'"),
-    ],
-)
-def test_a_source_that_cannot_be_regridded_is_an_error(ds: xr.Dataset, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        small(ds)
-
-
-def test_an_empty_target_is_an_error() -> None:
-    with pytest.raises(DataError, match="the target of the regridding has no points"):
-        small(simulation(), stacked().isel(loc=slice(0)))
-
-
-def test_a_target_with_missing_coordinates_is_an_error() -> None:
-    target = stacked()
-    with pytest.raises(DataError, match="the target of the regridding has coordinates that are NaN"):
-        small(simulation(), target.assign_coords(lat=target.lat.where(target.lat > 50)))

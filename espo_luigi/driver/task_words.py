@@ -1,0 +1,36 @@
+"""The task that the words of a ``luigi`` command name, for commands that do not run it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+
+from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import ParameterException
+from luigi.task_register import TaskClassException
+
+from espo_luigi.driver.preview import preview
+from espo_luigi.errors import ParameterError
+
+
+def preview_of(words: Sequence[str]) -> str:
+    """Return the preview of the task that the words of a ``luigi`` command name (``--module … Train --region …``).
+
+    Raises
+    ------
+    ParameterError
+        If luigi would refuse them.
+    """
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            CmdlineParser(words)
+        with CmdlineParser.global_instance(words) as parsed:
+            return preview(parsed.get_task_obj())
+    except (TaskClassException, ParameterException) as error:
+        raise ParameterError(str(error)) from error
+    except SystemExit as end:
+        if not end.code:  # --help
+            raise
+        raise ParameterError(said.getvalue().rpartition("error: ")[2].strip()) from end

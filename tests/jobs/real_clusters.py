@@ -1,0 +1,119 @@
+"""What the tests on real clusters share: managers that leave nothing behind, and waiting for what jobs do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from conftest import NODE_JOB, Work
+from throwaway_slurm import ThrowawayCluster
+
+from espo_luigi.jobs.handles import Failure, Handle, Success
+from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.script import JobOptions
+
+DRIVER = Path(__file__).with_name("driver.py")
+MIB = 2**20
+
+
+class Cluster(Protocol):
+    """A throw-away cluster of any scheduler."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+
+
+@contextmanager
+def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManager]:
+    manager = work.manager(cluster.environ, **settings)
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.cancel_all()
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 90.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def state_is(handle: Handle, word: str) -> Callable[[], bool]:
+    return lambda: handle.progress.state.startswith(word)
+
+
+def at_work(handle: Handle) -> Callable[[], bool]:
+    """A scheduler's "running" comes before the job's command has started: the heartbeat shows that it has."""
+    return lambda: bool(handle.progress.heartbeat)
+
+
+def failure_of(handle: Handle, timeout: float = 120.0) -> Failure:
+    outcome = handle.wait(timeout)
+    assert isinstance(outcome, Failure), outcome
+    return outcome
+
+
+def success_of(handle: Handle, timeout: float = 120.0) -> Success:
+    outcome = handle.wait(timeout)
+    assert isinstance(outcome, Success), outcome
+    return outcome
+
+
+def job_id_of(handle: Handle) -> str:
+    eventually(lambda: handle.progress.job_id is not None)
+    return str(handle.progress.job_id)
+
+
+@contextmanager
+def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
+    """A job that runs into the shortest time limit there is, a minute, while a module's other tests run."""
+    with running(work, cluster) as manager:
+        limits = {"time_minutes": 1, "retries": 2, "time_cap_minutes": 1}
+        yield manager.submit(work.request("slow", seconds=1000, **limits))
+
+
+def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, str(DRIVER), str(work.folder), str(jobs), str(seconds), work.scheduler]
+    return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)
+
+
+def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
+    """Run a job with `text` in all its values; return what its command was given: the environment's, the argument."""
+    work.folder.mkdir()
+    probe = work.folder.parent / "probe"
+    script = (
+        f"import os, sys, runpy; open({str(probe)!r}, 'w').write(os.environ['ESPO_TEST'] + sys.argv[2]); "
+        f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
+    )
+    options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
+    request = work.request(text, run=text, rule=text, wildcards={text: text}, options=options)
+    request = replace(request, argv=(sys.executable, "-S", "-c", script, str(request.job_file), text))
+    with running(work, cluster) as manager:
+        success_of(manager.submit(request))
+    return probe.read_text()
+
+
+def start_at_once(cluster: ThrowawayCluster, job_id: str, until: Callable[[], bool]) -> None:
+    """Have Slurm start a job that it has requeued."""
+    # Slurm lets a requeued job wait for two minutes; in the second of its requeueing, a node would refuse to start it.
+    time.sleep(2)
+    deadline = time.monotonic() + 20
+    while not until():
+        cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+        assert time.monotonic() < deadline, cluster.run("scontrol", "show", "job", job_id)
+        time.sleep(0.5)
+
+
+def take_back(cluster: ThrowawayCluster, node: str) -> None:
+    """Have Slurm use a node again that was set down."""
+    # Slurm may have taken a node that answers back by itself; then it refuses to resume it.
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+    eventually(lambda: "down" not in cluster.run("sinfo", "--noheader", "--format=%T", f"--nodes={node}"))

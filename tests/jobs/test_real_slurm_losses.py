@@ -1,0 +1,154 @@
+"""Jobs, nodes and daemons of a real Slurm that go away: nothing lost, nothing doubled, nothing hanging."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from conftest import Work
+from real_clusters import (
+    at_work,
+    eventually,
+    failure_of,
+    job_id_of,
+    running,
+    start_at_once,
+    state_is,
+    success_of,
+    take_back,
+)
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+
+from espo_luigi.jobs.handles import Success
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.slurm import SlurmOptions
+
+_MISSING = missing_packages(accounting=True)
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+
+
+def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
+        crashed = manager.submit(work.request("crash", "die", retries=1))
+        silent = manager.submit(work.request("silent", "nothing", retries=0))
+        assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
+    assert len(work.starts()) == 3
+
+
+def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
+        outcome = success_of(
+            manager.submit(work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5))
+        )
+    assert outcome.attempts == 2
+    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
+    assert "in _beat" in first.read_text(), "the stack of the hanging function"
+
+
+def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
+    cluster = without_accounting
+    with running(work, cluster) as manager:
+        failure = failure_of(manager.submit(work.request("a", "fail")))
+        assert failure.log_path is not None
+        job_id = failure.log_path.stem.rpartition("-")[2]
+        cluster.run("scontrol", "requeue", job_id)
+        start_at_once(cluster, job_id, lambda: "does nothing" in failure.log_path.read_text())
+    assert len(work.starts()) == 1
+
+
+def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
+        options = SlurmOptions(nodelist="n4")
+        handle = manager.submit(work.request("a", seconds=3, cpus_per_task=64, options=options))
+        eventually(at_work(handle))
+        job_id = job_id_of(handle)
+        urgent = without_accounting.run(
+            "sbatch", "--parsable", "--partition=urgent", "--nodelist=n4", "--cpus-per-task=64", "--wrap=sleep 2"
+        )
+        eventually(state_is(handle, "PENDING"))
+        eventually(
+            lambda: not without_accounting.run("squeue", "--noheader", f"--jobs={urgent.strip()}", check=False).strip()
+        )
+        start_at_once(without_accounting, job_id, at_work(handle))
+        outcome = success_of(handle, 60)
+    assert (outcome.job_id, outcome.attempts) == (job_id, 1)
+
+
+def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_that_failed(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
+        handle = manager.submit(work.request("a", seconds=4))
+        eventually(at_work(handle))
+        node, first = handle.progress.node, job_id_of(handle)
+        without_accounting.run("scontrol", "update", f"JobId={first}", "Requeue=0")
+        without_accounting.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        try:
+            eventually(lambda: job_id_of(handle) != first)
+            excluded = without_accounting.run("scontrol", "show", "job", job_id_of(handle))
+            outcome = success_of(handle, 60)
+        finally:
+            take_back(without_accounting, node)
+    assert f"ExcNodeList={node}" in excluded
+    assert outcome.attempts == 1
+
+
+def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
+        outcome = success_of(manager.submit(work.request("a", "linger")))
+        ask = ("squeue", "--noheader", "--format=%T", f"--jobs={outcome.job_id}")
+        eventually(lambda: not without_accounting.run(*ask, check=False).strip())
+
+
+def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
+    cluster = without_accounting
+    with running(work, cluster) as manager:
+        handles = [manager.submit(work.request(f"a{i}", seconds=3)) for i in range(3)]
+        eventually(lambda: all(at_work(handle)() for handle in handles))
+        cluster.stop_daemon("slurmctld", hard=True)
+        late = manager.submit(work.request("late"))
+        assert all(isinstance(handle.wait(20), Success) for handle in handles), "result files count without Slurm"
+        assert late.wait(2) is None
+        cluster.start_daemon("slurmctld")
+        cluster.wait_for_controller()
+        success_of(late, 60)
+    assert Counter(Counter(work.starts()).values()) == {1: 4}
+
+
+def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:
+    with ThrowawayCluster.start(ClusterSpec(nodes=1, accounting=True, min_job_age=2)) as cluster:
+        first = work.manager(cluster.environ)
+        first.start()
+        cancelled = first.submit(work.request("a", seconds=60, retries=3))
+        job_id = job_id_of(cancelled)
+        eventually(lambda: len(work.starts()) == 1)
+        first.detach()
+        cluster.run("scancel", job_id)
+        ask = ("squeue", "--noheader", "--states=all", "--format=%i")
+        eventually(lambda: job_id not in cluster.run(*ask), 90)
+        with running(work, cluster) as second:
+            assert failure_of(second.submit(work.request("a", retries=3))).cause is Cause.CANCELLED
+            assert second.commands.counts["sacct"] >= 1
+    assert len(work.starts()) == 1
+
+
+def test_an_old_result_whose_output_was_removed_is_not_believed(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    request = work.request("a", seconds=0.5)
+    first = work.manager(without_accounting.environ)
+    first.start()
+    job_id_of(first.submit(request))
+    first.detach()
+    eventually(request.result_file.exists)
+    with running(work, without_accounting) as second:
+        again = replace(request, is_complete=lambda: len(work.starts()) == 2)
+        assert not success_of(second.submit(again)).adopted
+    assert len(work.starts()) == 2

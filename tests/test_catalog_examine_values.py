@@ -1,0 +1,147 @@
+"""Values that raw files cannot have are found with their worst day and cell: units, limits, maps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from examined_files import CALENDARS, FLAGS, UNITS, YEARS, Files, changed_at, good_files, load, weather, where
+
+from espo_luigi.science.input_values import limits_of
+
+
+@pytest.fixture(params=CALENDARS)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    return good_files(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("units", ["parsnips", "m", None])
+def test_units_that_are_unknown_or_absent(files: Files, units: str | None) -> None:
+    def relabelled(ds: xr.Dataset) -> xr.Dataset:
+        ds.tasmin.attrs = {} if units is None else {"units": units}
+        return ds
+
+    file = files.change("tasmin", 2002, relabelled)
+    problem = files.only()
+    assert where(problem)[:3] == ("units", "tasmin", file)
+    assert "expected K" in problem.message
+
+
+@pytest.mark.parametrize(("name", "units", "value"), [("tasmax", "degC", 558.15), ("tasmin", "degC", 548.15)])
+def test_kelvin_that_say_to_be_degrees_celsius(files: Files, name: str, units: str, value: float) -> None:
+    def relabelled(ds: xr.Dataset) -> xr.Dataset:
+        ds[name].attrs["units"] = units
+        return ds
+
+    file = files.change(name, 2002, relabelled)
+    found = {problem.kind: problem for problem in files.problems()}
+    problem = found.pop("mislabelled_units")
+    assert (problem.variable, problem.file) == (name, file)
+    assert problem.value == pytest.approx(value, abs=10)
+    assert set(found) <= {"tasmax_below_tasmin"}, "of tasmin, it is above tasmax, too"
+
+
+def test_degrees_celsius_that_say_to_be_kelvin(files: Files) -> None:
+    def in_celsius(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign(tasmax=(ds.tasmax - 273.15).assign_attrs(units="K"))
+
+    file = files.change("tasmax", 2005, in_celsius)
+    found = {problem.kind: problem for problem in files.problems()}
+    assert set(found) == {"mislabelled_units", "tasmax_below_tasmin"}
+    assert (found["mislabelled_units"].variable, found["mislabelled_units"].file) == ("tasmax", file)
+
+
+def test_units_that_can_be_converted_are_no_problem(files: Files) -> None:
+    files.change("tasmax", 2002, lambda ds: ds.assign(tasmax=(ds.tasmax - 273.15).assign_attrs(units="degC")))
+    files.change("pr", 2005, lambda ds: ds.assign(pr=(ds.pr * 86400).assign_attrs(units="mm d-1")))
+    assert files.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"), [("tasmax", 340.0, 340.0), ("pr", -1e-6, -1e-6), ("pr", 0.05, 0.05), ("pr", 1e20, 1e20)]
+)
+def test_the_worst_impossible_value_is_named_with_its_day_and_cell(
+    files: Files, name: str, value: float, shown: float
+) -> None:
+    files.change(name, 2002, changed_at(name, "2003-07-19", 45.0, 262.0, value))
+    problem = files.only()
+    assert where(problem) == ("values_out_of_range", name, str(files.path(name, 2002)), "2003-07-19")
+    assert (problem.lat, problem.lon) == (45.0, 262.0)
+    assert problem.value == pytest.approx(shown)
+    assert problem.count == 1
+
+
+def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) -> None:
+    files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 40.0, 262.0, 1e20))
+    files.change("tasmax", 2000, changed_at("tasmax", "2000-07-19", 45.0, 262.0, 1e20))
+    assert files.problems(("2001", "2005")) == []
+
+
+def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:
+    for day, lat, lon, value in (("2002-03-05", 50.0, 256.0, 294.5), ("2004-11-30", 47.5, 271.0, 312.5)):
+        files.change("tasmin", 2002, changed_at("tasmin", day, lat, lon, value))
+        tasmax = load(files.path("tasmax", 2002)).tasmax
+        expected = float(tasmax.sel(time=day, lat=lat, lon=lon).item()) - value
+    problem = files.only()
+    assert where(problem) == ("tasmax_below_tasmin", "tasmax", str(files.path("tasmax", 2002)), "2004-11-30")
+    assert (problem.lat, problem.lon) == (47.5, 271.0)
+    assert problem.count == 2
+    assert problem.value == pytest.approx(expected, abs=1e-3)
+
+
+def test_tasmax_and_tasmin_are_compared_where_their_files_end_on_other_days(files: Files) -> None:
+    whole = xr.concat([weather("tasmin", years, files.calendar) for years in YEARS], "time")
+    cuts = [0, 401, 1093, None]
+    for (first, _), start, stop in zip(YEARS, cuts, cuts[1:], strict=False):
+        files.write(whole.isel(time=slice(start, stop)), files.path("tasmin", first))
+    assert files.problems() == []
+    tasmin = load(files.path("tasmin", 2002))
+    day = tasmin.indexes["time"][500].strftime("%Y-%m-%d")
+    files.change("tasmin", 2002, changed_at("tasmin", day, 47.5, 271.0, 320.0))
+    problem = files.only()
+    assert (problem.kind, problem.day, problem.lat, problem.lon) == ("tasmax_below_tasmin", day, 47.5, 271.0)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(280.0, "constant_maps"), (np.nan, "maps_without_data")])
+def test_maps_of_one_value_and_without_any(files: Files, value: float, kind: str) -> None:
+    def flat(ds: xr.Dataset) -> xr.Dataset:
+        ds.tasmax[400:417] = value
+        return ds
+
+    file = files.change("tasmax", 2002, flat)
+    day = weather("tasmax", (2002, 2004), files.calendar).indexes["time"][400].strftime("%Y-%m-%d")
+    problem = files.only()
+    assert where(problem) == (kind, "tasmax", file, day)
+    assert problem.count == 17
+    assert problem.value == (None if np.isnan(value) else value)
+
+
+def test_a_day_without_rain_is_no_problem_and_one_with_the_same_rain_everywhere_is(files: Files) -> None:
+    def flat(ds: xr.Dataset) -> xr.Dataset:
+        ds.pr[5], ds.pr[7] = 0.0, 1e-5
+        return ds
+
+    file = files.change("pr", 2005, flat)
+    problem = files.only()
+    assert where(problem) == ("constant_maps", "pr", file, "2005-01-08")
+    assert problem.count == 1
+
+
+def test_sea_without_data_is_no_problem(files: Files) -> None:
+    for name in UNITS:
+        for first, _ in YEARS:
+            files.change(name, first, lambda ds: ds.where(ds.lon < 262))
+    assert files.problems() == []
+
+
+def test_limits_are_those_of_the_flags_in_canonical_units() -> None:
+    limits = limits_of(FLAGS)
+    assert limits["tasmax"] == limits["tasmin"] == pytest.approx((203.15, 333.15))
+    assert limits["pr"] == pytest.approx((0.0, 1650 / 86400))
+    assert limits_of({}) == {} and limits_of({"tasmax": None, "pr": {}}) == {}
+
+
+def test_a_flag_without_threshold_has_xclims_own() -> None:
+    assert limits_of({"tasmax": {"temperature_extremely_high": {}}})["tasmin"] == pytest.approx((-np.inf, 333.15))

@@ -45,7 +45,7 @@ def build(
     config
         The YAML file or files of the run; by default those of luigi.cfg.
     engine
-        ``"local"``, ``"slurm"`` or ``"sge"``; by default luigi.cfg's.
+        ``"local"``, ``"allocation"``, ``"slurm"`` or ``"sge"``; by default luigi.cfg's.
     workers
         How many jobs may be in flight at once. A waiting job costs a thread; the local engine starts only as many as
         fit on this machine.

@@ -7,7 +7,7 @@ import select
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -83,6 +83,16 @@ def _has_no_reader(stream: TextIO) -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return True
+
+
+class _SlurmCommand(click.Command):
+    """Takes the options of a job on Slurm, which are looked up when they are needed: Luigi takes time to import."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from espo_luigi.interactive import OPTIONS
+
+        named = [click.Option([f"--{name.replace('_', '-')}"], help=text) for name, text in OPTIONS.items()]
+        return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
 
 
 @click.group()
@@ -256,6 +266,39 @@ def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> Non
         print(environment.compile_kernels())
 
 
+@espo.command(
+    cls=_SlurmCommand,
+    epilog="Example: espo shell --profile iq-gpu --time 60 -- nvidia-smi",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def shell(command: tuple[str, ...], **options: str | None) -> None:
+    """Open a shell, or give a command, on a compute node (salloc)."""
+    from espo_luigi.interactive import shell
+
+    shell(_given(options), command)
+
+
+@espo.command(
+    cls=_SlurmCommand,
+    epilog="Example: espo submit luigi --module espo_luigi.tasks All --local-scheduler",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE [ARGUMENTS]...")
+def submit(words: tuple[str, ...], **options: str | None) -> None:
+    """Submit a script (sbatch), or a driver as a job.
+
+    FILE is the script, or `luigi` with what you would give to it: the job goes on until the run is done.
+    """
+    from espo_luigi.interactive import submit
+
+    print(submit(_given(options), words))
+
+
+def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 @espo.command(epilog="Example: espo tasks --json")
 @_json_option
 def tasks(as_json: bool) -> None:
@@ -267,6 +310,16 @@ def tasks(as_json: bool) -> None:
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])
     print(job_table(workdir))
+
+
+@espo.command(epilog="Example: espo report --out report.html")
+@click.option("--out", type=_PATH, default="report.html", show_default=True, help="The page to write.")
+def report(out: Path) -> None:
+    """Write a page about the run, complete or not."""
+    from espo_luigi.tasks.report import write_now
+
+    write_now(out.absolute())
+    print(out)
 
 
 for _command in views.COMMANDS:

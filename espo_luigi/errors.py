@@ -62,6 +62,10 @@ class JobInputError(JobError):
     """A job that found an input gone or replaced: worth another try, once the input is there again."""
 
 
+class WorkersLostError(JobError):
+    """A job whose Dask workers on its other nodes are gone: worth another try."""
+
+
 class ClaimLostError(JobError):
     """A job that works on although another, or its own later start, has the work now: it publishes nothing."""
 

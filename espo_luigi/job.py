@@ -1,13 +1,19 @@
-"""A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``; with ``--serve MODULE…`` one is forked for each."""
+"""A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``.
+
+With ``--serve MODULE…`` one is forked for each order that is asked for, with ``--pilot PLAN MODULE…`` for each of a
+plan.
+"""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import logging
+import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from luigi.configuration import get_config
 from luigi.task_register import Register
@@ -20,19 +26,27 @@ from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.session import dask_session
+from espo_luigi.jobs.pilot import fly
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.session import dask_session, limit_thread_pools
+from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
 
 logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job whose order is the one argument, or serve; return the exit code."""
-    first, *modules = arguments if arguments is not None else sys.argv[1:]
-    if first != "--serve":
+    """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
+    first, *others = arguments if arguments is not None else sys.argv[1:]
+    if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
+    plan, modules = (others[0], others[1:]) if first == "--pilot" else ("", others)
+    if plan:
+        limit_thread_pools(os.environ)  # type: ignore[arg-type]
     for name in modules:
         importlib.import_module(name)
+    if plan:
+        return fly(Path(plan), lambda order: run_order(order, work))
     serve(lambda order: run_order(order, work))
     return 0
 
@@ -45,19 +59,41 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     # not go through it, and a forked job need not copy it.
     gc.freeze()
     resources = allocated(order.resources, order.family)
-    session = (
-        dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
-        if task.uses_dask
-        else nullcontext()
-    )
-    with session as client, signs_of_life(order, monitor), publishing_after(check_claim):
+    monitor.blocks = manifest.tally
+    monitor.workers_elsewhere = order.cluster != ""
+    # Whoever has the claim, or is a child or a step of the driver that has the locks, is the only one to do this work:
+    # it goes on from what earlier starts have left.
+    ours = publishing_after(check_claim, sole=True)
+    with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
+        if order.workers and order.workers.workers_to_wait_for:
+            client.wait_for_workers(order.workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
         with task.guarded():
             task.work()
         monitor.made = task.work_made()
         monitor.done.set()
         logger.info("%s is done", task.label())
+
+
+def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:
+    """Return the Dask session of a job, with its workers where the order wants them."""
+    if not task.uses_dask:
+        return nullcontext()
+    if order.workers:
+        from espo_luigi.jobs.jobqueue import jobqueue_session
+
+        # After too little memory, the job was given more: so are its workers.
+        workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
+        return jobqueue_session(
+            workers, os.environ["ESPO_JOB_NAME"], task.dask_settings(), dashboard=settings().dashboard
+        )
+    if order.cluster == "allocation":
+        from espo_luigi.jobs.allocation_session import allocation_session
+
+        folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ["ESPO_JOB_NAME"]
+        return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
+    return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
 
 
 def rebuild_task(order: JobOrder) -> SlurmTask:

@@ -52,10 +52,10 @@ def plan(
     """
     from luigi.configuration import get_config
 
-    from espo_luigi.report import plan_text
-    from espo_luigi.report.dag import draw
-    from espo_luigi.report.plan import BLOCKED
-    from espo_luigi.report.planning import plan_of
+    from espo_luigi.overview import plan_text
+    from espo_luigi.overview.dag import draw
+    from espo_luigi.overview.plan import BLOCKED
+    from espo_luigi.overview.planning import plan_of
     from espo_luigi.tasks.selection import Selection
 
     if rerun:
@@ -80,7 +80,7 @@ def _be_quiet_about_other_parameters() -> None:
 @json_option
 def status(watch: bool, as_json: bool) -> int:
     """How the run here stands, without disturbing it."""
-    from espo_luigi.report import standing
+    from espo_luigi.overview import standing
 
     _be_quiet_about_other_parameters()
     while True:
@@ -103,7 +103,7 @@ def why(words: tuple[str, ...]) -> None:
 
     The task is that of a path, or of a rule and some of its parameters' values, or parts of them.
     """
-    from espo_luigi.report import why
+    from espo_luigi.overview import why
 
     print(why.why(words))
 
@@ -116,7 +116,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
 
     The task is that of a rule and some of its parameters' values, or parts of them.
     """
-    from espo_luigi.report.traces import tail, traces_like
+    from espo_luigi.overview.traces import tail, traces_like
 
     _be_quiet_about_other_parameters()
     found = traces_like(words)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +85,21 @@ class Files:
 
 
 def good_files(folder: Path, calendar: str) -> Files:
-    made = Files(folder, calendar)
-    for name in UNITS:
-        for years in YEARS:
-            ds = weather(name, years, calendar)
-            made.write(ds, made.path(name, years[0]), **{name: {"chunksizes": (100, 4, 5), "zlib": True}})
-    return made
+    for name, content in _contents(calendar).items():
+        (folder / name).write_bytes(content)
+    return Files(folder, calendar)
+
+
+@cache
+def _contents(calendar: str) -> Mapping[str, bytes]:
+    """The nine files, made once a process: coding a calendar's dates takes longer than what most tests look at."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Files(Path(folder), calendar)
+        for name in UNITS:
+            for years in YEARS:
+                ds = weather(name, years, calendar)
+                made.write(ds, made.path(name, years[0]), **{name: {"chunksizes": (100, 4, 5), "zlib": True}})
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def changed_at(name: str, day: str, lat: float, lon: float, value: float) -> Callable[[xr.Dataset], xr.Dataset]:

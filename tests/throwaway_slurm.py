@@ -53,7 +53,8 @@ def missing_packages(accounting: bool = False) -> str | None:
 class ThrowawayCluster(Throwaway):
     """A running throw-away cluster; a context manager.
 
-    Partitions: ``main`` (default) and ``urgent``, whose jobs preempt those of ``main`` by requeueing them.
+    Partitions: ``main`` (default) and ``urgent``, whose jobs preempt those of ``main`` by requeueing them, and those of
+    ``main-grace`` by cancelling them after 10 s.
     """
 
     spec: ClusterSpec = field(default_factory=ClusterSpec)

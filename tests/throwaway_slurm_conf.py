@@ -32,7 +32,7 @@ class ClusterSpec:
 
 
 def render_slurm_conf(spec: ClusterSpec, folder: Path, ports: Mapping[str, int]) -> str:
-    """Text of slurm.conf: virtual nodes, memory enforced by polling, two partitions of which one preempts the other."""
+    """Text of slurm.conf: virtual nodes, memory enforced by polling, partitions of which one preempts the others."""
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
     lines = [
         "ClusterName=throwaway",
@@ -71,6 +71,7 @@ def render_slurm_conf(spec: ClusterSpec, folder: Path, ports: Mapping[str, int])
         f"NodeName=DEFAULT CPUs={spec.cpus} RealMemory={spec.memory_mib}",
         *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[name]}" for name in spec.node_names),
         "PartitionName=main Nodes=ALL Default=YES MaxTime=7-00:00:00 PriorityTier=1",
+        "PartitionName=main-grace Nodes=ALL MaxTime=7-00:00:00 PriorityTier=1 PreemptMode=CANCEL GraceTime=10",
         "PartitionName=urgent Nodes=ALL MaxTime=7-00:00:00 PriorityTier=2",
         *spec.conf,
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.allocation import AllocationSettings
 from espo_luigi.jobs.batch import BatchEngine
 from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
@@ -34,7 +35,7 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _local_engine()
+            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _OTHERS[name]()
         return _engines[name]
 
 
@@ -50,6 +51,15 @@ def _local_engine() -> LocalEngine:
     memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
     served = LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
     return LocalEngine(served, _held.still_held)
+
+
+def _allocation_engine() -> LocalEngine:
+    made = LocalEngine(AllocationSettings(JOB_COMMAND), _held.still_held)
+    _held.hold([DriverLock(state_dir())])
+    return made
+
+
+_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

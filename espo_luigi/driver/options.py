@@ -12,7 +12,7 @@ from typing import Any
 from espo_luigi.errors import ConfigurationError
 
 _LISTS = ("exclude",)
-_TABLES = ("extra", "environment")
+_TABLES = ("extra", "environment", "step_options")
 
 
 def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from espo_luigi.driver.sections import SECTIONS
-from espo_luigi.driver.settings import settings
+from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs import batch
+from espo_luigi.jobs import batch, slurm
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.driver_job import withdraw
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 
@@ -19,7 +21,12 @@ def preview(task: SlurmTask) -> str:
 def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
     name = _scheduler_name()
-    return batch.stop_from_outside(how, SCHEDULERS[name], SECTIONS[name]().batch_settings())
+    chosen = SECTIONS[name]().batch_settings()
+    note = withdraw(state_dir(), Commands(slurm, chosen.commands))
+    if note is not None and note.alone:
+        return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
+    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
+    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
 
 
 def _scheduler_name() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,21 +25,26 @@ _PACKAGED = Path(__file__).parent / "profiles"
 # What a profile says for "nothing".
 _NULLS = ("~", "null", "Null", "NULL")
 _NOTHING = ("", *_NULLS)
-_OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "login_hosts", "grace"})
+_OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "not_for_workers", "login_hosts", "grace"})
+# Of what the section of luigi.cfg has, that which is a table.
+_TABLES = ("worker_jobs",)
 
 
 @dataclass(frozen=True)
 class Profile:
     """What a profile says, with those that it extends.
 
-    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text. `grace` is how
-    many seconds a preempted job has between SIGTERM and its end, by pattern of partition.
+    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     site: Site = field(default_factory=Site)
-    grace: Mapping[str, int] = field(default_factory=dict)
+
+
+def _setting(name: str, value: Any, where: str) -> str:
+    # A table as its parameter reads it.
+    return json.dumps(as_table(name, value, where)) if name in _TABLES else as_text(name, value, where)
 
 
 def packaged_profiles() -> list[str]:
@@ -73,9 +79,8 @@ def read_profile(section: str, name: str, options: frozenset[str], settings: fro
         )
     return Profile(
         options=as_options({key: said[key] for key in said.keys() & options}, where),
-        settings={key: as_text(key, said[key], where) for key in said.keys() & settings},
+        settings={key: _setting(key, said[key], where) for key in said.keys() & settings},
         site=_site(where, said, options),
-        grace=_amounts(where, "grace", said, lambda _: int),
     )
 
 
@@ -149,13 +154,20 @@ def _load(where: str, path: Path) -> dict[str, Any]:
     return said
 
 
+# Of Slurm's directives that have no name here, those with which a job asks for GPUs.
+_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
+
+
 def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     needs = as_table("needs", said.get("needs", {}), where)
     _check_names(where, "needs", needs, options)
     limits = as_table("limits", said.get("limits", {}), where)
     _check_names(where, "limits", limits, AMOUNTS)
     _amounts(where, "limits", said, AMOUNTS.__getitem__)
-    return Site(where, limits, needs)
+    forbidden = as_table("not_for_workers", said.get("not_for_workers", {}), where)
+    _check_names(where, "not_for_workers", forbidden, options | _GPUS)
+    not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
+    return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int), not_for_workers)
 
 
 def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -52,12 +52,17 @@ class BatchSection(Settings):
     )
     memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
     time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
+    step_options: Any = luigi.DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
+    exclude = luigi.Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
     extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
     setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
     python = luigi.Parameter(
         default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
     )
     environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
+    worker_jobs: Any = luigi.DictParameter(
+        default={}, description='of rules with cluster = jobqueue, such as {"walltime": "2:00:00"}'
+    )
     node_cpus = luigi.IntParameter(
         default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
     )
@@ -237,4 +242,5 @@ def add_options(owner: type, names: tuple[str, ...]) -> None:
 
 
 for _section in SECTIONS.values():
-    add_options(_section, own_names(_section.options))
+    # Tables are there already.
+    add_options(_section, tuple(name for name in own_names(_section.options) if not hasattr(_section, name)))

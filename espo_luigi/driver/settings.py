@@ -72,7 +72,7 @@ class espo(Settings):
     """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
 
     engine = luigi.ChoiceParameter(
-        choices=["local", *SCHEDULERS], default="local", description="where the tasks' work runs"
+        choices=["local", "allocation", *SCHEDULERS], default="local", description="where the tasks' work runs"
     )
     workdir = luigi.Parameter(default="espo-work", description="folder of the run's job files, logs and records")
     local_cpus = luigi.IntParameter(

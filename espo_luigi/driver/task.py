@@ -20,6 +20,7 @@ from espo_luigi.driver.board import Job, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
+from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -32,6 +33,8 @@ _DESCRIPTIONS = {
     "time": "time limit, in Slurm's notation (2:00:00)",
 }
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
+# Where Dask's workers are, and what their jobs are like.
+_CLUSTER_NAMES = ("cluster", "worker_jobs")
 
 
 class SlurmTask(luigi.Task):
@@ -65,6 +68,16 @@ class SlurmTask(luigi.Task):
 
     # The schedulers' own options are parameters too: `add_options` below.
     extra: Any = luigi.DictParameter(default={}, significant=False)
+    step_options: Any = luigi.DictParameter(default={}, significant=False)
+    cluster = luigi.ChoiceParameter(
+        choices=["", "jobqueue", "allocation"],
+        default="",
+        significant=False,
+        description="Dask's workers: in the task's job (the default), jobs of their own (jobqueue), on several nodes",
+    )
+    worker_jobs: Any = luigi.DictParameter(
+        default={}, significant=False, description='of cluster = jobqueue, such as {"jobs": 10, "walltime": "2:00:00"}'
+    )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -194,7 +207,7 @@ class SlurmTask(luigi.Task):
         options = {name: getattr(self, name) for name in OPTION_NAMES if _is_option(type(self), name)}
         of_rule = getattr(self, f"{name}_default", {})
         parameters = self.to_str_params()
-        return JobOrder(
+        order = JobOrder(
             id=self.task_id,
             label=self.label(),
             module=self.task_module,
@@ -211,6 +224,9 @@ class SlurmTask(luigi.Task):
             is_complete=self.complete,
             on_progress=self._show,
         )
+        cluster = {name: getattr(self, name) for name in _CLUSTER_NAMES if _is_option(type(self), name)}
+        kind = cluster.get("cluster", "") if self.uses_dask else ""
+        return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
     def _sections(self) -> dict[str, dict[str, str]]:
         """The sections of luigi.cfg that a job may need as they are in the driver; anything else it finds there itself.
@@ -270,7 +286,7 @@ def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[st
     return {
         name: parameter.task_value(family, name)
         for name, parameter in task.get_params()
-        if name in (*RESOURCE_NAMES, *OPTION_NAMES) and parameter.has_task_value(family, name)
+        if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }
 
 

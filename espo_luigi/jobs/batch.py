@@ -7,10 +7,12 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, SubmissionError
+from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.handles import JobRequest, Progress, Success
 from espo_luigi.jobs.manager import JobManager
@@ -19,7 +21,7 @@ from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.scheduler import Scheduler
-from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.script import PackOptions, task_name
 from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.stopping import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.submitter import JobSettings, Submitter
@@ -75,6 +77,9 @@ class BatchEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
         for order in orders:
+            if order.workers:
+                order.workers.check(order.label)
+                order.workers.check_text()
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
@@ -148,11 +153,26 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
     """Return the order, which asks for no more than the cluster's nodes have."""
     asked = order.resources
     cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
-    return replace(order, resources=asked.fitted(cpus, memory))
+    workers = order.workers and order.workers.fitted(settings.node_cpus, settings.node_memory_bytes)
+    return replace(order, resources=asked.fitted(cpus, memory), workers=workers)
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
-    return settings.site.refusals(order.resources, order.options, settings.manager.max_jobs)
+    of_workers = order.workers.refusals(settings.site) if order.workers else []
+    alone = [*settings.site.refusals(order.resources, order.options, settings.manager.max_jobs), *of_workers]
+    return alone or _refusals_of_bundle(order, settings)
+
+
+def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
+    """What of a bundle of as many as may be is more than the site allows for a job."""
+    bundling, asked = _bundling(order, settings), order.resources
+    if bundling.most < 2 or bundling.kind == ARRAY:
+        return []
+    steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
+    more = settings.site.exceeded(
+        memory=f"{bundling.width * asked.memory_bytes // 2**20}M", cpus=bundling.width * asked.cpus_per_task, **steps
+    )
+    return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
 
 
 def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
@@ -183,21 +203,48 @@ def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
         time_cap_minutes=settings.time_cap_minutes,
         stall_timeout_seconds=settings.stall_timeout_seconds,
         is_complete=order.is_complete,
+        warning_seconds=partial(settings.site.warning_seconds, order.options),
+        bundling=_bundling(order, settings),
+        pilot=(order.options.python or driver_python, *work, "--pilot"),
+        preload=(*order.preload, order.module),
+        has_workers=order.workers is not None,
     )
+
+
+def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
+    options, asked = order.options, order.resources
+    if not isinstance(options, PackOptions) or order.cluster:
+        # Dask's workers on other nodes are one job's.
+        return Bundling()
+    most = settings.node_cpus, settings.node_memory_bytes
+    return Bundling.of(options).fitted(asked.cpus_per_task, asked.memory_bytes, *most)
 
 
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
     """Return the script that the first submission would be, and the Dask cluster that its job will start."""
     order = fitted(order, settings)
-    request, resources = request_of(order, settings), order.resources
+    request = request_of(order, settings)
     submitter = Submitter(settings.manager, Commands(scheduler, settings.commands), RecordStore(settings.state_dir))
     name = task_name(request.run, request.rule, request.wildcards)
-    layout = (
-        f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
-        f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB\n"
-    )
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    return scheduler.render(submitter.script_values(request, submitter.plan(name, request, None))) + layout + refused
+    members = request.bundling.most if request.bundling.most > 1 else 0
+    layout = _layout(order, submitter.plan(name, request, None).name)
+    return submitter.preview(name, request, members) + layout + refused
+
+
+def _layout(order: JobOrder, name: str) -> str:
+    """What is to be said of the Dask cluster that the job called `name` will start."""
+    resources, workers = order.resources, order.workers
+    if workers:
+        # Dask takes half a second to import, which who asks for nothing of it need not wait for.
+        from espo_luigi.jobs.jobqueue import job_script
+
+        return f"# Dask's workers: {workers.said} as follows\n\n{job_script(workers, name)}"
+    return (
+        f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
+        f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB"
+        f"{', on each of its nodes' if order.cluster == 'allocation' else ''}\n"
+    )
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:

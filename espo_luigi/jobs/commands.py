@@ -97,7 +97,7 @@ class Commands:
     def submit(self, argv: tuple[str, ...]) -> Answer:
         """Submit one script; ``stdout`` holds the job's id when it was accepted."""
         self.submit_rate.wait()
-        return self._run(argv, self._submit_environ)
+        return self.run(argv, self._submit_environ)
 
     def jobs(self) -> list[Row] | None:
         """All jobs of this user that the scheduler knows, those that ended a short while ago included."""
@@ -109,12 +109,15 @@ class Commands:
         rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
         return next((row for row in rows or () if row.job_id == job_id), None)
 
-    def remembered(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Row] | None:
+    def remembered(
+        self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
+    ) -> list[Row] | None:
         """What the scheduler remembers of jobs that `jobs` does not hold.
 
-        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known.
+        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known. `known_names` are
+        the names of the others.
         """
-        for memory in self.scheduler.memories(_user(), list(job_ids), list(names)):
+        for memory in self.scheduler.memories(_user(), list(job_ids), list(names), list(known_names)):
             if memory.program not in self.lacking:
                 rows, failed = self._ask(memory.queries)
                 if failed is None or not self._is_lacking(memory, failed):
@@ -129,14 +132,14 @@ class Commands:
     def dump_stacks(self, job_ids: Iterable[str]) -> None:
         """Have the jobs' commands write their stacks to their logs."""
         for argv in self.scheduler.stack_dumps(job_ids):
-            self._run(argv)
+            self.run(argv)
 
     def _ask(self, queries: Iterable[Query]) -> tuple[list[Row] | None, Answer | None]:
         """Return the rows of all answers, or None and the first that was none."""
         rows: list[Row] = []
         for query in queries:
             self._status_rate.wait()
-            answer = self._run(query.argv)
+            answer = self.run(query.argv)
             if not answer.ok and any(words in answer.stdout + answer.stderr for words in query.none):
                 continue
             try:
@@ -156,13 +159,14 @@ class Commands:
         return True
 
     def _cancelled(self, argv: tuple[str, ...]) -> bool:
-        answer = self._run(argv)
+        answer = self.run(argv)
         if answer.ok or self.scheduler.has_ended(answer.stderr):
             return True
         logger.warning("%s failed: %s", argv[0], answer.words)
         return False
 
-    def _run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
+    def run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
+        """Run one command as it is, and return what it answered."""
         self.counts[argv[0]] += 1
         try:
             done = subprocess.run(

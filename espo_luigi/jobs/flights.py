@@ -41,6 +41,8 @@ class Patience:
     stack_dump: float = 5.0
     # for an error with a job's files that waiting does not cure: no permission, a folder that is gone
     lasting_trouble: float = 300.0
+    # for more tasks that may go in the same bundle
+    gather: float = 2.0
     # before the first submission after a file system that failed under the job; later ones wait longer
     after_trouble: float = 60.0
 
@@ -96,6 +98,12 @@ class Flight:
     trouble_since: float | None = None
     empty_claim_since: float | None = None
     not_before: float = 0.0
+    # since when it is ready to be submitted, and whether in no bundle
+    ready_since: float | None = None
+    alone: bool = False
+    # of a member whose job is others', too: whether it has begun, and its exit code once it has ended
+    begun: bool = False
+    exit_code: int | None = None
 
     def start_over(self, record: Record) -> None:
         """Forget the job of the last submission; what was said to refuse it stays."""
@@ -104,7 +112,8 @@ class Flight:
         self.begun_well = False
         self.ended_since = self.absent_since = self.hopeless_since = self.result_since = None
         self.beat, self.beat_since, self.dumped_since, self.cancel_since = b"", None, None, None
-        self.beat_read = self.empty_claim_since = None
+        self.beat_read = self.empty_claim_since = self.exit_code = None
+        self.begun = False
 
     def start_clocks_anew(self, now: float) -> None:
         """Let all waiting begin now: nobody has looked for a while, and what was seen before is old."""
@@ -118,11 +127,21 @@ class Flight:
         return self.result is not None and self.result.get("outcome") == "success"
 
     @property
+    def blocks_done(self) -> int:
+        """How many blocks of its output the job has completed, as it says itself, or last said in a sign of life."""
+        said = self.result or as_object(self.beat) or {}
+        blocks = said.get("blocks") if str(said.get("job_id")) == self.record.job_id else None
+        return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
+
+    @property
     def log(self) -> Path | None:
         """The current job's log, or None while it has no id."""
-        return (
-            Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id)) if self.record.job_id else None
-        )
+        if not self.record.job_id:
+            return None
+        path = Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id))
+        # The number of a step is nobody's before it begins.
+        steps = sorted(path.parent.glob(path.name)) if self.record.shares_job and "*" in path.name else []
+        return steps[-1] if steps else path
 
     @property
     def node(self) -> str:
@@ -155,7 +174,8 @@ class Flight:
         self.leaving_since = (self.leaving_since or now) if row.phase is Phase.LEAVING else None
         self.row, self.absent_since, self.silent = row, None, False
         # A requeued job is not over, whatever was said of its last run, nor is what that run wrote its result.
-        self.ended_since = (self.ended_since or now) if row.phase.ended else None
+        self.exit_code = None if row.phase is Phase.PENDING else self.exit_code
+        self.ended_since = (self.ended_since or now) if row.phase.ended or self.exit_code is not None else None
         if row.phase is Phase.PENDING and self.result is not None and not self.succeeded:
             self.void_result, self.result, self.result_since = self.result, None, None
         self.hopeless_since = (self.hopeless_since or now) if row.hopeless else None
@@ -165,6 +185,16 @@ class Flight:
         """Whether the job's processes are gone, without a result, and something of the site's still goes on."""
         unknown = self.result is None and self.ended_since is None
         return unknown and _over(self.leaving_since, now, patience.latency_wait)
+
+    def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
+        """Take in what a job that is others', too, says of this member."""
+        if self.row is None or self.row.phase is Phase.PENDING:
+            return  # it is what an earlier start said
+        if begun and not self.begun:
+            self.beat_since = self.dumped_since = None
+        self.begun = begun
+        if exit_code is not None and self.exit_code is None:
+            self.exit_code, self.ended_since = exit_code, self.ended_since or now
 
     def missed(self, now: float) -> None:
         """Take in that the scheduler answered, and does not know the job."""
@@ -227,6 +257,9 @@ class Flight:
             # The scheduler may know of the end before the result file is visible here.
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
+        if self.record.shares_job and self.cancel_since is not None:
+            # Its claim is closed: it stops by itself, and without that it can do nothing that counts any more.
+            return Step.ENDED if _over(self.cancel_since, now, patience.absent_after) else Step.WAIT
         if self.has_failed and _over(self.result_since, now, patience.latency_wait):
             return self._step_after_result(now)
         if self.silent or not _over(self.cancel_since, now, _CANCEL_AGAIN, default=True):
@@ -271,6 +304,8 @@ class Flight:
         timeout = self.request.stall_timeout_seconds
         if timeout is None or self.row is None or self.row.phase is not Phase.RUNNING:
             return Step.WAIT
+        if self.record.shares_job and not self.begun:
+            return Step.WAIT  # for its turn
         if self.dumped_since is not None:
             return Step.CANCEL_STALLED if _over(self.dumped_since, now, patience.stack_dump) else Step.WAIT
         return Step.DUMP_STACK if _over(self.beat_since, now, timeout) else Step.WAIT
@@ -285,19 +320,21 @@ class Flight:
     def cause(self) -> Cause:
         """Why the job, which has ended, did not succeed."""
         phase = self.row.phase if self.row is not None and self.row.phase.ended else None
-        return cause_of(phase, self.result, self.record.ending, self.scheduler.says_out_of_memory(self.log_tail()))
+        return cause_of(phase, self.result, self.record.ending, any(map(self._says_out_of_memory, self._logs())))
 
-    def log_tail(self, lines: int = 20) -> str:
+    def _says_out_of_memory(self, log: Path) -> bool:
+        return self.scheduler.says_out_of_memory(_tail(log))
+
+    def _logs(self) -> list[Path]:
+        """The job's log, and the one of all where a bundle ended as a whole."""
+        log = self.log
+        if log is None or not self.record.shares_job or self.exit_code is not None:
+            return [log] if log else []
+        return [log, *log.parent.glob(f"*-bundle=*-{self.record.job_id}.out")]
+
+    def log_tail(self) -> str:
         """The log's last lines, or nothing when there is no log."""
-        if self.log is None:
-            return ""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - 16_384))
-                return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
-        except OSError:
-            return ""
+        return _tail(self.log) if self.log else ""
 
     def tail(self) -> str:
         """The traceback's last lines, or the log's where there is none."""
@@ -328,9 +365,21 @@ class Flight:
         """Where the job stands, for people."""
         if self.row is None:
             return Progress(self.record.state, self.record.job_id, self.record.attempt)
+        if self.record.shares_job and self.row.phase is Phase.RUNNING and not self.begun:
+            return Progress("waiting in its bundle", self.row.job_id, self.record.attempt, self.row.node)
         said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
         return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 16_384))
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
+    except OSError:
+        return ""
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

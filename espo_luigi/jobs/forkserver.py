@@ -1,4 +1,4 @@
-"""Starts the local engine's jobs: one process that has imported everything once, and forks a child for each job.
+"""Starts jobs: one process that has imported everything once, and forks a child for each job.
 
 A job takes seconds to import what it computes with; a forked one starts in milliseconds. The command that whoever
 makes a `ForkServer` gives imports its arguments' modules and calls `serve`, which reads one JSON line a job
@@ -130,20 +130,26 @@ def serve(run: Callable[[Path], int]) -> None:
 
 
 def _fork(job: dict[str, str], run: Callable[[Path], int]) -> int:
+    return forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))
+
+
+def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
+    """Fork a child, in a session of its own, that runs, and logs to a file opened in that mode; return its pid."""
     pid = os.fork()
     if pid:
         return pid
 
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     os.setsid()
     code = 1
     try:
-        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        stream_to = os.open(log, os.O_WRONLY | os.O_CREAT | mode, 0o644)
         for stream in (1, 2):
-            os.dup2(log, stream)
+            os.dup2(stream_to, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        code = run(Path(job["order"]))
+        code = run()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.jobs.bundling import Bundling
 from espo_luigi.jobs.policy import Cause, Limits
 from espo_luigi.jobs.script import JobOptions
 
@@ -22,7 +23,10 @@ class JobRequest:
 
     `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
     become visible late on a network file system), and before any other try. `write_order` writes `job_file` anew.
-    `stall_timeout_seconds` None does not watch the heartbeat.
+    `stall_timeout_seconds` None does not watch the heartbeat. `warning_seconds` says, for so many minutes, how long
+    before its end a job is told. `bundling` says with how many of its kind it may go, and `pilot` which command does
+    what a plan says (the plan's path follows, and the modules to import first). `has_workers` says that the job submits
+    jobs of its own.
     """
 
     run: str
@@ -43,6 +47,11 @@ class JobRequest:
     stall_timeout_seconds: float | None = None
     is_complete: Callable[[], bool] | None = None
     write_order: Callable[[], None] | None = None
+    warning_seconds: Callable[[int], int] = lambda minutes: 0
+    bundling: Bundling = field(default_factory=Bundling)
+    pilot: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    has_workers: bool = False
 
     def limits(self, max_uncharged: int) -> Limits:
         """How far retries of this request may go."""

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,18 @@ _IDLE_BYTES = 200_000
 class Monitor:
     """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
-    `scheduler` is Dask's, once there is one in this process. `done` is set when the work is done, and only ending is
-    left.
+    `scheduler` is Dask's, once there is one in this process; `workers_elsewhere` says that its workers are in other
+    jobs or on other nodes. `done` is set when the work is done, and only ending is left. `blocks` says how many blocks
+    of the output were found complete, and how many computed, where that is known.
     """
 
     def __init__(self) -> None:
         self.scheduler: Any = None
+        self.workers_elsewhere = False
         self.done = threading.Event()
         # How many files the job has made, and their bytes, as far as the work says.
         self.made: dict[str, int] = {}
+        self.blocks: Callable[[], Mapping[str, int]] = dict
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
@@ -79,7 +82,7 @@ class Monitor:
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
-        if works or left != self.tasks_left:
+        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
             self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
             return True
         return False
@@ -113,6 +116,11 @@ class Monitor:
         spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
         self.spilled_bytes = max(self.spilled_bytes, spilled)
 
+    def _others_work(self) -> bool:
+        """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
+        workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
+        return not workers or any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in workers)
+
     @property
     def tasks_left(self) -> int:
         """How many of Dask's tasks wait or are being computed."""
@@ -134,6 +142,7 @@ class Monitor:
             "peak_memory_bytes": self.peak_memory_bytes,
             "percent": round(100 * (1 - left / self._most)) if left else 0,
             "message": f"Dask: {left} tasks to go" if left else "working",
+            "blocks": dict(self.blocks()),
         }
 
 

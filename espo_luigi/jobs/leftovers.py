@@ -6,10 +6,11 @@ This module finds them; its caller cancels them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.scheduler import Phase, Row
+from espo_luigi.jobs.script import owner_name
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,19 @@ class Leftovers:
             if not alive:
                 break
         return _said(alive)
+
+
+def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
+    """The ids of Dask workers' jobs of which the job whose workers they are waits and runs no more.
+
+    `is_ours` says of such a job's name whether it was this run's.
+    """
+    alive = [row for row in rows if not _is_gone(row)]
+    names = {row.name for row in alive}
+    left = [row for row in alive if (owner := owner_name(row.name)) and owner not in names and is_ours(owner)]
+    for row in left:
+        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in left]
 
 
 def _said(alive: Iterable[Row]) -> list[str]:

@@ -1,4 +1,8 @@
-"""The local engine: each job in a child process on this machine, as many at once as its CPUs and memory allow."""
+"""The local engine: each job in a child process of the driver, as many at once as CPUs and memory allow.
+
+Where that is and how a job is started there, a `Launcher` knows: here, `Forks` on this machine; `allocation.Steps` on
+the nodes of an allocation.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from espo_luigi.errors import JobError, JobInputError
-from espo_luigi.jobs.forkserver import Child, ForkServer
+from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
@@ -23,6 +27,60 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 2.0
 WAITING = "waiting"
+
+
+class Child(Protocol):
+    """One job that was started."""
+
+    @property
+    def ended(self) -> threading.Event: ...
+
+    def signal(self, signum: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Room:
+    """CPUs and bytes of memory, of a node or of a job."""
+
+    cpus: int
+    memory_bytes: int
+
+
+class Launcher(Protocol):
+    """Starts jobs at some `place` (in words), on its nodes, of which each has room for some.
+
+    `largest` is the most that one job gets. `parent` is what a job's order says of its driver, with which it ends.
+    """
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def nodes(self) -> Mapping[str, Room]: ...
+
+    @property
+    def largest(self) -> Room: ...
+
+    @property
+    def parent(self) -> int | str: ...
+
+    def start(self, order: JobOrder, node: str) -> Child:
+        """Start the job on that node; called by one thread at a time."""
+
+    def why_killed(self, order: JobOrder, log_tail: str) -> str:
+        """Say why a job may have ended without a result."""
+
+    def is_over(self) -> str:
+        """Say why no job can be started here any more, or nothing."""
+
+    def close(self) -> None:
+        """End what starts the jobs."""
+
+
+class LauncherSettings(Protocol):
+    """What makes a launcher."""
+
+    def launcher(self) -> Launcher: ...
 
 
 @dataclass(frozen=True)
@@ -36,29 +94,72 @@ class LocalSettings:
     cpus: int | None = None
     memory_bytes: int | None = None
 
+    def launcher(self) -> Forks:
+        """Return what starts jobs on this machine."""
+        return Forks(self.server, Room(self.cpus or machine_cpus(), self.memory_bytes or machine_memory() * 9 // 10))
+
+
+class Forks:
+    """Starts jobs on this machine, as forks of one process that has imported everything."""
+
+    place = "this machine"
+
+    def __init__(self, command: Sequence[str], room: Room) -> None:
+        self._command = command
+        self.nodes = {"": room}
+        # Half of the machine: two jobs side by side lose less in starting, reading and writing than one as large as it.
+        self.largest = Room(max(1, room.cpus // 2), room.memory_bytes // 2)
+        self.parent = os.getpid()
+        self._server: ForkServer | None = None
+
+    def start(self, order: JobOrder, node: str) -> Child:
+        """Have the server, which the first job's modules start, fork."""
+        if self._server is None:
+            self._server = ForkServer([*self._command, *order.preload, order.module])
+        return self._server.start(order.files.order, order.files.log)
+
+    def why_killed(self, order: JobOrder, log_tail: str) -> str:
+        """Say what may have been."""
+        return "killed, or out of memory"
+
+    def is_over(self) -> str:
+        """Say nothing: this machine is there as long as its driver."""
+        return ""
+
+    def close(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
 
 class Slots:
-    """CPUs and bytes of memory that jobs take and give back."""
+    """CPUs and bytes of memory of nodes, that jobs take and give back."""
 
-    def __init__(self, cpus: int, memory_bytes: int) -> None:
-        self.cpus = cpus
-        self.memory_bytes = memory_bytes
-        self._free = [cpus, memory_bytes]
+    def __init__(self, nodes: Mapping[str, Room]) -> None:
+        self._free = {node: (room.cpus, room.memory_bytes) for node, room in nodes.items()}
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self, resources: Resources) -> Iterator[None]:
-        """Wait until `resources` are free, and hold them inside the ``with`` block."""
+    def taken(self, resources: Resources) -> Iterator[str]:
+        """Wait until `resources` are free on a node, and hold them inside the ``with`` block, which gets its name."""
         wanted = (resources.cpus_per_task, resources.memory_bytes)
         with self._changed:
-            self._changed.wait_for(lambda: all(w <= f for w, f in zip(wanted, self._free, strict=True)))
-            self._free = [f - w for w, f in zip(wanted, self._free, strict=True)]
+            node = self._changed.wait_for(lambda: self._with_room_for(wanted))[0]
+            self._add(node, (-wanted[0], -wanted[1]))
         try:
-            yield
+            yield node
         finally:
             with self._changed:
-                self._free = [f + w for w, f in zip(wanted, self._free, strict=True)]
+                self._add(node, wanted)
                 self._changed.notify_all()
+
+    def _with_room_for(self, wanted: tuple[int, int]) -> list[str]:
+        return [node for node, (cpus, memory) in self._free.items() if wanted[0] <= cpus and wanted[1] <= memory]
+
+    def _add(self, node: str, change: tuple[int, int]) -> None:
+        cpus, memory = self._free[node]
+        self._free[node] = (cpus + change[0], memory + change[1])
 
 
 class LocalEngine:
@@ -67,15 +168,15 @@ class LocalEngine:
     `still_ours` is asked before each starts: whether this driver may still work where it does.
     """
 
-    def __init__(self, settings: LocalSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
-        self._command = settings.server
+    def __init__(self, settings: LauncherSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
+        self._launcher = settings.launcher()
         self._still_ours = still_ours
-        self._slots = Slots(settings.cpus or machine_cpus(), settings.memory_bytes or machine_memory() * 9 // 10)
-        self._server: ForkServer | None = None
+        self._slots = Slots(self._launcher.nodes)
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}
         self._said: set[str] = set()
         self._stopping = False
+        self._over = ""
 
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all: values reach the job in a file, so that any is safe."""
@@ -90,19 +191,30 @@ class LocalEngine:
         """
         order = replace(order, resources=self._fit(order))
         order.report(f"{WAITING} for free CPUs", None)
-        with self._slots.taken(order.resources):
+        with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
                 raise JobError(f"{order.label}: not started, the run is stopping")
-            persistently(lambda: _prepare(order), DRIVERS_PATIENCE_SECONDS)
+            if self._over:
+                raise JobError(f"{order.label}: not started: {self._over}")
+            persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
             order.report("running", None)
-            self._wait(order, self._start(order))
+            self._wait(order, self._start(order, node))
+            # Before another job takes the place: where nothing can be started any more, it learns of that here.
+            return self._ended(order)
+
+    def _ended(self, order: JobOrder) -> float:
         try:
-            return seconds_of(_checked_result(order))
+            return seconds_of(_checked_result(order, self._launcher.why_killed))
+        except JobInputError:
+            raise
         except JobError:
-            if not self._stopping:
+            if self._stopping:
+                raise JobError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
+            self._over = self._over or self._launcher.is_over()
+            if not self._over:
                 raise
-            raise JobError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
+            raise JobError(f"{order.label}: stopped: {self._over}\n  log: {order.files.log}") from None
 
     def stop(self, order_id: str) -> None:
         """Terminate the job of that order, if it runs, and start no other."""
@@ -119,26 +231,27 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """End the process that starts the jobs."""
+        """End what starts the jobs."""
         with self._lock:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            self._launcher.close()
 
     def _fit(self, order: JobOrder) -> Resources:
-        asked, family = order.resources, order.family
-        # Half of the machine: two jobs side by side lose less in starting, reading and writing than one as large as it.
-        fitted = asked.fitted(max(1, self._slots.cpus // 2), self._slots.memory_bytes // 2)
+        asked, family, largest = order.resources, order.family, self._launcher.largest
+        fitted = asked.fitted(largest.cpus, largest.memory_bytes)
         if fitted != asked and family not in self._said:
             self._said.add(family)
-            logger.info("%s asks for %s; fitted to this machine: %s", family, _described(asked), _described(fitted))
+            place = self._launcher.place
+            logger.info("%s asks for %s; fitted to %s: %s", family, _described(asked), place, _described(fitted))
         return fitted
 
-    def _start(self, order: JobOrder) -> Child:
+    def _prepare(self, order: JobOrder) -> None:
+        order.write(parent=self._launcher.parent)
+        for stale in (order.files.result, order.files.heartbeat):
+            stale.unlink(missing_ok=True)
+
+    def _start(self, order: JobOrder, node: str) -> Child:
         with self._lock:
-            if self._server is None:
-                self._server = ForkServer([*self._command, *order.preload, order.module])
-            child = self._children[order.id] = self._server.start(order.files.order, order.files.log)
+            child = self._children[order.id] = self._launcher.start(order, node)
         return child
 
     def _wait(self, order: JobOrder, child: Child) -> None:
@@ -148,20 +261,14 @@ class LocalEngine:
         del self._children[order.id]
 
 
-def _prepare(order: JobOrder) -> None:
-    order.write(parent=os.getpid())
-    for stale in (order.files.result, order.files.heartbeat):
-        stale.unlink(missing_ok=True)
-
-
-def _checked_result(order: JobOrder) -> dict[str, Any]:
+def _checked_result(order: JobOrder, why_killed: Callable[[JobOrder, str], str]) -> dict[str, Any]:
     """Return what the job has written; raises `JobError` unless it succeeded."""
     result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
     if result is not None and result.get("outcome") == "success":
         return result
     if result is None:
-        why = "the job ended without a result: killed, or out of memory"
         tail = _tail(order.files.log)
+        why = f"the job ended without a result: {why_killed(order, tail)}"
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == "input" else JobError

@@ -25,13 +25,21 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.errors import ClaimLostError, ConfigurationChangedError, EspoError, InputChangedError, SizingError
+from espo_luigi.errors import (
+    ClaimLostError,
+    ConfigurationChangedError,
+    EspoError,
+    InputChangedError,
+    SizingError,
+    WorkersLostError,
+)
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.script import LATE_VARIABLE
 from espo_luigi.jobs.session import limit_thread_pools
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 
@@ -56,7 +64,7 @@ def run_order(path: Path, work: Work) -> int:
             "cancel), and give the command again"
         ) from error
     _set_up_process()
-    if parent is not None:
+    if isinstance(parent, int):
         # A job of the local engine, which may itself run inside a scheduler's job whose variables are not about this.
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
@@ -132,6 +140,10 @@ class Stopped(SystemExit):
 
 
 def _stop(signum: int, _frame: object) -> None:
+    # Slurm signals again when the grace is over: what is being written down by then must not be cut short.
+    # A scheduler may tell all processes of a job, and one of them the others again.
+    for number in (signum, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     raise Stopped(signum)
 
 
@@ -159,7 +171,8 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         return {}
     said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
     if isinstance(error, Stopped):
-        said["exit_code"] = error.code
+        logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
+        return said | {"exit_code": error.code}
     if isinstance(error, EspoError):
         logger.error("%s", error)
         return said
@@ -183,6 +196,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "size": order.size,
         "made": monitor.made,
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
+        "blocks": dict(monitor.blocks()),
     }
 
 
@@ -224,12 +238,17 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
 
 
 def _outcome(error: BaseException) -> str:
+    if isinstance(error, Stopped) and schedulers.around() is not None:
+        return "time limit" if time.time() >= float(os.environ.get(LATE_VARIABLE, "inf")) else "preempted"
     if isinstance(error, SystemExit):
         return "stopped"
     if isinstance(error, InputChangedError):
         return "input"
     if isinstance(error, ConfigurationChangedError):
         return "configuration"
+    if isinstance(error, WorkersLostError):
+        # They were preempted, or had too little memory: the scheduler knows.
+        return "workers lost"
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):
@@ -262,17 +281,19 @@ def allocated(asked: Resources, rule: str) -> Resources:
 
 
 @contextmanager
-def _alive(parent: int | None) -> Iterator[None]:
-    """End this job when its driver `parent` has died, if it has one (local engine): nobody would take its result."""
+def _alive(parent: int | str | None) -> Iterator[None]:
+    """End this job when its driver has died, if it ends with one: nobody would take its result.
+
+    `parent` is the driver's process on this machine, or ``stdin``, which the driver holds open.
+    """
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(1.0):
-            if parent is not None and not psutil.pid_exists(parent):
-                logger.error("The driver (pid %s) is gone: stopping", parent)
-                os.kill(os.getpid(), signal.SIGTERM)
-                done.wait(10)
-                os._exit(1)
+        if _is_gone(parent, done):
+            logger.error("The driver is gone, or stops this job: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.wait(10)
+            os._exit(1)
 
     if parent is not None:
         threading.Thread(target=watch, daemon=True).start()
@@ -280,3 +301,15 @@ def _alive(parent: int | None) -> Iterator[None]:
         yield
     finally:
         done.set()
+
+
+def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
+    """Wait until the driver has died, or the job is `done`; return whether it was the driver."""
+    if isinstance(parent, int):
+        while not done.wait(1.0):
+            if not psutil.pid_exists(parent):
+                return True
+        return False
+    while os.read(0, 4096):
+        pass
+    return not done.is_set()

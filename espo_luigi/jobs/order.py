@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from espo_luigi.jobs.records import write_atomically
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
+from espo_luigi.jobs.worker_jobs import WorkerJobs
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -53,10 +54,12 @@ class JobOrder:
 
     `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
     `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
-    `wildcards` are the parameters that identify it. `preload` are modules to import once for all jobs. `beat_seconds`
-    is how often it gives a sign of life while it gets on. `size` is how much there is to do, in a unit of the task's
-    own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is asked after the job has
-    ended. `on_progress` hears where the job stands, and how many per cent are done where that is known.
+    `wildcards` are the parameters that identify it. `cluster` says where Dask's workers are if not all in the job:
+    ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
+    all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
+    in a unit of the task's own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is
+    asked after the job has ended. `on_progress` hears where the job stands, and how many per cent are done where that
+    is known.
     """
 
     id: str
@@ -70,6 +73,8 @@ class JobOrder:
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     configuration: str = ""
     options: JobOptions = field(default_factory=JobOptions)
+    cluster: str = ""
+    workers: WorkerJobs | None = None
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
     size: float = 0.0
@@ -80,14 +85,16 @@ class JobOrder:
         """Write the order file, with what an engine has to add."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.files.order, values | {"resources": asdict(self.resources), "files": asdict(self.files)} | more)
+        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files", "workers") if values[name]}
+        write_json(self.files.order, values | parts | more)
 
     @classmethod
     def parsed(cls, values: Mapping[str, Any]) -> JobOrder:
         """Return the order that a file holds."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
-        return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
+        workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
+        return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
 
     def report(self, message: str, percent: int | None) -> None:
         """Tell whoever listens where the job stands."""

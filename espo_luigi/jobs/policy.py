@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     TIMEOUT = "time limit"
     NODE = "node failed"
     PREEMPTED = "preempted"
+    NOT_BEGUN = "not begun when its bundle ended"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     STALLED = "stalled"
@@ -70,8 +71,12 @@ OUTCOMES = {
     "files": Cause.FILES,
     "memory": Cause.MEMORY,
 }
+# By the outcome of a job that was told to end, where the scheduler says no more than that it has.
+_TOLD = {"preempted": Cause.PREEMPTED, "time limit": Cause.TIMEOUT}
 # Not the job's fault: no attempt is charged, but there is an end to it.
-_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED})
+_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
+# What says nothing against a job that goes on from what it has completed, the next time.
+_GOES_ON = _UNCHARGED | {Cause.TIMEOUT}
 # The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
 # ends without a word of Python's.
 _MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES, Cause.CRASHED, Cause.LOST, Cause.STALLED})
@@ -87,10 +92,14 @@ class Limits:
     max_uncharged: int = 20
 
 
-def next_record(record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False) -> Record | None:
+def next_record(
+    record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
+) -> Record | None:
     """The record of another submission after `cause`, or None when there is to be none.
 
-    An `excused` end is known to be the cluster's fault: it is not charged, as the failures of nodes are not.
+    An `excused` end is known to be the cluster's fault: it is not charged, as the failures of nodes are not. A job that
+    has `progressed` has completed a part of its output, and will go on from there: as long as it does, it may be
+    preempted, lose its node or run out of time any number of times.
     """
     if cause in _FINAL:
         return None
@@ -100,6 +109,8 @@ def next_record(record: Record, cause: Cause, limits: Limits, node: str = "", ex
     changes: dict[str, Any] = {}
     if cause in _MAYBE_THE_NODE and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
+    if cause in _GOES_ON and progressed:
+        return record.next_submission(cause.value, uncharged=0, **changes)
     if cause in _UNCHARGED or excused:
         if record.uncharged >= limits.max_uncharged:
             return None
@@ -166,7 +177,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
             return ours
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    forgotten = phase is None and outcome in (None, "stopped")
+    forgotten = phase is None and outcome in (None, "stopped", *_TOLD)
     if ending == Cause.DRIVER_CANCELLED.value and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
     if outcome == "memory":
@@ -176,7 +187,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
         return Cause.CANCELLED
     if log_says_memory:
         return Cause.MEMORY
-    return OUTCOMES.get(str(outcome), Cause.CRASHED)
+    return (OUTCOMES | _TOLD).get(str(outcome), Cause.CRASHED)
 
 
 EXPLANATION: Mapping[Cause, str] = {
@@ -188,6 +199,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",
     Cause.PREEMPTED: "it was preempted again and again",
+    Cause.NOT_BEGUN: "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
     Cause.CANCELLED: "somebody cancelled it: not retried",
     Cause.DEADLINE: "its deadline passed: not retried",
     Cause.STALLED: "its heartbeat stopped while it ran; its stack is in the log if it could be had",

@@ -12,6 +12,7 @@ import errno
 import functools
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
+from espo_luigi.jobs.bundling import shares_job
 from espo_luigi.jobs.script import start_path, submission_name
 
 PLANNED = "planned"
@@ -27,6 +29,7 @@ SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 FINISHED = "finished"
 _CLOSED = "the driver"
+_JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Record:
     `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
     that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
     `learnt_memory_bytes` and `learnt_time_minutes` are what the task was given once less had proved too little; 0 if
-    that never happened. The next run begins with them.
+    that never happened. The next run begins with them. `bundle` is what the scheduler calls the job that carries this
+    submission with others, or this element of an array.
     """
 
     task: str
@@ -56,16 +60,28 @@ class Record:
     history: tuple[Mapping[str, Any], ...] = field(default=())
     learnt_memory_bytes: int = 0
     learnt_time_minutes: int = 0
+    bundle: str = ""
 
     @property
     def name(self) -> str:
         """The current submission's job name."""
         return submission_name(self.task, self.submission)
 
+    @property
+    def job_name(self) -> str:
+        """What the scheduler calls the job of the current submission."""
+        return self.bundle or self.name
+
+    @property
+    def shares_job(self) -> bool:
+        """Whether that job is others', too."""
+        return shares_job(self.bundle)
+
     def next_submission(self, why: str, **changes: Any) -> Record:
         """The record of the submission after this one."""
         past = {"name": self.name, "job_id": self.job_id, "ended": why}
-        fresh = {"submission": self.submission + 1, "state": PLANNED, "job_id": None, "ending": "", "outcome": ""}
+        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
+        fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
         return replace(self, **{**fresh, **changes}, history=(*self.history, past))
 
 
@@ -104,6 +120,10 @@ class RecordStore:
                 f"cancel them, then remove the file, and {self.claim_path(task)}.*, by which they could not start anew"
             ) from error
 
+    def knows(self, name: str) -> bool:
+        """Whether `name` is that of a submission of this run."""
+        return self.load(name.rpartition(".")[0]) is not None
+
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""
         write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)
@@ -129,7 +149,7 @@ class RecordStore:
             owner = self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             return None
-        return owner if owner.isdigit() else None
+        return owner if _JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
         """Make sure that no job of that name ever starts its work; False when one has."""

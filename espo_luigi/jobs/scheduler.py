@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from espo_luigi.jobs.script import JobOptions, ScriptValues
+from espo_luigi.jobs.bundling import BundleText, BundleValues
+from espo_luigi.jobs.script import PackOptions, ScriptValues
 
 
 class Phase(enum.Enum):
@@ -40,8 +41,11 @@ class Phase(enum.Enum):
 class Row:
     """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
 
+    An element of an array is a job of its own, with an id like ``1234_3`` and a name like ``name[3]``.
+
     `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
-    that waiting does not bring. `held`: it waits until somebody releases it.
+    that waiting does not bring. `held`: it waits until somebody releases it. `in_error`: a host, which is not named,
+    could not start it.
     """
 
     job_id: str
@@ -56,6 +60,7 @@ class Row:
     held: bool = False
     # When it started, or is expected to, where that was asked for.
     start: str = ""
+    in_error: bool = False
 
     @property
     def said(self) -> str:
@@ -109,11 +114,13 @@ class Scheduler(Protocol):
     FORGETS_CANCELLED: bool
 
     @property
-    def OPTIONS(self) -> type[JobOptions]:
+    def OPTIONS(self) -> type[PackOptions]:
         """What a job may ask of it."""
 
-    def log_pattern(self, log_dir: str, rule: str, wildcards: Mapping[str, str], /) -> str:
-        """Where a job logs, as the scheduler takes it."""
+    def log_pattern(
+        self, log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0, /
+    ) -> str:
+        """Where a job logs, as the scheduler takes it: one of its own, or in a kind of bundle, as task of its step."""
 
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """The log's real path."""
@@ -121,8 +128,14 @@ class Scheduler(Protocol):
     def render(self, values: ScriptValues, /) -> str:
         """The script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
 
+    def header(self, values: ScriptValues, /) -> list[str]:
+        """The lines with which a script of another command than `render`'s begins."""
+
     def submission(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """The command that submits it."""
+
+    def bundled(self, bundle: BundleValues, /) -> BundleText:
+        """The scripts and the submission of several tasks at once. Raises SubmissionError where that cannot be had."""
 
     def submitted_id(self, text: str, /) -> str | None:
         """The job's id, from the answer of `submission`."""
@@ -136,8 +149,13 @@ class Scheduler(Protocol):
     def one_job(self, user: str, job_id: str, /) -> Query:
         """One job; its `start` is when it is expected to start, where the scheduler tells that."""
 
-    def memories(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Memory]:
-        """What tells of jobs that `listing` no longer has, by id and by name, the best first."""
+    def memories(
+        self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
+    ) -> Sequence[Memory]:
+        """What tells of jobs that `listing` no longer has, by id and by name, the best first.
+
+        `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
+        """
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
         """Whether a memory says that there is none here."""

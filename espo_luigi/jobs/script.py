@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -25,7 +25,15 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CLAIM_VARIABLE = "ESPO_CLAIM"
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
+# After which second since 1970 a signal to end means that the time is nearly up.
+LATE_VARIABLE = "ESPO_LATE"
+# How much earlier than asked for a scheduler may say so.
+_SIGNAL_SECONDS = 60
 _START = ".start"
+# What the file beside the claim is called that says that a bundle's member has ended, while others go on.
+END = ".end"
+# What the name of a job's worker jobs ends in.
+_WORKERS = ".workers"
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,20 @@ class JobOptions:
     python: str = ""
 
 
+@dataclass(frozen=True)
+class PackOptions(JobOptions):
+    """How many tasks of a rule make one submission, and how (`bundling.Bundling` reads them)."""
+
+    pack: str | None = None
+    bundle: str | None = None
+    pack_at_once: str | None = None
+    pack_per_step: str | None = None
+    step_options: Mapping[str, str] = field(default_factory=dict)
+
+
+PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
+
+
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
     """Return the names of the options that a scheduler has of its own."""
     return tuple(one.name for one in fields(kind) if one.name not in JobOptions.__dataclass_fields__)
@@ -60,6 +82,7 @@ class ScriptValues:
 
     `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
     which job id does this submission's work; `workdir` is where the command starts. Memory is in MiB, time in minutes.
+    The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
     """
 
     name: str
@@ -72,11 +95,23 @@ class ScriptValues:
     claim_file: str
     workdir: str
     options: JobOptions = field(default_factory=JobOptions)
+    warning_seconds: int = 0
+
+    @property
+    def late_seconds(self) -> int:
+        """After how many seconds a signal to end means that the time is nearly up."""
+        early = self.warning_seconds + _SIGNAL_SECONDS if self.warning_seconds else _SIGNAL_SECONDS // 2
+        return max(0, 60 * self.time_minutes - early)
 
 
 def start_path(claim: Path) -> Path:
     """Where a job that was started again says which of its starts works."""
     return claim.with_name(claim.name + _START)
+
+
+def end_path(claim: Path) -> Path:
+    """Where it is said how a member of a bundle has ended."""
+    return claim.with_name(claim.name + END)
 
 
 def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
@@ -94,23 +129,53 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def render_script(values: ScriptValues, header: Iterable[str], job_id_variable: str, first: Iterable[str] = ()) -> str:
+def workers_name(owner: str) -> str:
+    """Name of the worker jobs of the job called `owner`."""
+    return owner + _WORKERS
+
+
+def owner_name(name: str) -> str | None:
+    """Name of the job whose worker job is called `name`; None if it is no worker job."""
+    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+
+
+def render_script(
+    values: ScriptValues,
+    header: Iterable[str],
+    job_id_variable: str,
+    first: Iterable[str] = (),
+    # The signals that the scheduler sends to the script reach the command itself.
+    run: Callable[[str], str] = "exec {}".format,
+) -> str:
     """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value.
 
-    `first` are the scheduler's own lines of bash before all others.
+    `first` are the scheduler's own lines of bash before all others; `run` makes of a command the lines that run it.
     """
-    setup = checked("setup", values.options.setup, allowed="\n\t").strip("\n")
-    parts = [
-        "\n".join(["#!/bin/bash", *header]),
-        *first,
-        _render_claim(checked("claim file", values.claim_file), job_id_variable),
-        _RENDERED_START,
-        "\n".join(_exports(values)),
-        *([setup] if setup else []),
-        # exec: the signals that the scheduler sends to the script reach the command itself.
-        f"cd -- {shlex.quote(values.workdir)} || exit 1\nexec {_command(values.argv)}",
-    ]
-    return "\n\n".join(parts) + "\n"
+    claim = _render_claim(checked("claim file", values.claim_file), job_id_variable)
+    command = run(render_command(values.argv))
+    return _joined(values, header, [*first, claim, _RENDERED_START, "\n".join(_exports(values))], command)
+
+
+def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+    """The script of a job that claims no work. Raises SubmissionError for an unsafe value."""
+    exports = "\n".join(option_exports(values.options))
+    return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
+
+
+def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:
+    beginning, setup = "\n".join(["#!/bin/bash", *header]), rendered_setup(values.options)
+    return "\n\n".join([beginning, *parts, *setup, f"{render_cd(values.workdir)}\n{command}"]) + "\n"
+
+
+def rendered_setup(options: JobOptions) -> list[str]:
+    """What the user wants to be run before the command, if anything."""
+    setup = checked("setup", options.setup, allowed="\n\t").strip("\n")
+    return [setup] if setup else []
+
+
+def render_cd(workdir: str) -> str:
+    """The line that goes to the work folder."""
+    return f"cd -- {shlex.quote(workdir)} || exit 1"
 
 
 def _render_claim(claim_file: str, job_id: str) -> str:
@@ -154,6 +219,7 @@ if [ "$begun" = again ]; then
         printf '%s\\n' "${START_VARIABLE}" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "${START_VARIABLE}" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
@@ -162,11 +228,23 @@ fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
-    options = values.options
     lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
     lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
+    lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
+    return [*lines, *option_exports(values.options)]
+
+
+def option_exports(options: JobOptions) -> list[str]:
+    """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
+    lines = []
     if options.scratch:
         lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
+    return [*lines, *rendered_environment(options)]
+
+
+def rendered_environment(options: JobOptions) -> list[str]:
+    """The lines that export what the user wants in the job's environment."""
+    lines = []
     for name, value in options.environment.items():
         if not _NAME.fullmatch(name):
             raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")
@@ -183,7 +261,8 @@ def _scratch(value: str) -> str:
     return f'"${{{name}:-${{TMPDIR:-/tmp}}}}"' + (shlex.quote(rest) if rest else "")
 
 
-def _command(argv: tuple[str, ...]) -> str:
+def render_command(argv: tuple[str, ...]) -> str:
+    """The words of a command, quoted for bash."""
     if not argv:
         raise SubmissionError("argv is empty: there is no command to run on the node")
     return " ".join(shlex.quote(checked("argv", word)) for word in argv)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # One computing thread per Dask thread: the BLAS, OpenMP and numba pools of a worker must not multiply its share.
-_THREAD_POOLS = (
+THREAD_POOLS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -40,7 +40,7 @@ _MALLOC = {
     "MALLOC_TOP_PAD_": (-2, 2**24),
 }
 
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "array.slicing.split_large_chunks": False,
     "distributed.worker.daemon": True,
     "distributed.scheduler.allowed-failures": 2,
@@ -55,6 +55,15 @@ _SETTINGS: dict[str, Any] = {
     "logging.distributed": "warning",
 }
 
+# Where workers are jobs of their own, or on other nodes: one that is preempted, or whose node fails, is no fault of the
+# task that it computed. A task that kills every worker by its memory still comes to an end.
+SETTINGS_OF_JOBS: dict[str, Any] = {
+    "distributed.scheduler.allowed-failures": 10,
+    # Whether a lost worker's job is to be replaced, or comes back by itself (requeued), is seen in the listing.
+    "distributed.deploy.lost-worker-timeout": "30 days",
+    "distributed.comm.timeouts.tcp": "60s",
+}
+
 # Without a nanny, nobody restarts a worker: at Dask's 80% it would pause for ever, and its job hang. Past the limit it
 # goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more. It
 # spills by what Dask holds (`target`), not by the process's memory, which does not shrink (`keep_freed_memory`).
@@ -67,7 +76,7 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 
 def limit_thread_pools(environment: dict[str, str]) -> None:
     """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
-    for name in _THREAD_POOLS:
+    for name in THREAD_POOLS:
         environment.setdefault(name, "1")
 
 
@@ -81,7 +90,7 @@ def keep_freed_memory() -> None:
                 libc.mallopt(option, value)
 
 
-def _limit_zarr(threads: int) -> None:
+def limit_zarr(threads: int) -> None:
     """Let Zarr code chunks in so many threads: by itself it takes more than the job has CPUs."""
     os.environ["ZARR_THREADING__MAX_WORKERS"] = str(threads)
     if "zarr" in sys.modules:
@@ -128,9 +137,9 @@ def dask_session(
     if resources.n_workers == 1:
         # A worker with a nanny is paused by its memory, until that shrinks.
         keep_freed_memory()
-    _limit_zarr(resources.threads_per_worker)
+    limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
-    layout = _SETTINGS if keywords["processes"] else _SETTINGS | _SETTINGS_IN_PROCESS
+    layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
         keywords.setdefault("local_directory", str(Path(scratch)))
         with (

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, positive, render_script, safe
+from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (
     NO_JOB,
     has_ended,
@@ -37,10 +38,12 @@ __all__ = [
     "VARIABLES",
     "SgeOptions",
     "arguments",
+    "bundled",
     "cancellations",
     "environment",
     "given",
     "has_ended",
+    "header",
     "job_id",
     "keeps_no_memory",
     "listing",
@@ -64,7 +67,7 @@ VARIABLES = "SGE_TASK_"
 FORGETS_CANCELLED = True
 
 MIB = 2**20
-# Every run of qacct reads the whole accounting file: for more jobs than this, all of ours are asked for at once.
+# Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
 _LONGEST_LOG_STEM = 200
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
@@ -78,7 +81,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True)
-class SgeOptions(JobOptions):
+class SgeOptions(PackOptions):
     """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
 
     `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
@@ -97,7 +100,7 @@ OPTIONS = SgeOptions
 _NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 
-def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
+def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
     """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
     values = "+".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
     stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
@@ -203,11 +206,28 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
 
 def render(values: ScriptValues) -> str:
     """The script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#$ {line}" for line in _lines(arguments(values))]
+    options, first = _header(values)
+    return render_script(values, options, "JOB_ID", ["\n".join(first)])
+
+
+def header(values: ScriptValues) -> list[str]:
+    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    options, first = _header(values)
+    return [*options, *first]
+
+
+def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
     # is in no variable of a job's.
     first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
-    return render_script(values, header, "JOB_ID", ["\n".join(first)])
+    return [f"#$ {line}" for line in _lines(arguments(values))], first
+
+
+def bundled(bundle: BundleValues) -> BundleText:
+    """Nothing: what runs several tasks as one submission knows Slurm only."""
+    raise SubmissionError(
+        f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
+    )
 
 
 def _lines(words: Sequence[str]) -> list[str]:
@@ -238,10 +258,13 @@ def one_job(user: str, job_id: str) -> Query:
     return listing(user)
 
 
-def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+def memories(
+    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
+) -> tuple[Memory, ...]:
     """What the accounting file says of jobs that have ended; it may say it late."""
     asked = [*job_ids, *map(job_name, names)]
-    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name("*")]
+    # Of a year's runs, the file may hold more than can be read in each cycle.
+    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
     return (
         Memory(
             "qacct",
@@ -249,6 +272,13 @@ def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[M
             without="no accounting (%s): how a job has ended that left no result is not known",
         ),
     )
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """What all of the names begin with."""
+    first, last = min(names, default=""), max(names, default="")
+    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    return first[: next(differ, len(first))]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:

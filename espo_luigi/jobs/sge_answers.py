@@ -63,6 +63,7 @@ def _listed(fields: Mapping[str, str]) -> Row:
         reason=f"qstat -j {job_id} says why" if error else "",
         hopeless=error,
         held="h" in state and not error,
+        in_error=error,
     )
 
 

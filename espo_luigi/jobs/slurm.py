@@ -13,8 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.scheduler import Memory, Query, chunked
-from espo_luigi.jobs.script import JobOptions, ScriptValues, checked, own_names, positive, render_script, safe
+from espo_luigi.jobs.script import (
+    PACKING,
+    JobOptions,
+    PackOptions,
+    ScriptValues,
+    checked,
+    own_names,
+    positive,
+    render_plain_script,
+    render_script,
+    safe,
+)
 from espo_luigi.jobs.slurm_answers import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -28,6 +40,7 @@ from espo_luigi.jobs.slurm_answers import (
     says_out_of_memory,
     submitted_id,
 )
+from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
@@ -37,11 +50,14 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SlurmOptions",
+    "asked",
+    "bundled",
     "cancellations",
     "directives",
     "environment",
     "given",
     "has_ended",
+    "header",
     "job_id",
     "keeps_no_memory",
     "listing",
@@ -52,6 +68,7 @@ __all__ = [
     "one_job",
     "refusal",
     "render",
+    "render_plain",
     "says_out_of_memory",
     "stack_dumps",
     "submission",
@@ -98,7 +115,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True)
-class SlurmOptions(JobOptions):
+class SlurmOptions(PackOptions):
     """Options of sbatch that have a name in luigi.cfg and as parameters of a task; this is the one list of them."""
 
     partition: str | None = None
@@ -108,26 +125,37 @@ class SlurmOptions(JobOptions):
     nodelist: str | None = None
     gres: str | None = None
     licenses: str | None = None
+    nodes: str | None = None
 
 
 OPTIONS = SlurmOptions
-_NAMED = own_names(SlurmOptions)
+_NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
 
 
-def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str]) -> str:
-    """``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``, with what file names cannot hold replaced by ``_``."""
-    values = ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
+# What tells the logs of a rule's jobs apart, by the kind of bundle.
+_LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
+
+
+def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
+    """``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``, with what file names cannot hold replaced by ``_``.
+
+    In a bundle of a kind, ``%j`` is followed by the step's number and the `task` in it, or is an element of an array.
+    """
+    # One name is for all elements of an array.
+    values = "" if bundle == ARRAY else ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
     stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
     # sbatch replaces %-codes in this path; %% is one per cent sign.
-    return f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}/{safe(stem, _LONGEST_LOG_STEM)}-%j.out"
+    folder = f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}"
+    return f"{folder}/{safe(stem, _LONGEST_LOG_STEM)}-{_LOG_ENDS[bundle].format(task)}.out"
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """The log's real path, from the pattern that `log_pattern` made."""
-    return pattern.replace("%%", "\0").replace("%j", job_id).replace("\0", "%")
+    """The log's real path, from the pattern that `log_pattern` made; of a step, with ``*`` for the step's number."""
+    filled = pattern.replace("%%", "\0").replace("%j", job_id).replace("%A_%a", job_id).replace("%s", "*")
+    return filled.replace("\0", "%")
 
 
-def directives(values: ScriptValues) -> tuple[str, ...]:
+def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
     """The job's options as ``--name=value``, in a fixed order, each one argument of sbatch. Raises SubmissionError."""
     options = values.options
     if "\\" in values.log_pattern:
@@ -140,23 +168,67 @@ def directives(values: ScriptValues) -> tuple[str, ...]:
         "--open-mode=append",
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
-        "--nodes=1",
-        "--ntasks=1",
+        *_places(getattr(options, "nodes", None) or "1", ntasks),
         f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
         f"--mem={positive('memory', values.memory_mib)}M",
         f"--time={positive('time_minutes', values.time_minutes)}",
     ]
+    if values.warning_seconds and "signal" not in options.extra:
+        # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
+        mine.append(f"--signal=B:TERM@{values.warning_seconds}")
+    return (*mine, *asked(options))
+
+
+def asked(options: JobOptions) -> tuple[str, ...]:
+    """What `options` ask of salloc and sbatch, each one argument. Raises SubmissionError."""
     named = [(name, getattr(options, name, None)) for name in _NAMED]
-    mine += [f"--{name}={checked(name, value)}" for name, value in named if value]
+    mine = [f"--{name}={checked(name, value)}" for name, value in named if value]
     if options.exclude:
         mine.append(f"--exclude={checked('exclude', ','.join(options.exclude))}")
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
 
 
+def _places(nodes: str, ntasks: int) -> tuple[str, ...]:
+    if not re.fullmatch(r"[1-9][0-9]*", nodes, re.ASCII):
+        raise SubmissionError(f"nodes: {nodes!r} is not a number of nodes, such as 4")
+    if nodes == "1":
+        return ("--nodes=1", f"--ntasks={ntasks}")
+    return (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+
+
 def render(values: ScriptValues) -> str:
     """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    header = [f"#SBATCH {_for_header(directive)}" for directive in directives(values)]
-    return render_script(values, header, "SLURM_JOB_ID")
+    return render_script(values, header(values), "SLURM_JOB_ID")
+
+
+def render_plain(values: ScriptValues) -> str:
+    """The sbatch script of a job that claims no work: the driver's. Raises SubmissionError."""
+    return render_plain_script(values, header(values))
+
+
+def header(values: ScriptValues) -> list[str]:
+    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    return _header(directives(values))
+
+
+def _header(given: Iterable[str]) -> list[str]:
+    return [f"#SBATCH {_for_header(directive)}" for directive in given]
+
+
+def bundled(bundle: BundleValues) -> BundleText:
+    """The scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed safely."""
+    kind = bundle.bundling.kind
+    given = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    if kind == ARRAY:
+        most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
+        given = (*given, f"--array=0-{len(bundle.members) - 1}{most}")
+    script, files = render_job(bundle)
+    return BundleText(
+        script="\n".join(["#!/bin/bash", *_header(given)]) + "\n\n" + script,
+        members=tuple(render_member(values, kind) for values in bundle.members),
+        command=("sbatch", "--parsable", *given),
+        files=files,
+    )
 
 
 def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -186,7 +258,7 @@ def _for_header(directive: str) -> str:
 def listing(user: str) -> Query:
     """All jobs of this user that the controller knows, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
-    form = ("--all", "--noheader", "--states=all", f"--format={SQUEUE_FORMAT}")
+    form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
@@ -195,12 +267,17 @@ def one_job(user: str, job_id: str) -> Query:
     return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
 
 
-def memories(user: str, job_ids: Sequence[str], names: Sequence[str]) -> tuple[Memory, ...]:
+def memories(
+    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
+) -> tuple[Memory, ...]:
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight unless told.
-    by_name = [("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}") for group in chunked(names)]
+    by_name = [
+        ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
+        for group in chunked(dict.fromkeys(map(array_of, names)))
+    ]
     return (
         Memory(
             "sacct",
@@ -245,7 +322,9 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """The id of the job in which this process runs."""
+    """The id of the job in which this process runs; ``1234_3`` is an element of an array."""
+    if "SLURM_ARRAY_JOB_ID" in environ:
+        return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ.get("SLURM_JOB_ID")
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
+from espo_luigi.jobs.bundling import element_name
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
-SQUEUE_FORMAT = "%A|%T|%N|%r|%j"
-SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Submit,JobName"
+SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
+SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Submit,JobName"
 
 STATES: dict[str, Phase] = {
     # waiting
@@ -132,14 +134,14 @@ def submitted_id(text: str) -> str | None:
 
 
 def parse_squeue(text: str) -> list[Row]:
-    """Jobs in the answer of ``squeue --noheader --format=SQUEUE_FORMAT``; lines of another form are passed over."""
+    """Jobs in the answer of ``squeue --noheader --array --format=SQUEUE_FORMAT``; other lines are passed over."""
     rows = []
     for line in text.splitlines():
         # The name comes last, as other people's names may hold the separator.
         parts = line.split("|", 4)
-        if len(parts) == 5 and parts[0].isdigit():
-            job_id, state, node, reason, name = parts
-            rows.append(row(job_id, name, state, node, reason))
+        if len(parts) == 5:
+            ids, state, node, reason, name = parts
+            rows += [row(*one, state, node, reason) for one in _jobs(ids, name)]
     return rows
 
 
@@ -152,6 +154,24 @@ def parse_one_of_squeue(text: str) -> list[Row]:
     return rows
 
 
+def _jobs(ids: str, name: str) -> list[tuple[str, str]]:
+    """The id and the name of each job of ``17``, ``17_3``, or ``17_[0,2-5%2]``; none for anything else."""
+    found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[([\d,-]+)(?:%\d+)?\])?", ids)
+    if found is None:
+        return []
+    base, one, many = found.groups()
+    if one is None and many is None:
+        return [(base, name)]
+    return [(f"{base}_{place}", element_name(name, place)) for place in _places(one or many)]
+
+
+def _places(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            yield from range(int(first), int(last or first) + 1)
+
+
 def parse_sacct(text: str) -> list[Row]:
     """Jobs in the answer of ``sacct --parsable2 --noheader --allocations --duplicates --format=SACCT_FORMAT``.
 
@@ -160,14 +180,15 @@ def parse_sacct(text: str) -> list[Row]:
     latest: dict[tuple[str, str], tuple[str, Row]] = {}
     for line in text.splitlines():
         parts = line.split("|", 5)
-        if len(parts) != 6 or not parts[0].isdigit():
+        if len(parts) != 6:
             continue
-        job_id, state, exit_code, node, submitted, name = parts
-        run = row(job_id, name, state.split(" ")[0].rstrip("+"), _known(node), exit_code=exit_code)
+        ids, state, exit_code, node, submitted, said = parts
         # ISO times compare as text, except "Unknown"; of equal ones the later line is the later run.
         when = submitted if submitted[:1].isdigit() else ""
-        if (job_id, name) not in latest or when >= latest[job_id, name][0]:
-            latest[job_id, name] = (when, run)
+        for job_id, name in _jobs(ids, said):
+            run = row(job_id, name, state.split(" ")[0].rstrip("+"), _known(node), exit_code=exit_code)
+            if (job_id, name) not in latest or when >= latest[job_id, name][0]:
+                latest[job_id, name] = (when, run)
     return [run for _, run in latest.values()]
 
 
@@ -176,14 +197,18 @@ def parse_scontrol(text: str) -> list[Row]:
     rows = []
     for line in text.splitlines():
         # A job's name may hold blanks and equal signs: it ends where the user's name and number begin.
-        head = re.match(r"JobId=(\d+) .*?JobName=(.*?) UserId=\S+\(\d+\) GroupId=", line)
+        head = re.match(
+            r"JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?.*?JobName=(.*?) UserId=\S+\(\d+\) GroupId=", line
+        )
         if head is None:
             continue
         # Of each the first: further to the right stand texts of users (Comment, SubmitLine), which may hold anything.
         found = re.findall(r" (JobState|Reason|NodeList|ExitCode)=(\S*)", line[head.end() :])
         fields = dict(reversed(found))
         reason, node = fields.get("Reason", ""), _known(fields.get("NodeList", ""))
-        rows.append(row(head[1], head[2], fields.get("JobState", ""), node, reason, fields.get("ExitCode", "")))
+        ids = f"{head[2]}_[{head[3]}]" if head[2] else head[1]
+        state, code = fields.get("JobState", ""), fields.get("ExitCode", "")
+        rows += [row(*one, state, node, reason, code) for one in _jobs(ids, head[4])]
     return rows
 
 

@@ -18,6 +18,7 @@ from espo_luigi.jobs.handles import Failure
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.script import owner_name
 from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
@@ -32,11 +33,14 @@ _WRITE_PATIENCE = 30.0
 
 def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Record]) -> int | None:
     """Cancel the jobs of these records, and no others; return how many, or None if the scheduler did not answer."""
-    out = {record.name: record for record in records if record.state in (SUBMITTING, SUBMITTED)}
-    cancelled = _cancel_by_name(store, commands, out) if out else 0
+    out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
+    by_job: dict[str, list[Record]] = {}
+    for record in out:
+        by_job.setdefault(record.job_name, []).append(record)
+    cancelled = _cancel_by_name(store, commands, by_job) if out else 0
     if cancelled is None:
         return None
-    _write_down(store, out.values())
+    _write_down(store, out)
     return cancelled
 
 
@@ -61,8 +65,8 @@ def _finish(store: RecordStore, record: Record) -> None:
     store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
 
 
-def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, Record]) -> int | None:
-    """Cancel the jobs with the names of these records; return how many, or None if the scheduler did not answer.
+def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, list[Record]]) -> int | None:
+    """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler did not answer.
 
     A command that did not end may have cancelled some of them: those that are left are cancelled anew.
     """
@@ -72,10 +76,11 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
         if rows is None:
             return None
         # By id and name: an id that was given to somebody else's job meanwhile is left alone.
-        alive = {row.job_id: row.name for row in rows if row.name in records and not row.phase.ended}
+        owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
+        alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: killed from here on, this driver leaves jobs of which the next knows who has cancelled them.
-        for name in alive.values():
-            _save(store, replace(records[name], ending=Cause.DRIVER_CANCELLED.value))
+        for record in (record for name in set(alive.values()) for record in records[name]):
+            _save(store, replace(record, ending=Cause.DRIVER_CANCELLED.value))
         cancelled.update(alive)
         if not alive or commands.cancel(alive):
             return len(cancelled)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.departures import Departure, Departures
 from espo_luigi.jobs.flights import Flight, Patience
 from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.policy import Cause, next_record
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.records import SUBMITTED, Record, RecordStore, write_atomically
 from espo_luigi.jobs.scheduler import Phase, Refusal
 from espo_luigi.jobs.script import ScriptValues
 
@@ -49,10 +51,22 @@ class Submitter:
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self.nodes = NodeWatch()
+        self.departures = Departures(self._scheduler, store, str(settings.log_dir), self.script_values)
 
     def check(self, task: str, request: JobRequest) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
-        self._scheduler.render(self.script_values(request, self.plan(task, request, None)))
+        self.preview(task, request)
+        if request.bundling.most > 1:
+            self.preview(task, request, 1)
+
+    def preview(self, task: str, request: JobRequest, members: int = 0) -> str:
+        """Return the script of the task's first job, or that of a bundle of so many members, each as this one."""
+        record = self.plan(task, request, None)
+        if not members:
+            return self._scheduler.render(self.script_values(request, record))
+        values = self.departures.bundle_values(f"{task}.bundle", [request] * members, [record] * members)
+        bundled = self._scheduler.bundled(values)
+        return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
 
     def plan(self, task: str, request: JobRequest, old: Record | None) -> Record:
         """The first record of a new run of the task, after the `old` one if there was one.
@@ -80,7 +94,8 @@ class Submitter:
         if cause is Cause.CONFIGURATION and flight.old_order:
             return flight.record.next_submission(cause.value)
         limits = flight.request.limits(self._settings.max_uncharged)
-        return next_record(flight.record, cause, limits, flight.node, excused)
+        flight.read_beat(self._commands.clock.now())
+        return next_record(flight.record, cause, limits, flight.node, excused, progressed=flight.blocks_done > 0)
 
     def following_anywhere(self, flight: Flight, cause: Cause) -> Record:
         """The record of another submission, which may go to any node that the request allows."""
@@ -95,40 +110,43 @@ class Submitter:
         """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
         return bool({*self._avoided(flight.record)} - set(flight.request.options.exclude))
 
-    def prepare(self, flight: Flight) -> None:
-        """Write down that the flight is about to be submitted, and what its job needs.
+    def prepare(self, departure: Departure, place: int) -> None:
+        """Write down that the flight in that place is about to be submitted, and what its job needs.
 
         Raises OSError when that cannot be written: the scheduler has not heard of it, and its name can be used again.
         """
-        script = self._scheduler.render(self.script_values(flight.request, flight.record))
-        record = replace(flight.record, state=SUBMITTING)
+        flight, record = departure.flights[place], departure.records[place]
         self._store.save(record, durable=True)
-        self._prepare_files(flight, script)
+        self._prepare_files(flight, record.log_pattern)
+        for path, text in departure.texts[place].items():
+            write_atomically(path, text)
         flight.record = record
 
     def pause(self) -> None:
         """Submit nothing for a moment."""
         self._hold_until = self._commands.clock.now() + self._settings.first_backoff
 
-    def submit(self, flight: Flight) -> str | None:
+    def submit(self, departure: Departure) -> str | None:
         """Submit what is prepared; return the scheduler's words when it will never take this job.
 
-        After any other answer the flight is under way: with its job's id, or, where that failed or was not answered,
-        without; then what became of it is found out by its name. Raises no OSError: it is not to be submitted again.
+        After any other answer the flights are under way: with their job's id, or, where that failed or was not
+        answered, without; then what became of it is found out by its name. Raises no OSError: it is not to be submitted
+        again.
         """
-        values = self.script_values(flight.request, flight.record)
-        path = self._store.script_path(flight.record.name)
-        answer = self._commands.submit(self._scheduler.submission(values, path))
-        flight.started_after = self._commands.clock.now()
+        answer = self._commands.submit(departure.command)
+        now = self._commands.clock.now()
+        for flight in departure.flights:
+            flight.started_after = now
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if job_id is not None:
-            self.nodes.submitted(flight.started_after)
-            self.confirm(flight, job_id)
+            self.nodes.submitted(now)
+            for place, flight in enumerate(departure.flights):
+                self.confirm(flight, departure.member_id(job_id, place))
             self._backoff = 0.0
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
             return answer.words
         else:
-            self._hold(flight, answer.words)
+            self._hold(departure.flights, answer.words)
         return None
 
     def confirm(self, flight: Flight, job_id: str) -> None:
@@ -143,7 +161,9 @@ class Submitter:
     def cause_of_loss(self, flight: Flight) -> Cause:
         """Why nobody knows the flight's job any more: somebody cancelled it while it waited, or it was lost."""
         waited = flight.row is None or flight.row.phase is Phase.PENDING
-        if not (self._scheduler.FORGETS_CANCELLED and waited):
+        # Slurm forgets elements of an array that are cancelled while they wait.
+        forgets = self._scheduler.FORGETS_CANCELLED or (bool(flight.record.bundle) and not flight.record.shares_job)
+        if not (forgets and waited):
             return Cause.LOST
         # One that has begun since would be in the accounting, if there is one; else its claim tells.
         accounted = flight.row is not None and not self._commands.lacking
@@ -179,26 +199,28 @@ class Submitter:
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
             options=replace(request.options, exclude=tuple(exclude)),
+            warning_seconds=request.warning_seconds(record.time_minutes),
         )
 
     def _avoided(self, record: Record) -> tuple[str, ...]:
         """The nodes where this task's jobs ended badly, and those that the run avoids."""
         return *record.exclude, *self.nodes.avoided_by(record.task)
 
-    def _hold(self, flight: Flight, words: str) -> None:
+    def _hold(self, flights: Sequence[Flight], words: str) -> None:
         self._backoff = min(max(2 * self._backoff, self._settings.first_backoff), _LONGEST_BACKOFF)
         now = self._commands.clock.now()
         self._hold_until = now + self._backoff
-        flight.refusal, flight.refusal_words = self._scheduler.refusal(words), words
-        flight.refused_since = flight.refused_since or now
-        logger.warning("%s: %s; next submission in %.0f s", flight.record.name, words, self._backoff)
+        for flight in flights:
+            flight.refusal, flight.refusal_words = self._scheduler.refusal(words), words
+            flight.refused_since = flight.refused_since or now
+        logger.warning("%s: %s; next submission in %.0f s", flights[0].record.job_name, words, self._backoff)
 
-    def _prepare_files(self, flight: Flight, script: str) -> None:
+    def _prepare_files(self, flight: Flight, log_pattern: str) -> None:
         request = flight.request
         if flight.old_order and request.write_order is not None:
             request.write_order()
         flight.old_order = False
-        log = Path(self._scheduler.log_path(flight.record.log_pattern, "0"))
+        log = Path(self._scheduler.log_path(log_pattern, "0"))
         folders = (log.parent, request.result_file.parent)
         for folder in (*folders, request.heartbeat_file.parent):
             if folder not in self._made_folders:
@@ -206,7 +228,6 @@ class Submitter:
                 self._made_folders.add(folder)
         request.result_file.unlink(missing_ok=True)
         request.heartbeat_file.unlink(missing_ok=True)
-        write_atomically(self._store.script_path(flight.record.name), script)
 
 
 def _learnt(asked: int, learnt: int, cap: int | None) -> int:

@@ -9,13 +9,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, listed_names
-from espo_luigi.jobs.leftovers import Leftovers
+from espo_luigi.jobs.leftovers import Leftovers, orphans
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import Minutely
+from espo_luigi.jobs.unstartable import Unstartable
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +29,35 @@ class Watcher:
     """Tells the `flights` of a manager what there is to know of them; only the manager's thread uses it."""
 
     def __init__(
-        self, settings: JobSettings, commands: Commands, store: RecordStore, submitter: Submitter, trouble: Minutely
+        self,
+        settings: JobSettings,
+        commands: Commands,
+        store: RecordStore,
+        submitter: Submitter,
+        bundles: Bundles,
+        trouble: Minutely,
     ) -> None:
         self._settings = settings
         self._commands = commands
         self._store = store
         self._submitter = submitter
+        self._bundles = bundles
         self._trouble = trouble
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
         self._held: set[str] = set()
         self._nodes = submitter.nodes
+        self._unstartable = Unstartable(commands, submitter.nodes)
         self.leftovers = Leftovers(commands, settings.patience.latency_wait)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
+        # Whether there may be jobs of Dask's workers.
+        self.workers_about = False
+
+    def unwanted_at_the_end(self) -> list[str]:
+        """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
+        rows = self._commands.jobs() if self.workers_about else None
+        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows or (), self._store.knows)]
 
     def look(self, flights: Iterable[Flight]) -> list[str]:
         """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
@@ -87,6 +104,10 @@ class Watcher:
                 continue
             for flight in members:
                 self._read_result(flight, names, now)
+        try:
+            self._bundles.look(now)
+        except OSError as error:
+            self._trouble.warn("trouble with the files of bundles, going on: %s", error)
 
     def _read_result(self, flight: Flight, names: set[str], now: float) -> None:
         if flight.request.result_file.name not in names:
@@ -114,6 +135,7 @@ class Watcher:
             self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
         else:
             self._silent_since = None
+        self._unstartable.learn(flights, now)
         self._say_held(flights)
         for flight in flights:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
@@ -122,7 +144,7 @@ class Watcher:
             if flight.has_begun_well(now):
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())
-        return self.leftovers.unwanted(by_name, now)
+        return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
 
     def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
         """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""
@@ -139,7 +161,7 @@ class Watcher:
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this flight: it is known, or was known to have ended."""
-        row = by_name.get(flight.record.name)
+        row = by_name.get(flight.record.job_name)
         if row is None:
             return flight.ended_since is not None
         if flight.record.job_id is None:
@@ -148,9 +170,11 @@ class Watcher:
         return True
 
     def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
-        ids = [f.record.job_id for f in (*missing, *leaving) if f.record.job_id]
-        names = [f.record.name for f in missing if not f.record.job_id]
-        rows = self._commands.remembered(ids, names)
+        # The members of a bundle may share one.
+        ids = dict.fromkeys(f.record.job_id for f in (*missing, *leaving) if f.record.job_id)
+        names = dict.fromkeys(f.record.job_name for f in missing if not f.record.job_id)
+        known_names = dict.fromkeys(f.record.job_name for f in (*missing, *leaving) if f.record.job_id)
+        rows = self._commands.remembered(ids, names, known_names)
         # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
         for flight in leaving:

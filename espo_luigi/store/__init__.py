@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
-    from espo_luigi.store.inputs import unchanged
+    from espo_luigi.store.inputs import fingerprint, unchanged
     from espo_luigi.store.link import join_stores, link_store
     from espo_luigi.store.marker import MARKER_NAME, Marker
     from espo_luigi.store.publish import publishing_after, remove
     from espo_luigi.store.read import is_complete, open_store, read_marker
-    from espo_luigi.store.table import Row, read_table, write_table
+    from espo_luigi.store.table import Row, read_table, write_page, write_table
     from espo_luigi.store.write import write_store
 
 __all__ = [
     "MARKER_NAME",
     "Marker",
     "Row",
+    "fingerprint",
     "is_complete",
     "join_stores",
     "link_store",
@@ -29,18 +30,19 @@ __all__ = [
     "read_table",
     "remove",
     "unchanged",
+    "write_page",
     "write_store",
     "write_table",
 ]
 
 _HOMES = {
     "archive": ("pack",),
-    "inputs": ("unchanged",),
+    "inputs": ("fingerprint", "unchanged"),
     "link": ("join_stores", "link_store"),
     "marker": ("MARKER_NAME", "Marker"),
     "publish": ("publishing_after", "remove"),
     "read": ("is_complete", "open_store", "read_marker"),
-    "table": ("Row", "read_table", "write_table"),
+    "table": ("Row", "read_table", "write_page", "write_table"),
     "write": ("write_store",),
 }
 

@@ -64,6 +64,12 @@ def _raw_at(path: Path) -> _Raw | None:
     return _Raw(identity, len(files), sum(entry.st_size for entry in files), newest)
 
 
+def fingerprint(stores: Collection[Path], raw: Collection[Path] = ()) -> str:
+    """Return a text that is the same as long as these inputs are (as `unchanged` knows them)."""
+    looks: dict[Path, _Look] = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
+    return "; ".join(f"{path}: {look(path)}" for path, look in sorted(looks.items()))
+
+
 _Look = Callable[[Path], _Store | _Raw | None]
 
 

@@ -104,10 +104,26 @@ class Inventory:
         return asdict(self)
 
 
-def render_marker_file(marker: Marker, inventory: Inventory) -> str:
-    """Render the marker file of a store directory: the marker and the inventory of the directory."""
+def render_marker_file(marker: Marker, inventory: Inventory, work: str = "") -> str:
+    """Render the marker file of a store directory: the marker, the inventory of the directory, and whose work it is."""
     content = {**json.loads(marker.to_json()), "inventory": inventory.to_json_fields()}
+    content |= {"work": work} if work else {}
     return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def work_id(key: str) -> str:
+    """Return a short text for all that the values of a store depend on; none for none."""
+    return hashlib.sha256(key.encode()).hexdigest()[:_ID_LENGTH] if key else ""
+
+
+def is_of_work(root: Path, work: str) -> bool:
+    """Whether a store directory is whole, and of this work."""
+    try:
+        said = json.loads((root / MARKER_NAME).read_text(encoding="utf-8"))
+        check_inventory(root)
+    except (OSError, ValueError, StoreError):
+        return False
+    return isinstance(said, dict) and said.get("work") == work
 
 
 def parse_inventory(text: str) -> Inventory | None:

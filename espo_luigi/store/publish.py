@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.store import manifest
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ _DELETE_ATTEMPTS = 10
 
 # What has to hold before anything gets its final name. Not a context variable: other threads of the job publish, too.
 _checks: list[Callable[[], None]] = []
+# Those of them that say whether this process alone may write its stores.
+_sole: list[Callable[[], None]] = []
+# The names that this process has given to partials: in a container, each writer may have the same number.
+_own_names: set[str] = set()
 
 _ADVICE = {
     errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
@@ -51,37 +56,85 @@ def _owner() -> str:
 
 def partial_path(path: Path) -> Path:
     """Name a hidden neighbour of `path`, unique, that tells which process on which host made it."""
-    return path.parent / f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
+    name = f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
+    _own_names.add(name)
+    return path.parent / name
 
 
 def is_abandoned(partial: Path) -> bool:
     """Whether the process that made this partial is dead, as far as this host can know, or long silent."""
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+\.partial$", partial.name)
-    if here is not None and not Path(f"/proc/{here[1]}").exists():
+    if here is not None and not _lives(int(here[1]), partial.name):
         return True
-    age_hours = (time.time() - partial.stat().st_mtime) / 3600
+    signs = (partial, *(partial / manifest.FOLDER_NAME).glob("*"))
+    age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
+
+
+def _lives(pid: int, name: str) -> bool:
+    return name in _own_names if pid == os.getpid() else Path(f"/proc/{pid}").exists()
 
 
 def _is_elsewhere(partial: Path, name: str) -> bool:
     return not partial.name.startswith(f".{name}.{socket.gethostname()}-")
 
 
-def sweep_partials(path: Path, *, published: bool = False) -> None:
-    """Delete what killed writers of the same store left beside it.
+def partials_of(path: Path) -> list[Path]:
+    """Return what writers and deletions of the same store have beside it."""
+    prefix = f".{path.name}."
+    names = [entry.name for entry in os.scandir(path.parent)]
+    return [path.parent / name for name in names if name.startswith(prefix) and name.endswith(".partial")]
+
+
+def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool = False) -> None:
+    """Delete what killed writers of the same store left beside it; if told so, not what somebody may go on from.
 
     Once the store is `published`, also what writers on other hosts left: whether those live cannot be told here, but
     only one job at a time makes a store, so that it is the remainder of an earlier attempt.
     """
-    prefix = f".{path.name}."
-    for entry in list(os.scandir(path.parent)):
-        if not (entry.name.startswith(prefix) and entry.name.endswith(".partial")):
-            continue
-        partial = Path(entry.path)
+    for partial in partials_of(path):
         with contextlib.suppress(OSError):
-            if is_abandoned(partial) or (published and _is_elsewhere(partial, path.name)):
+            swept = is_abandoned(partial) or (published and _is_elsewhere(partial, path.name))
+            if swept and not (spare_resumable and manifest.read_base(partial)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 discard(partial)
+
+
+def take_on(partial: Path, path: Path) -> set[manifest.Block]:
+    """Put what an earlier attempt at the same work has left in place of `partial`, which has no block yet.
+
+    An attempt is over if its process is dead, as far as this host can know, or if this process is the only one that may
+    write its stores. One of several that want it gets it, by a rename; a writer that lives on finds its own gone.
+
+    Returns
+    -------
+    set of Block
+        Its complete blocks; those that were damaged are deleted.
+    """
+    base = manifest.read_base(partial)
+    for check in list(_sole):
+        check()
+    for former in partials_of(path):
+        if former.name in _own_names or base is None or not _is_of_the_same_work(former, base):
+            continue
+        taken = partial_path(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(former, taken)
+            blocks = manifest.verified(taken)
+            if blocks:
+                delete(partial)
+                os.rename(taken, partial)
+                return blocks
+            _delete_quietly(taken)
+    return set()
+
+
+def _is_of_the_same_work(former: Path, base: manifest.Base) -> bool:
+    found = manifest.read_base(former)
+    try:
+        return found is not None and found.id == base.id and (bool(_sole) or is_abandoned(former))
+    except FileNotFoundError:
+        return False
 
 
 def discard(partial: Path) -> None:
@@ -242,18 +295,26 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def publishing_after(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` before each store that this process publishes in the block; what it raises, stops that."""
+def publishing_after(check: Callable[[], None], *, sole: bool = False) -> Iterator[None]:
+    """Call `check` before each store that this process publishes in the block; what it raises, stops that.
+
+    As long as the check of a `sole` writer raises nothing, no other process is to write the same stores.
+    """
     _checks.append(check)
+    _sole.extend([check] if sole else [])
     try:
         yield
     finally:
         _checks.remove(check)
+        if sole:
+            _sole.remove(check)
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
+def written_aside(path: Path, verb: str = "write", *, resumable: bool = False) -> Iterator[Path]:
     """Yield a partial to write; publish it as `path` when the block ends well, delete it when it does not.
+
+    A `resumable` one stays, for whoever goes on from it, where the block was stopped.
 
     Raises
     ------
@@ -263,16 +324,23 @@ def written_aside(path: Path, verb: str = "write") -> Iterator[Path]:
     partial = partial_path(path)
     with disk_errors(path, verb):
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep_partials(path)
+        sweep_partials(path, spare_resumable=resumable)
         try:
             yield partial
             for check in list(_checks):
                 check()
             publish(partial, path)
             sweep_partials(path, published=True)
-        except BaseException:
-            _delete_what_is_still_written(partial)
+        except BaseException as error:
+            if not (resumable and was_stopped(error) and manifest.lines_of(partial)):
+                _delete_what_is_still_written(partial)
             raise
+
+
+def was_stopped(error: BaseException) -> bool:
+    """Whether an error says nothing against what was written before it: a signal's, or too little memory."""
+    # Dask's own for workers that died is imported only where there is Dask.
+    return isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError)) or type(error).__name__ == "KilledWorker"
 
 
 def _delete_what_is_still_written(partial: Path) -> None:

@@ -66,7 +66,7 @@ def _marker_text(path: Path) -> str | None:
     try:
         if path.suffix == ".zip":
             return read_packed_marker(path)
-        if path.suffix == ".csv":
+        if path.suffix in (".csv", ".html"):
             return marker_line(path)
         text = (path / MARKER_NAME).read_text(encoding="utf-8")
         return text if (path / ROOT_METADATA_NAME).stat().st_size else None

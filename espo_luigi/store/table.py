@@ -14,6 +14,9 @@ from espo_luigi.store.publish import written_aside
 
 Row = Mapping[str, str]
 _MARK = f"# {MARKER_NAME}: "
+_PAGE_MARK, _PAGE_END = f"<!-- {MARKER_NAME}: ", " -->"
+# A page may have megabytes; a marker with some thousand inputs is the longest line of interest.
+_LONGEST_MARKER = 4 * 2**20
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker: Marker | None) -> None:
@@ -29,7 +32,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
     writer.writeheader()
     writer.writerows(rows)
     if marker is not None:
-        text.write(_MARK + json.dumps(json.loads(marker.to_json()), sort_keys=True, ensure_ascii=False) + "\n")
+        text.write(_MARK + _in_one_line(marker) + "\n")
     with written_aside(path) as partial:
         partial.write_text(text.getvalue(), encoding="utf-8")
 
@@ -49,7 +52,29 @@ def read_table(path: Path) -> list[Row]:
     return list(csv.DictReader(line for line in lines if not line.startswith(_MARK)))
 
 
+def write_page(html: str, path: Path, marker: Marker | None) -> None:
+    """Write a page of HTML and publish it atomically; its last line, a comment, is the marker, if there is one.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    # Nothing inside of a comment may look like its end.
+    line = f"{_PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{_PAGE_END}\n" if marker else ""
+    with written_aside(path) as partial:
+        partial.write_text(html.rstrip("\n") + "\n" + line, encoding="utf-8")
+
+
+def _in_one_line(marker: Marker) -> str:
+    return json.dumps(json.loads(marker.to_json()), sort_keys=True, ensure_ascii=False)
+
+
 def marker_line(path: Path) -> str | None:
-    """Return the text of a table's marker, None if it has none; raises as reading a file does."""
-    last = path.read_text(encoding="utf-8").rstrip("\n").rpartition("\n")[2]
+    """Return the text of the marker of a table or a page, None if it has none; raises as reading a file does."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _LONGEST_MARKER))
+        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
+    if last.startswith(_PAGE_MARK) and last.endswith(_PAGE_END):
+        return last.removeprefix(_PAGE_MARK).removesuffix(_PAGE_END)
     return last.removeprefix(_MARK) if last.startswith(_MARK) else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
@@ -15,9 +16,11 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from espo_luigi.errors import StoreError
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.store import manifest
+from espo_luigi.store.blocks import blocks_of, is_written_in_blocks, pieces_of, write_blocks
 from espo_luigi.store.dense import check_dense
-from espo_luigi.store.marker import MARKER_NAME, Marker, render_marker_file, take_inventory
-from espo_luigi.store.publish import sync_path, sync_tree, written_aside
+from espo_luigi.store.marker import MARKER_NAME, Marker, is_of_work, render_marker_file, take_inventory, work_id
+from espo_luigi.store.publish import sweep_partials, sync_path, sync_tree, take_on, written_aside
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +177,7 @@ def write_store(
     shards: Mapping[Any, int] | None = None,
     at_once: Mapping[Any, int] | None = None,
     bits_along: Hashable | None = None,
+    key: str = "",
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
@@ -199,6 +203,10 @@ def write_store(
     bits_along : hashable, optional
         A dimension along which neighbours are alike, of values whose bytes hardly repeat: they are compressed bit by
         bit, with this dimension last in a chunk. Some 10 % smaller for trained quantiles, and slower to read.
+    key : str, optional
+        All that the values depend on. With it, a writer that is killed or stopped leaves its complete blocks, and the
+        next one with the same key, metadata and coordinates goes on from them. A store that is there with the same
+        key stays.
 
     Raises
     ------
@@ -206,28 +214,45 @@ def write_store(
         If dask chunks are irregular, or the disk refuses (full, read-only, over quota); nothing is left behind.
     """
     path = Path(path)
+    if key and is_of_work(path, work_id(key)):
+        logger.info("%s is there: an earlier attempt at the same work has published it", path)
+        return
     laid_out, encoding = laid_out_for(prepared(ds), chunks, shards, bits_along)
-    with written_aside(path) as partial:
-        if at_once:
-            laid_out = laid_out.assign_coords(laid_out.coords.to_dataset().compute().coords)
+    with written_aside(path, resumable=bool(key)) as partial:
+        laid_out = _computed(laid_out, coordinates=bool(at_once))
         # "w-": never into a folder that is there already.
-        write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=not at_once)
-        for dim, size in (at_once or {}).items():
-            for name, rows in _pieces(laid_out, str(dim), size):
-                write_rows(laid_out[[name]], partial, str(dim), rows)
-        finish(partial, marker)
+        write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
+        found = _taken_on(partial, path, key) if key else set()
+        wanted = blocks_of(laid_out)
+        with manifest.counted(partial, len(found)):
+            for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [wanted]:
+                write_blocks(laid_out, partial, [one for one in piece if one not in found], found, bool(key))
+        finish(partial, marker, work_id(key))
     logger.info("wrote %s", path)
+    if found:
+        logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(wanted))
 
 
-def _pieces(ds: xr.Dataset, dim: str, size: int) -> Iterator[tuple[Hashable, slice]]:
-    """Each data variable with each of its pieces of whole Dask blocks along a dimension, `size` long at most."""
-    for name, data in ds.data_vars.items():
-        if data.variable.chunks is None:
-            continue
-        block = data.variable.chunksizes[dim][0]
-        step = max(size // block, 1) * block
-        for start in range(0, data.sizes[dim], step):
-            yield name, slice(start, min(start + step, data.sizes[dim]))
+def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
+    """The dataset, of which only numbers are lazy; of the coordinates, none if told so."""
+    lazy = {name: variable for name, variable in ds.variables.items() if variable.chunks is not None}
+    first = {
+        name: variable
+        for name, variable in lazy.items()
+        if not is_written_in_blocks(variable) or (coordinates and name in ds.coords)
+    }
+    computed = ds.copy(deep=False)
+    for name, variable in dask.compute(first)[0].items():
+        computed[name] = variable
+    return computed
+
+
+def _taken_on(partial: Path, path: Path, key: str) -> set[manifest.Block]:
+    """The complete blocks of an earlier attempt, which is now in the partial's place; nothing else is left of any."""
+    manifest.begin(partial, key)
+    found = take_on(partial, path)
+    sweep_partials(path)
+    return found
 
 
 def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
@@ -236,11 +261,12 @@ def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
     write_zarr(part.drop_vars(part.coords).drop_encoding(), path, region={dim: rows}, mode="r+")
 
 
-def finish(partial: Path, marker: Marker) -> None:
+def finish(partial: Path, marker: Marker, work: str = "") -> None:
     """Everything onto the disk, then the marker, then that too; raises StoreError if anything written is gone again."""
     sync_tree(partial)
     check_dense(partial)
+    manifest.forget(partial)
     marker_file = partial / MARKER_NAME
-    marker_file.write_text(render_marker_file(marker, take_inventory(partial)), encoding="utf-8")
+    marker_file.write_text(render_marker_file(marker, take_inventory(partial), work), encoding="utf-8")
     sync_path(marker_file)
     sync_path(partial)

@@ -9,6 +9,7 @@
 | `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `stage2024` | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `report` | SeriesSummary, FlagDetails, Report |
 | `all` | All |
 """
 
@@ -26,6 +27,7 @@ from espo_luigi.tasks.diagnostics import (
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks, Move
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
+from espo_luigi.tasks.report import FlagDetails, Report, SeriesSummary
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 from espo_luigi.tasks.stage2024 import (
     ConcatDiagRefProp,
@@ -51,6 +53,7 @@ __all__ = [
     "DiagnosticsReference",
     "Extract",
     "FinalZarr",
+    "FlagDetails",
     "HealthChecks",
     "InputCheck",
     "Move",
@@ -64,5 +67,7 @@ __all__ = [
     "RefInputCheck",
     "ReferenceCalendar",
     "Regrid",
+    "Report",
+    "SeriesSummary",
     "Train",
 ]

@@ -13,16 +13,16 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings import give_parameter
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.diagnostics import MoveDiag, MoveRef
-from espo_luigi.tasks.product import HealthChecks, Move
+from espo_luigi.tasks.products import products
+from espo_luigi.tasks.report import Report
 from espo_luigi.tasks.selection import NAMES, Selection, blocked
-from espo_luigi.tasks.stage2024 import LEVELS, ConcatDiagRefProp, ConcatenationDiag, DiagImprovedEtHeatmap
+from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
 
 
 class All(luigi.WrapperTask):
-    """Rule `all`: health checks, diagnostics and archives of every simulation that the catalogue holds.
+    """Rule `all`: health checks, diagnostics and archives of every simulation in the catalogue, and the report.
 
     Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--region``) narrow it to a part (`selection`).
     """
@@ -64,18 +64,9 @@ class All(luigi.WrapperTask):
 
     def everything(self) -> Iterator[luigi.Task]:
         """Yield the last task of every chain."""
-        config = context().config
-        domains = list(config.off_diag.domains) if config.off_diag else []
-        for domain in domains:
-            yield MoveRef(diag_domain=domain)
-        for sim_id in context().simulations:
-            yield HealthChecks(sim_id=sim_id)
-            for domain in domains:
-                yield MoveDiag(sim_id=sim_id, diag_domain=domain)
-            for region in config.custom.regions:
-                yield Move(sim_id=sim_id, region=region)
-        if config.diagnostics is not None:
-            yield from self._stage_2024()
+        yield from products()
+        if settings().report:
+            yield Report()
 
     @property
     def results_folder(self) -> Path:
@@ -85,14 +76,6 @@ class All(luigi.WrapperTask):
     def run(self) -> None:
         """Say where the results are."""
         logger.info("Everything is done; the results are in %s", self.results_folder)
-
-    def _stage_2024(self) -> Iterator[luigi.Task]:
-        yield ConcatDiagRefProp()
-        for sim_id in context().simulations:
-            for level in LEVELS:
-                yield ConcatenationDiag(sim_id=sim_id, level=level)
-            for region in context().config.custom.regions:
-                yield DiagImprovedEtHeatmap(sim_id=sim_id, region=region)
 
 
 _DESCRIPTIONS = {

@@ -6,8 +6,8 @@ import difflib
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -121,6 +121,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     only_links: ClassVar[bool] = False
     # Whether other tasks' outputs are made of this one's; else they only wait for it.
     is_material: ClassVar[bool] = True
+    _began_with = ""
 
     def compute(self, *args: Any, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
         """Return the output (or the outputs, by port name without ``out_``), lazily, from the opened inputs."""
@@ -215,9 +216,13 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the hash of the configuration as it was parsed, which the outputs' markers carry, too."""
         return self.context.config.hash
 
-    def guarded(self) -> AbstractContextManager[None]:
-        """Return the guard that lets `work` publish only what it made of inputs that stayed the same."""
-        return store.unchanged(self._input_paths(), self.raw_files())
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Let `work` publish only what it made of inputs that stayed the same, and go on from blocks made of these."""
+        stores, raw = self._input_paths(), self.raw_files()
+        with store.unchanged(stores, raw):
+            self._began_with = store.fingerprint(stores, raw)
+            yield
 
     def work_size(self) -> float:
         """Return area times days times variables."""
@@ -267,7 +272,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Compute one output and publish it."""
-        store.write_store(dataset, path, marker, **self.layout(dataset))
+        store.write_store(dataset, path, marker, key=self._work_key(marker), **self.layout(dataset))
+
+    def _work_key(self, marker: store.Marker) -> str:
+        """Return what the values of the outputs depend on, or nothing where the inputs are not guarded."""
+        return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
@@ -305,7 +314,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
             return
         dataset = store.open_store(source)
         store.write_store(
-            dataset, path, marker, shards={name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
+            dataset,
+            path,
+            marker,
+            shards={name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()},
+            key=self._work_key(marker),
         )
 
     def _infos(self) -> dict[str, ZarrInfo]:

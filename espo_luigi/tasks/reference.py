@@ -32,7 +32,7 @@ class RefDefault(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
-    out_reference = kept("reference/{ref_source}+{region}+default.zarr")
+    # The large one last: a job that is stopped at it goes on from its blocks.
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
     reads = (
         "custom.ref_period",
@@ -44,6 +44,7 @@ class RefDefault(EspoTask):
         "extraction.reference.search_data_catalogs.variables_and_freqs",
         "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     )
+    out_reference = kept("reference/{ref_source}+{region}+default.zarr")
 
     def check(self) -> None:
         """Raise an error, too, if the reference has no land in the region."""

@@ -28,6 +28,9 @@ class espo(driver.espo):
     final_format = luigi.ChoiceParameter(
         choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
     )
+    report = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="All makes the report, too"
+    )
 
     @property
     def config_files(self) -> tuple[Path, ...]:

@@ -25,7 +25,7 @@ from espo_luigi.driver.sections import JOB_COMMAND
 from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.jobs import trouble
-from espo_luigi.jobs.local import LocalEngine, LocalSettings, Slots
+from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -206,7 +206,7 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told(
 
 
 def test_slots_never_hand_out_more_than_there_is() -> None:
-    slots = Slots(3, 10 * 2**30)
+    slots = Slots({"": Room(3, 10 * 2**30)})
     busy, most, lock = [0], [0], threading.Lock()
 
     def take() -> None:

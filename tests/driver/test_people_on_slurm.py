@@ -18,7 +18,7 @@ from test_slurm_engine import Driver, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import RecordStore
-from espo_luigi.report import standing, why
+from espo_luigi.overview import standing, why
 
 _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]

@@ -105,7 +105,7 @@ def test_the_node_with_gpus_is_asked_for_by_its_name() -> None:
 def test_a_partition_with_grace_is_known_by_its_name() -> None:
     slurm = SECTIONS["slurm"]
     assert slurm.profile_called("mila-grace").options["partition"] == "main-grace"
-    grace = {name: dict(slurm.profile_called(name).grace) for name in ("mila-grace", "mila-gcp", "mila-aws")}
+    grace = {name: dict(slurm.profile_called(name).site.grace) for name in ("mila-grace", "mila-gcp", "mila-aws")}
     assert grace == {"mila-grace": {"*-grace": 120}, "mila-gcp": {"*": 30}, "mila-aws": {"*": 120}}
 
 
@@ -153,7 +153,8 @@ def test_a_profile_inherits_entries_of_tables_and_may_leave_things_out(tmp_path:
         "environment": {"A": "1", "B": "2"},
         "exclude": ("n3",),
     }
-    assert profile.settings == {"memory": "2G", "time": "02:00:00", "log_dir": "log"}
+    workers = '{"scheduler_profile": "in2p3-daemon"}'
+    assert profile.settings == {"memory": "2G", "time": "02:00:00", "log_dir": "log", "worker_jobs": workers}
     assert profile.site.limits == {"memory": "32G", "cpus": "8", "time": "08:00:00", "jobs": "3000"}
     assert profile.site.missing(SlurmOptions(account="ours")) == []
 

@@ -22,9 +22,9 @@ from espo_luigi.driver.engines import close_engines
 from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.status import seconds_left, standing, status_lines
 from espo_luigi.jobs.slurm_reasons import in_plain_words
-from espo_luigi.report import standing as report
-from espo_luigi.report.traces import trace_of, traces_like
-from espo_luigi.report.why import about
+from espo_luigi.overview import standing as report
+from espo_luigi.overview.traces import trace_of, traces_like
+from espo_luigi.overview.why import about
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 

@@ -335,3 +335,31 @@ class Placed(Slow):
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(Path(str(self.folder)) / toys().place / "placed.txt"))
+
+
+class Blocks(Count):
+    """Write a store of `n` blocks, a tenth of a second each, and a line for each that is computed."""
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"blocks-{self.n}.zarr"))
+
+    def work(self) -> None:
+        import dask.array
+        import numpy
+        import xarray
+
+        from espo_luigi.store import Marker, write_store
+
+        log = Path(str(self.folder)) / "computed"
+
+        def compute(block: numpy.ndarray, block_id: tuple[int, ...]) -> numpy.ndarray:
+            time.sleep(0.1)
+            with log.open("a") as file:
+                file.write(f"{block_id[0]}\n")
+            return numpy.random.default_rng(block_id).random(block.shape)
+
+        data = dask.array.zeros((self.n, 1000), chunks=(1, 1000)).map_blocks(
+            compute, dtype="f8", meta=numpy.empty((0, 0))
+        )
+        marker = Marker("Blocks", created="")
+        write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, key="work")

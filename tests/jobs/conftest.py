@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from throwaway_slurm import ThrowawayCluster
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
+PILOT_JOB = Path(__file__).with_name("pilot_job.py")
 PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
 
 

@@ -1,4 +1,4 @@
-"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS [SCHEDULER].
+"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS [SCHEDULER [BUNDLE]].
 
 Submits JOBS jobs of SECONDS each and waits. Exit code 0: all succeeded; 3: refused as a second driver; 130: cancelled.
 Writes one line of JSON at its end.
@@ -12,15 +12,17 @@ import signal
 import sys
 from pathlib import Path
 
-from conftest import Work
+from conftest import PILOT_JOB, Work
 
+from espo_luigi.jobs.bundling import Bundling
 from espo_luigi.jobs.handles import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
 
 def main() -> int:
     folder, jobs, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    work = Work(folder, *sys.argv[4:])
+    work = Work(folder, *sys.argv[4:5])
+    bundling = Bundling(sys.argv[5], 4, at_once=2 if sys.argv[5] == "pilot" else 0) if sys.argv[5:] else Bundling()
     manager = work.manager(os.environ)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, lambda *_: manager.detach())
@@ -32,7 +34,8 @@ def main() -> int:
         names = [f"job{i:02d}" for i in range(jobs)]
         # As Luigi does: what is complete is not asked for again.
         missing = [name for name in names if not work.output(name).exists()]
-        requests = [work.request(name, seconds=seconds, is_complete=work.output(name).exists) for name in missing]
+        how = {"seconds": seconds, "bundling": bundling, "pilot": (sys.executable, str(PILOT_JOB))}
+        requests = [work.request(name, is_complete=work.output(name).exists, **how) for name in missing]
         outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
     except KeyboardInterrupt:
         return _end(130, cancelled=manager.cancel_all())

@@ -25,6 +25,7 @@ PATIENCE = Patience(
     stack_dump=0.2,
     lasting_trouble=3.0,
     after_trouble=2.0,
+    gather=0.3,
 )
 
 SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "beat_seconds": 0.1, "first_backoff": 0.2, "patience": PATIENCE}

@@ -32,7 +32,9 @@ if name == "sbatch":
         sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     job_id = str(len(read("jobs").splitlines()) + 1)
     job_name = next(a for a in arguments if a.startswith("--job-name=")).partition("=")[2]
-    write("jobs", job_id + "|PENDING||Priority|" + job_name + chr(10))
+    last = next((a for a in arguments if a.startswith("--array=")), "").rpartition("-")[2].partition("%")[0]
+    for suffix in ["_" + str(i) for i in range(int(last) + 1)] if last else [""]:
+        write("jobs", job_id + suffix + "|PENDING||Priority|" + job_name + chr(10))
     if do == "take-then-hang":
         os.remove(os.path.join(here, "sbatch.do"))
         time.sleep(60)

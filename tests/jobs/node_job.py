@@ -22,7 +22,7 @@ def main() -> int:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     job = json.loads(Path(sys.argv[1]).read_text())
-    job_id, result = os.environ.get("SLURM_JOB_ID") or os.environ["JOB_ID"], Path(job["result"])
+    job_id, result = _job_id(), Path(job["result"])
     if _done_before(result, job_id):
         return 0
     with Path(job["starts"]).open("a") as file:
@@ -36,6 +36,7 @@ def main() -> int:
         # Each below a limit that together they exceed.
         script = "import time; x = bytearray(60 * 2**20); time.sleep(60)"
         _held = [subprocess.Popen([sys.executable, "-I", "-S", "-c", script]) for _ in range(5)]
+    _give_way_if_told(what, result, job_id)
     if what == "die" or what == f"die on {os.environ.get('SLURMD_NODENAME')}":
         os.abort()
     _beat(job, stop_beating=what == "hang")
@@ -47,6 +48,21 @@ def main() -> int:
     if what == "linger":
         time.sleep(300)
     return 1 if what == "fail" else 0
+
+
+def _give_way_if_told(what: str, result: Path, job_id: str) -> None:
+    def give_way(signum: int, _frame: object) -> None:
+        _write(result, {"job_id": job_id, "attempt": int(os.environ["ESPO_ATTEMPT"]), "outcome": "preempted"})
+        os._exit(128 + signum)
+
+    for number in (signal.SIGTERM, signal.SIGUSR2) if what == "give way" else ():
+        signal.signal(number, give_way)
+
+
+def _job_id() -> str:
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return os.environ.get("SLURM_JOB_ID") or os.environ["JOB_ID"]
 
 
 def _what(job: dict) -> str:

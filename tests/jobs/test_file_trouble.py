@@ -15,6 +15,7 @@ from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.jobs import stopping, watcher
+from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.handles import Failure, Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
@@ -326,7 +327,9 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
 def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signals: Any = Signals(work_commands := fake.manager().commands)
+    manager = fake.manager()
+    work_commands = manager.commands
+    signals: Any = Signals(work_commands, Bundles(manager.store, manager._flights))
     handle = fake.managers[0].submit(work.request("a"))
     fake.eventually(has_id(handle))
     flight = fake.managers[0]._flights[handle.task]

@@ -95,7 +95,7 @@ def test_at_the_signal_before_a_kill_a_job_says_where_it_was_and_that_it_was_sto
     assert job.returncode == 128 + signal.SIGUSR2
     assert "in at_its_work" in log
     result = json.loads(order.files.result.read_text())
-    assert (result["outcome"], result["exception"]) == ("stopped", "Stopped: stopped by signal 12")
+    assert (result["outcome"], result["exception"]) == ("preempted", "Stopped: stopped by signal 12")
     assert result["job_id"] == "7"
 
 
@@ -104,4 +104,15 @@ def test_a_job_of_slurm_is_stopped_by_its_signal(tmp_path: Path, order: JobOrder
         job.terminate()
         job.communicate(timeout=60)
     assert job.returncode == 128 + signal.SIGTERM
-    assert json.loads(order.files.result.read_text())["outcome"] == "stopped"
+    assert json.loads(order.files.result.read_text())["outcome"] == "preempted"
+
+
+def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
+    tmp_path: Path, order: JobOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.script.ScriptValues.late_seconds", 0)
+    with at_work(tmp_path, order) as (job, _):
+        job.terminate()
+        job.terminate()
+        job.communicate(timeout=60)
+    assert json.loads(order.files.result.read_text())["outcome"] == "time limit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -196,6 +197,24 @@ def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
         cluster.run("qconf", "-dq", "broken.q")
     assert failure.cause is Cause.HOPELESS
     assert "Eqw (qstat -j " in failure.message
+    assert work.starts() == []
+
+
+def test_a_host_that_puts_job_after_job_into_an_error_state_is_found_out_and_avoided(
+    work: Work, cluster: ThrowawayGridEngine
+) -> None:
+    prolog = work.folder / "prolog"
+    prolog.write_text("#!/bin/sh\nexit 100\n")
+    prolog.chmod(0o755)
+    cluster.configure("-Aq", queue("broken.q", prolog=str(prolog)))
+    options = SgeOptions(queue="broken.q")
+    try:
+        with running(work, cluster) as manager:
+            for i in range(3):
+                manager.submit(work.request(f"a{i}", options=options))
+            eventually(lambda: manager.submitter.nodes.excluded == (socket.gethostname(),), 30)
+    finally:
+        cluster.run("qconf", "-dq", "broken.q")
     assert work.starts() == []
 
 

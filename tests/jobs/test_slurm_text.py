@@ -43,6 +43,7 @@ FULL = replace(
     attempt=2,
     argv=("/env with space/bin/python", "-m", "espo_luigi.job", "/work/it's $HOME.json"),
     workdir="/work/it's here",
+    warning_seconds=120,
     options=SlurmOptions(
         partition="c-frigon",
         account="ctb-frigon",

@@ -37,6 +37,7 @@ def use(files: list[Path], folder: Path) -> None:
     configuration.set("espo", "workdir", str(folder / "run"))
     configuration.set("espo", "engine", "local")
     configuration.set("espo", "keep_temporary", "false")
+    configuration.set("espo", "report", "false")
     forget()
     close_engines()
     Register.clear_instance_cache()

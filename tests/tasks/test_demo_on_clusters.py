@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +32,24 @@ BANDS = {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": 
 CHANGES = {**stacking(False), "custom__regions": BANDS}
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
 WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in rules()}
+# On Slurm, all ways in which a job can go: Dask's workers as jobs of their own, and on two nodes of their job; tasks in
+# arrays, in steps, and all others in pilots.
+WAYS = {
+    tasks.CleanUp: "cluster = jobqueue\n",
+    tasks.Regrid: "cluster = allocation\nnodes = 2\n",
+    tasks.Train: "pack = 4\nbundle = array\n",
+    tasks.Adjust: "pack = 3\nbundle = steps\n",
+}
+PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
+# Before that, what the simulation's raw files need, as steps of an allocation.
+IN_ALLOCATION = {tasks.InputCheck, tasks.Extract}
+SIMULATION = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
 class Made(NamedTuple):
-    """The folder of a run that has ended, with its exit code and what it said."""
+    """The folder of a run on a cluster that has ended, with its exit code and what it said."""
 
+    engine: str
     folder: Path
     code: int
     said: str
@@ -57,7 +71,7 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
     """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
     if engine == "slurm":
         with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
-            yield cluster.environ, "node_memory = 4GB"
+            yield cluster.environ, f"node_memory = 4GB\n{PILOTS}"
     else:
         # Its `h_vmem` limits what a process maps, beyond what it uses.
         with ThrowawayGridEngine.start() as cluster:
@@ -67,18 +81,25 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
+    ways = WAYS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nengine = {engine}\nworkdir = run\nconfig = {config}\n"
         f"[{engine}]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 3\n{options}\n"
         "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
-        + "".join(f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n" for rule, n in WORKERS.items())
+        + "".join(
+            f"[{rule.__name__}]\nn_workers = {n}\ncpus_per_task = {n}\n{ways.get(rule, '')}"
+            for rule, n in WORKERS.items()
+        )
     )
-    luigi = Path(sys.executable).parent / "luigi"
-    command = [luigi, "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler"]
+    salloc = ["salloc", "--cpus-per-task=2", "--mem=4G", "--time=30"]
+    first = [*salloc, *luigi, "Extract", "--sim-id", SIMULATION, "--espo-engine", "allocation"]
+    code = 0
     with (folder / "stderr").open("w") as stderr:
-        done = subprocess.run(command, cwd=folder, env=environ, stderr=stderr, check=False, timeout=1400)
-    return Made(folder, done.returncode, (folder / "stderr").read_text()[-4000:])
+        for command in [first, [*luigi, "All"]] if engine == "slurm" else [[*luigi, "All"]]:
+            code = code or subprocess.call(command, cwd=folder, env=environ, stderr=stderr, timeout=1400)
+    return Made(engine, folder, code, (folder / "stderr").read_text()[-4000:])
 
 
 @pytest.fixture(scope="module", params=[pytest.param("slurm", marks=_SLURM), pytest.param("sge", marks=_SGE)])
@@ -92,14 +113,19 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
     graph = list(walk([tasks.All()]))
-    assert {type(task) for task in graph} - {tasks.All} == set(rules())
+    report = {tasks.SeriesSummary, tasks.FlagDetails, tasks.Report}
+    assert {type(task) for task in graph} - {tasks.All} == set(rules()) - report
     infos = [(type(task), item) for task in graph if isinstance(task, EspoTask) for item in task._infos().items()]
     kept = [info for rule, (name, info) in infos if not getattr(rule, name).is_temporary]
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
     assert list((folder / "work").iterdir()) == []
     records = list(RecordStore(folder / "run" / "slurm").all())
-    assert len(records) == sum(isinstance(task, SlurmTask) for task in graph)
+    without = Counter(type(task) for task in graph if isinstance(task, SlurmTask))
+    without -= Counter(getattr(tasks, record.rule) for record in records)
+    assert set(without) == (IN_ALLOCATION if made.engine == "slurm" else set())
+    bundled = {getattr(tasks, record.rule) for record in records if record.bundle}
+    assert bundled >= {tasks.Train, tasks.Adjust, tasks.ReferenceCalendar} if made.engine == "slurm" else not bundled
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,9 @@ from espo_luigi import store, tasks
 from espo_luigi.driver.engines import close_engines, hold_folders
 from espo_luigi.driver.run import walk
 from espo_luigi.report.jobs import job_results
+from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.report import run_view
 from espo_luigi.tasks.workflow import RegionWorkflow
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
@@ -241,6 +244,33 @@ def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(her
     expected = {"OffDiagSimPropMeas": 1, "OffDiagScenPropMeas": 1, "DiagMeasuresImprovement": 1, "MoveDiag": 1}
     assert jobs_of(here, tasks.All()) == expected
     assert list((here / "work").iterdir()) == []
+
+
+def test_the_report_is_about_the_products_that_are_there_and_made_again_when_they_change(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, flags = tasks.SeriesSummary(sim_id=NOLEAP, diag_domain="Highland"), tasks.FlagDetails(sim_id=NOLEAP)
+    assert jobs_of(here, summary, flags) == {"FlagDetails": 1, "SeriesSummary": 1}
+    found = store.open_store(summary.out_summary().path)
+    assert found["year"].values.tolist() == list(range(1950, 2101))
+    assert found.attrs["cells"].startswith("16 of 30 land cells")
+
+    # Of one simulation in one domain, without its maps: each figure takes a third of a second.
+    view = run_view()
+    one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
+    part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
+    monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
+    monkeypatch.setattr("espo_luigi.report.sections.maps_section", lambda view, shares: Section("Maps", []))
+    report = tasks.Report()
+    assert not report.complete()
+    report.work()
+    assert report.complete()
+    page = report.out_page().path.read_text()
+    assert page.count("<h2>") == 7
+    assert page.count('class="warned"') == 1, "what was not made for the other pairs"
+    assert len(list((here / "final" / "report" / "report-figures").iterdir())) == 9
+    store.remove(flags.out_flags().path)
+    assert not report.complete()
 
 
 @pytest.fixture()

@@ -117,6 +117,7 @@ def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the
             each.work()
         assert each.complete()
     opened = store.open_store(following.out_reference().path)
+    store.remove(following.out_reference().path)
     with following.guarded():
         following.work()
     with pytest.raises(InputChangedError, match="was replaced or deleted"):

@@ -17,11 +17,11 @@ from espo_luigi import cli, store, tasks
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.order import write_json
-from espo_luigi.report import why
-from espo_luigi.report.dag import as_mermaid, nodes_of
-from espo_luigi.report.plan import BLOCKED, DONE, RUN, Plan
-from espo_luigi.report.planning import plan_of
-from espo_luigi.report.timing import Step, timing
+from espo_luigi.overview import why
+from espo_luigi.overview.dag import as_mermaid, nodes_of
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.planning import plan_of
+from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context

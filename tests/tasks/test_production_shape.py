@@ -144,9 +144,9 @@ def assert_same(path: Path, other: Path) -> None:
 
 
 def stacking(stacked: bool) -> dict[str, object]:
-    """Whether only land cells are worked on, for both calendars; without, one of the simulations is enough."""
+    """Whether only land cells are worked on: those of one simulation; whole grids, those of the other calendar."""
     steps = {f"off_DASH_diag__steps__{step}__unstack": stacked for step in ("ref", "sim")}
-    sources = ["Demo-NoLeap", "Demo-360Day"] if stacked else ["Demo-360Day"]
+    sources = ["Demo-NoLeap" if stacked else "Demo-360Day"]
     criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": sources}
     wanted = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
     return {"custom__stack_drop_nans": stacked, **steps, **wanted}

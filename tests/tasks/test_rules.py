@@ -132,7 +132,8 @@ def test_the_default_target_asks_for_every_product_of_every_simulation(folder: P
     }
 
 
-def test_every_rule_is_part_of_the_default_target(folder: Path) -> None:
+def test_every_rule_is_part_of_the_default_target_with_the_report(folder: Path) -> None:
+    luigi.configuration.get_config().set("espo", "report", "true")
     assert {type(task) for task in walk([tasks.All()])} - {tasks.All} == set(rules())
 
 

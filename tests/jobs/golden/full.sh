@@ -9,6 +9,7 @@
 #SBATCH --cpus-per-task=15
 #SBATCH --mem=61440M
 #SBATCH --time=60
+#SBATCH --signal=B:TERM@120
 #SBATCH --partition=c-frigon
 #SBATCH --account=ctb-frigon
 #SBATCH --constraint="genoa|rome"
@@ -49,6 +50,7 @@ if [ "$begun" = again ]; then
         printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
@@ -58,6 +60,7 @@ fi
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=2
 export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 3420 ))
 export ESPO_NODE_SCRATCH="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 export EMPTY=''

@@ -39,6 +39,7 @@ if [ "$begun" = again ]; then
         printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
@@ -48,6 +49,7 @@ fi
 export ESPO_JOB_NAME=espo6.Adjust.0123456789ab.1
 export ESPO_ATTEMPT=1
 export ESPO_CLAIM=/work/state/claims/espo6.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 3570 ))
 
 cd -- /work || exit 1
 exec /env/bin/python -m espo_luigi.job /work/jobs/adjust.json

@@ -48,6 +48,7 @@ if [ "$begun" = again ]; then
         printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
+    rm -f -- "$aside"
     if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
         echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
         exit 1
@@ -57,6 +58,7 @@ fi
 export ESPO_JOB_NAME=it@home.Adjust.0123456789ab.2
 export ESPO_ATTEMPT=2
 export ESPO_CLAIM=/work/state/claims/2024.Adjust.0123456789ab.1
+export ESPO_LATE=$(( $(date +%s) + 362430 ))
 export ESPO_NODE_SCRATCH="${TMP:-${TMPDIR:-/tmp}}"/espo
 export GREETING='it'"'"'s $(date)'
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from espo_luigi.errors import ParameterError
-from espo_luigi.report.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
 
 # Of up to so many tasks each has a node of its own.
 MOST_NODES = 120

@@ -17,9 +17,9 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.batch import refusals_of
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory, parse_memory
+from espo_luigi.overview.cost import Cost, Experience
+from espo_luigi.overview.timing import Step, Timing, timing
 from espo_luigi.ports import OutputPort, ports_of
-from espo_luigi.report.cost import Cost, Experience
-from espo_luigi.report.timing import Step, Timing, timing
 from espo_luigi.tasks.base import EspoTask
 
 _HALF = "half there, or another task's"

@@ -10,7 +10,7 @@ from luigi.task import Task
 from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.errors import ParameterError
-from espo_luigi.report.plan import Plan, make_plan
+from espo_luigi.overview.plan import Plan, make_plan
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.selection import Selection
 

@@ -21,7 +21,7 @@ from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, re
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.slurm_reasons import in_plain_words
-from espo_luigi.report.traces import Trace, tail, trace_of
+from espo_luigi.overview.traces import Trace, tail, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for

@@ -11,7 +11,7 @@ from typing import Any
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.status import duration
-from espo_luigi.report.plan import BLOCKED, DONE, RUN, Plan, Planned, room
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned, room
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.

@@ -1,0 +1,115 @@
+"""Dask on a cluster without any task: `session` gives a client whose workers are jobs of Slurm or Grid Engine."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from luigi.configuration import get_config
+
+from espo_luigi.driver.sections import SECTIONS, BatchSection
+from espo_luigi.driver.settings import settings, state_dir
+from espo_luigi.driver.worker_jobs import scheduler_job, worker_jobs, worker_table
+from espo_luigi.errors import ConfigurationError, SubmissionError
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.worker_jobs import WorkerJobs
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Of a session that says nothing of these.
+_DEFAULTS: Mapping[str, Any] = {"wait_for_workers": "1", "idle_timeout": "2 hours"}
+
+
+def get_logger() -> logging.Logger:
+    """Return a logger whose messages, logged on a worker, arrive in its job's log and in the task's."""
+    logger = logging.getLogger("espo_luigi.user")
+    logger.setLevel(logging.INFO)
+    return logger
+
+
+@contextmanager
+def session(
+    *, engine: str = "slurm", profile: str = "", scheduler_in_job: bool = False, **options: Any
+) -> Iterator[Client]:
+    """Submit Dask workers as jobs, and yield a `distributed.Client` once those that are waited for are there.
+
+    At the end, however it comes, all its jobs are cancelled; if this process is killed, they end by themselves.
+
+    Parameters
+    ----------
+    engine
+        The scheduler: ``"slurm"`` or ``"sge"``.
+    profile
+        Name or path of the cluster's profile; by default luigi.cfg's. Its limits hold here.
+    scheduler_in_job
+        Whether Dask's scheduler is a job of its own (`scheduler_profile`, `scheduler_memory`, `scheduler_time`) rather
+        than part of this process.
+    options
+        What luigi.cfg's ``worker_jobs`` takes: ``jobs``, ``cores``, ``processes``, ``memory``, ``walltime``,
+        ``minimum_jobs``, ``maximum_jobs``, ``wait_for_workers`` (a number, or per cent: ``"50%"``; 0: none),
+        ``idle_timeout``, ``virtual_env``, and the scheduler's options (``account``, ``partition``, …).
+
+    Raises
+    ------
+    SubmissionError
+        If that is more than the profile allows, before anything is submitted.
+    JobError
+        If the scheduler refuses the jobs, or if none of them begins to work.
+    """
+    if engine not in SECTIONS:
+        raise ConfigurationError(f"engine = {engine!r}; expected one of: {', '.join(SECTIONS)}")
+    if profile:
+        get_config().set(engine, "profile", str(profile).replace("%", "%%"))
+    section = SECTIONS[engine]()
+    table = {**_DEFAULTS, **worker_table(section, {"session": options})}
+    workers = _worker_jobs(section, table)
+    owner = f"espo-session.{secrets.token_hex(4)}"
+    if scheduler_in_job:
+        from espo_luigi.jobs.remote_session import remote_session
+
+        asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
+        amounts: dict[str, str | int] = {"memory": asked.memory, "time": asked.time, "cpus": asked.cpus_per_task}
+        if refusals := section.site().exceeded({name: f"scheduler_{name}" for name in amounts}, **amounts):
+            raise SubmissionError(f"session: {'; '.join(refusals)}")
+        opened = remote_session(workers, owner, asked, of_scheduler)
+    else:
+        from espo_luigi.jobs.jobqueue import jobqueue_session
+
+        opened = jobqueue_session(workers, owner, dashboard=settings().dashboard)
+    with opened as client:
+        if workers.workers_to_wait_for:
+            client.wait_for_workers(workers.workers_to_wait_for)
+        yield client
+
+
+def _resources(section: BatchSection) -> Resources:
+    return Resources().completed(section.memory, section.time)
+
+
+def _worker_jobs(section: BatchSection, table: Mapping[str, Any]) -> WorkerJobs:
+    name, site = type(section).__name__, section.site()
+    logs = str(Path(section.log_dir).absolute() / "workers")
+    workers = worker_jobs(
+        "session",
+        table,
+        _resources(section),
+        section.options_of({}, {}),
+        scheduler=name,
+        workdir=str(Path.cwd()),
+        log_pattern=SCHEDULERS[name].log_pattern(logs, "session", {}),
+        folder=str(state_dir() / "dask"),
+    )
+    workers.check("session")
+    workers.check_text()
+    if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:
+        raise SubmissionError(f"session: {'; '.join(refusals)}")
+    if shutil.which(SCHEDULERS[name].SUBMIT) is None:
+        raise SubmissionError(f"session: there is no {SCHEDULERS[name].SUBMIT} here: {SCHEDULERS[name].NAME} is needed")
+    return workers

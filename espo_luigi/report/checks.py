@@ -1,0 +1,110 @@
+"""The sections of a report about what is wrong: flags of the products, problems of raw files, and failed jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from espo_luigi import store
+from espo_luigi.report.page import Heading, Section, Table, Text, Warned
+from espo_luigi.report.read import Failed, Reader
+from espo_luigi.report.sections import lacking
+from espo_luigi.report.style import short, units_text
+from espo_luigi.report.view import RunView
+
+_BELOW = "tasmax_below_tasmin"
+
+
+def health_section(view: RunView) -> Section:
+    """Return the section about the health checks: every flag in plain words, with its worst value, day and cell."""
+    reader = Reader()
+    tables = {sim_id: rows for sim_id, path in view.flags.items() if (rows := reader.table(path)) is not None}
+    raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
+    blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *lacking(reader)]
+    if raised:
+        blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
+    if tables:
+        blocks += [_below_table(tables), _flag_table(tables)]
+    return Section("Health checks", [*blocks, *_inputs(view)])
+
+
+def flag_sentence(row: store.Row) -> str:
+    """Return one flag in plain words."""
+    said = f"{row['variable']}: {row['meaning']}"
+    if not row["worst"]:
+        return f"{said}: raised"
+    worst = f"{row['worst']} {units_text(row['units'])}"
+    return (
+        f"{said}: on {int(row['count']):,} day(s) of a cell; the worst is {worst} on {row['day']} at "
+        f"{row['lat']} °N, {row['lon']} °E"
+    )
+
+
+def _verdict(raised: int, flags: int, simulations: int) -> Text:
+    if not simulations:
+        return Text("No simulation has been checked.")
+    none = "none of them is raised" if not raised else f"{raised} of them raised"
+    return Text(f"{simulations} simulation(s) checked, {flags} flags in all, {none}.")
+
+
+def _below_table(tables: dict[str, list[store.Row]]) -> Table:
+    rows = [
+        [short(sim_id), f"{int(row['count']):,}" if row["count"] else "–"]
+        for sim_id, of in tables.items()
+        for row in of
+        if row["flag"] == _BELOW
+    ]
+    return Table(["Simulation", "Days of a cell with tasmin above tasmax"], rows, "tasmin above tasmax")
+
+
+def _flag_table(tables: dict[str, list[store.Row]]) -> Table:
+    names = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
+    rows = [[short(sim_id), *(_cell(row, name) for name in names)] for sim_id, of in tables.items() for row in of]
+    columns = [
+        "Simulation",
+        "Variable",
+        "Flag",
+        "Raised",
+        "Count",
+        "Worst",
+        "Units",
+        "Day",
+        "Latitude [°N]",
+        "Longitude [°E]",
+    ]
+    return Table(columns, rows, f"All {len(rows)} flags", folded=True)
+
+
+def _cell(row: store.Row, name: str) -> str:
+    if name == "raised":
+        return "yes" if row[name] == "True" else "no"
+    return units_text(row[name]) if name == "units" and row[name] else row[name]
+
+
+def _inputs(view: RunView) -> list[Any]:
+    reader = Reader()
+    tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path)) is not None}
+    names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
+    rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
+    blocks: list[Any] = [Heading("Raw files"), *lacking(reader)]
+    if not rows:
+        return [*blocks, Text(f"No problem was found in the raw files of {len(tables)} dataset(s).")]
+    columns = ["Dataset", *(name.capitalize() for name in names)]
+    return [*blocks, Table(columns, rows, f"{len(rows)} problem(s) of raw files", folded=len(rows) > 20)]
+
+
+def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
+    """Return what is said of failed jobs and of products that are not there."""
+    missing = [made for made in view.products if not made.complete]
+    if not failed and not missing:
+        return [Text("Nothing failed: every product is there.")]
+    blocks: list[Any] = []
+    if missing:
+        labels = "\n".join(f"• {made.label}" for made in missing[:15])
+        more = f"\nand {len(missing) - 15} more (table below)" if len(missing) > 15 else ""
+        blocks.append(Warned(f"{len(missing)} of {len(view.products)} tasks are not complete:\n{labels}{more}"))
+    if failed:
+        rows = [[one.label, one.words, one.log] for one in failed]
+        caption = f"{len(failed)} job(s) that failed or left no result"
+        blocks.append(Table(["Task", "What it said", "Log"], rows, caption, folded=len(failed) > 20))
+    return blocks

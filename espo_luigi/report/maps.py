@@ -1,0 +1,168 @@
+"""Maps of one property: reference, simulation and scenario on one scale, and what is between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.report.style import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
+from espo_luigi.science.stack import horizontal_dims
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SECONDS_OF_A_DAY = 86400
+_PANEL_WIDTH = 2.7
+
+
+@drawing
+def property_maps(
+    reference: xr.DataArray,
+    simulation: xr.DataArray,
+    scenario: xr.DataArray,
+    simulation_measure: xr.DataArray,
+    scenario_measure: xr.DataArray,
+    *,
+    title: str = "",
+) -> Figure:
+    """Draw five maps (y, x) of one property: the reference, and simulation and scenario above their measures.
+
+    Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
+    Cells without data stay blank, and a line goes around those with data. Fluxes are shown in mm d-1.
+    """
+    fields = [readable(one) for one in (reference, simulation, scenario)]
+    measures = [readable(one) for one in (simulation_measure, scenario_measure)]
+    figure, grid = _frame(fields[0])
+    low, high = spread_of(*fields)
+    images = [
+        _map(axes, one, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
+        for axes, one in zip(grid[0], fields, strict=True)
+    ]
+    scale = _around(measures)
+    biases = [_map(axes, one, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
+    kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
+    for axes in (*grid[0][1:], grid[1][2]):
+        axes.set(yticks=[], ylabel="")
+    for axes, words in zip(grid[0], ("Reference", "Simulation, raw", "Scenario, adjusted"), strict=True):
+        axes.set_title(words)
+    for axes, words in zip(grid[1][1:], ("Simulation", "Scenario"), strict=True):
+        axes.set_title(f"{words}{', ' if is_ratio(measures[0]) else ' '}{kind}")
+    _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), _label_of(measures[0], kind))
+    figure.suptitle(title, y=0.995)
+    return figure
+
+
+def is_ratio(measure: xr.DataArray) -> bool:
+    """Whether a measure is a quotient, by its history, rather than a difference."""
+    return "RATIO" in str(measure.attrs.get("history", ""))
+
+
+def readable(da: xr.DataArray) -> xr.DataArray:
+    """Return a flux of precipitation in mm d-1, anything else as it is."""
+    if da.attrs.get("units") != "kg m-2 s-1":
+        return da
+    return (da * SECONDS_OF_A_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
+
+
+def _label_of(measure: xr.DataArray, kind: str) -> str:
+    words = kind if is_ratio(measure) else "difference from the reference"
+    return f"{words[0].upper()}{words[1:]} [{units_text(measure.attrs.get('units', ''))}]"
+
+
+def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
+    """A figure with two rows of three places, as high as the maps need."""
+    from matplotlib.figure import Figure
+
+    height = min(max(_PANEL_WIDTH / _shape(field), 1.2), 4.0)
+    total = 2 * height + 1.75
+    figure = Figure(figsize=(3 * _PANEL_WIDTH + 1.6, total))
+    grid = figure.subplots(2, 3, squeeze=False)
+    figure.subplots_adjust(
+        left=0.075, right=0.98, top=1 - 0.55 / total, bottom=0.48 / total, wspace=0.12, hspace=0.72 / height
+    )
+    return figure, grid
+
+
+def _shape(field: xr.DataArray) -> float:
+    """Width by height of the field on the ground."""
+    (south, north), (west, east) = (
+        spread_of(_edges(field[dim].values)) for dim in horizontal_dims(field.to_dataset(name="x"))
+    )
+    return (east - west) * _shrinking(field) / (north - south)
+
+
+def _shrinking(field: xr.DataArray) -> float:
+    """How long a degree along x is in degrees along y; 1 on a rotated grid, whose equator lies in its middle."""
+    y, _ = horizontal_dims(field.to_dataset(name="x"))
+    return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
+
+
+def _map(axes: Any, field: xr.DataArray, scale: dict[str, Any]) -> Any:
+    y, x = horizontal_dims(field.to_dataset(name="x"))
+    values = field.transpose(y, x).values.astype(float)
+    rows, columns = _edges(field[y].values), _edges(field[x].values)
+    image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
+    _outline(axes, columns, rows, np.isfinite(values))
+    axes.set_aspect(1 / _shrinking(field))
+    axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
+    axes.set_ylabel(_axis(field[y], "latitude", "degrees_north"))
+    axes.locator_params(axis="x", nbins=4, prune="both")
+    axes.locator_params(axis="y", nbins=5)
+    return image
+
+
+def _axis(coord: xr.DataArray, name: str, units: str) -> str:
+    words = long_name(coord) if coord.attrs else name
+    return f"{words} [{units_text(coord.attrs.get('units', units))}]"
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    """The bounds of cells from their centres."""
+    values = np.asarray(centres, float)
+    if len(values) == 1:
+        return np.array([values[0] - 0.5, values[0] + 0.5])
+    middle = (values[1:] + values[:-1]) / 2
+    return np.concatenate([[2 * values[0] - middle[0]], middle, [2 * values[-1] - middle[-1]]])
+
+
+def _outline(axes: Any, columns: np.ndarray, rows: np.ndarray, land: np.ndarray) -> None:
+    """Draw the borders between cells with and without data: the coast, as the data have it."""
+    from matplotlib.collections import LineCollection
+
+    row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
+    upright = [((columns[j + 1], rows[i]), (columns[j + 1], rows[i + 1])) for i, j in zip(row, edge, strict=True)]
+    edge, column = np.nonzero(land[1:] != land[:-1])
+    level = [((columns[j], rows[i + 1]), (columns[j + 1], rows[i + 1])) for i, j in zip(edge, column, strict=True)]
+    axes.add_collection(LineCollection([*upright, *level], colors="#444444", linewidths=0.7))
+
+
+def _around(measures: list[xr.DataArray]) -> dict[str, Any]:
+    """A scale that both measures share: symmetric around 0, or around 1 for ratios."""
+    from matplotlib.colors import LogNorm
+
+    low, high = spread_of(*measures)
+    if not is_ratio(measures[0]) or low <= 0:
+        most = max(abs(low), abs(high)) or 1.0
+        return {"vmin": -most, "vmax": most, "cmap": DIVERGING}
+    most = max(high, 1 / low, 1.01)
+    return {"norm": LogNorm(1 / most, most), "cmap": DIVERGING}
+
+
+def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lower: str) -> None:
+    """Put both colour bars where the second row has no map."""
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+    place.set_axis_off()
+    inch = 1 / (place.get_position().height * figure.get_figheight())
+    for image, top, words in ((field, 0.0, upper), (measure, 0.78, lower)):
+        place_of_bar = place.inset_axes((0.0, 1 - (top + 0.14) * inch, 0.92, 0.14 * inch))
+        bar = figure.colorbar(image, cax=place_of_bar, orientation="horizontal")
+        bar.set_label(broken(words, 44))
+        if image.norm.__class__.__name__ == "LogNorm":
+            bar.ax.xaxis.set_minor_formatter(NullFormatter())
+            bar.ax.xaxis.set_major_formatter(ScalarFormatter())
+            bar.set_ticks([float(f"{value:.2g}") for value in np.geomspace(image.norm.vmin, image.norm.vmax, 3)])
+        else:
+            bar.ax.locator_params(axis="x", nbins=5)

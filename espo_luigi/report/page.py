@@ -1,0 +1,99 @@
+"""A page of HTML from sections of text, tables and figures: one file, with nothing to load from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A paragraph that says what is wrong or lacking."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside of a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, with its columns' names; `folded` ones are opened by the reader."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: the name of its file, its bytes (PNG), and what it shows."""
+
+    name: str
+    png: bytes
+    caption: str
+
+    @property
+    def source(self) -> str:
+        """The figure as a URL that holds it."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+    @property
+    def width(self) -> int:
+        """Pixels, from the file's header: a browser leaves so much room before it has decoded the figure."""
+        return int.from_bytes(self.png[16:20], "big")
+
+    @property
+    def height(self) -> int:
+        """Pixels, as `width`."""
+        return int.from_bytes(self.png[20:24], "big")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A numbered part of the page: of the blocks above, and of drawings until they are drawn."""
+
+    title: str
+    blocks: Sequence[object]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Its figures."""
+        return [block for block in self.blocks if isinstance(block, Picture)]
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number as tables have it, such as −1,234.5; versions and 1991-2020 are not."""
+    return re.fullmatch(r"[−-]?\d[\d,]*(\.\d+)?", cell) is not None
+
+
+def render_page(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """Return the page's HTML; all text is escaped."""
+    import jinja2
+
+    template = files("espo_luigi.report").joinpath("page.html").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"kind": lambda block: type(block).__name__, "is_number": _is_number}
+    return environment.from_string(template).render(title=title, introduction=introduction, sections=sections)

@@ -1,0 +1,112 @@
+"""What a report reads: stores and tables that may lack, and the results and records of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.errors import EspoError
+from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.report.run import Job
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job that failed, or left no result, with what it said and where its log is."""
+
+    label: str
+    words: str
+    log: str
+
+
+class Reader:
+    """Opens what a report shows, and remembers why something could not be."""
+
+    def __init__(self) -> None:
+        self.lacking: list[str] = []
+
+    def dataset(self, path: Path) -> xr.Dataset | None:
+        """Return a small store in memory, None if it is not there or cannot be read."""
+        try:
+            with store.open_store(path, cut=False) as opened:
+                return opened.load()
+        except EspoError as error:
+            self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
+            return None
+
+    def has(self, path: Path) -> bool:
+        """Return whether a store is there."""
+        if store.is_complete(path):
+            return True
+        self.lacking.append(f"{path}: not made")
+        return False
+
+    def table(self, path: Path) -> list[store.Row] | None:
+        """Return a table's rows, None if it is not there or cannot be read."""
+        try:
+            return store.read_table(path)
+        except EspoError as error:
+            self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
+            return None
+
+
+def read_jobs(workdir: Path) -> list[Job]:
+    """Return the jobs below a run's work folder that have left a result which says what they took."""
+    return [job for job in (_job_of(path) for path in (workdir / "jobs").glob("*/*.result.json")) if job is not None]
+
+
+def _job_of(path: Path) -> Job | None:
+    result = read_json(path)
+    try:
+        return None if result is None else Job.of(result, _ordered(path))
+    except (KeyError, ValueError, TypeError, EspoError):
+        return None
+
+
+def _ordered(result: Path) -> float | None:
+    """When the order of a job was written: Slurm's jobs are submitted then, others start then."""
+    order = order_of(result)
+    return order.stat().st_mtime if order.exists() else None
+
+
+def order_of(result: Path) -> Path:
+    """Return the path of the order of a job's result."""
+    return result.with_name(result.name.removesuffix(".result.json") + ".json")
+
+
+def read_failures(workdir: Path) -> Iterator[Failed]:
+    """Yield the jobs that have failed, and those that were ordered and have left no result."""
+    for path in sorted((workdir / "jobs").glob("*/*.json")):
+        if path.name.endswith(".result.json"):
+            continue
+        result = read_json(path.with_name(path.name.removesuffix(".json") + ".result.json"))
+        if result is None or result.get("outcome") != "success":
+            yield _failed(read_json(path) or {}, result, path)
+
+
+def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Path) -> Failed:
+    log = str(order.get("files", {}).get("log", ""))
+    label = str(order.get("label", path.stem))
+    if result is None:
+        return Failed(label, "no result: it is still waiting or at work, or was killed", log)
+    return Failed(label, str(result.get("exception") or result.get("outcome")), log)
+
+
+def read_records(folder: Path) -> tuple[list[Record], str]:
+    """Return the records of submissions, and what is wrong with them, if anything."""
+    try:
+        return list(RecordStore(folder).all()), ""
+    except EspoError as error:
+        return [], str(error)
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file or of all files of a folder; 0 if it is not there."""
+    if path.is_dir():
+        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    return path.stat().st_size if path.exists() else 0

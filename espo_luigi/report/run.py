@@ -1,0 +1,220 @@
+"""What the jobs of a run took against what was asked for: figures, and resources that would have sufficed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.resources import headroom, parse_memory, parse_time
+from espo_luigi.report.style import drawing, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPARE = 1.2
+_MIB = 2**20
+_LEAST_OF_A_WORKER = 256 * _MIB
+# After Okabe and Ito (2008); the rules that took most time get one, in this order.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+_OTHERS = "#999999"
+_MOST_LANES = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one job was given and what it took: bytes, seconds, CPUs; times are seconds since 1970."""
+
+    rule: str
+    node: str
+    started: float
+    ended: float
+    ordered: float | None
+    succeeded: bool
+    n_workers: int
+    cpus: int
+    memory_bytes: int
+    time_minutes: int
+    peak_memory_bytes: int
+    cpu_seconds: float
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any], ordered: float | None = None) -> Job:
+        """Return the job of a result that it wrote; raises KeyError or ValueError where it says too little."""
+        asked = result["parameters"]
+        return cls(
+            rule=str(result["family"]),
+            node=str(result.get("node", "?")),
+            started=float(result["started"]),
+            ended=float(result["ended"]),
+            ordered=ordered,
+            succeeded=result["outcome"] == "success",
+            n_workers=int(asked["n_workers"]),
+            cpus=int(asked["cpus_per_task"]),
+            memory_bytes=parse_memory(asked["memory"]),
+            time_minutes=parse_time(asked["time"]),
+            peak_memory_bytes=int(result["peak_memory_bytes"]),
+            cpu_seconds=float(result.get("cpu_seconds", 0.0)),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long it worked."""
+        return self.ended - self.started
+
+    @property
+    def cpus_used(self) -> float:
+        """How many CPUs were at work in the mean."""
+        return self.cpu_seconds / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds between the order and the start, if the time of the order is known."""
+        return None if self.ordered is None else max(0.0, self.started - self.ordered)
+
+
+def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Return the jobs of each rule, in the order in which rules started."""
+    found: dict[str, list[Job]] = defaultdict(list)
+    for job in sorted(jobs, key=lambda job: job.started):
+        found[job.rule].append(job)
+    return dict(found)
+
+
+def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return resources that would have sufficed for all of a rule's jobs, with 20 % to spare, as luigi.cfg has them.
+
+    Never more CPUs than were given: those at work say nothing of what more would have done.
+    """
+    given = max(jobs, key=lambda job: job.cpus)
+    cpus = min(given.cpus, max(1, math.ceil(SPARE * max(job.cpus_used for job in jobs))))
+    workers = min(given.n_workers, cpus)
+    cpus = min(given.cpus, -(-cpus // workers) * workers)
+    memory = math.ceil(SPARE * max(job.peak_memory_bytes for job in jobs))
+    while (memory - headroom(memory)) // workers < _LEAST_OF_A_WORKER:
+        memory += 64 * _MIB
+    minutes = math.ceil(SPARE * max(job.seconds for job in jobs) / 60)
+    return {
+        "n_workers": str(workers),
+        "cpus_per_task": str(cpus - cpus % workers),
+        "memory": f"{-(-memory // (64 * _MIB)) * 64}M",
+        "time": str(max(1, minutes)),
+    }
+
+
+def rule_blocks(jobs: Iterable[Job]) -> str:
+    """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded."""
+    succeeded = by_rule(job for job in jobs if job.succeeded)
+    blocks = (
+        "\n".join([f"[{rule}]", *(f"{name} = {value}" for name, value in sufficient(of).items())])
+        for rule, of in succeeded.items()
+    )
+    return "\n\n".join(blocks)
+
+
+def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
+    """Count the submissions that were followed by another one, by rule and cause."""
+    return Counter((record.rule, str(past.get("ended", "?"))) for record in records for past in record.history)
+
+
+@drawing
+def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
+    """Draw when each job worked, node by node, jobs side by side one above the other; failed ones are hatched."""
+    nodes, rules = sorted({job.node for job in jobs}, key=_by_number), _by_time(jobs)
+    lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
+    height = sum(len(of) for of in lanes.values()) + len(nodes)
+    figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
+    first, low = min((job.started for job in jobs), default=0.0), 0
+    unit, words = _unit_of_time(max((job.ended for job in jobs), default=0.0) - first)
+    ticks = []
+    for node in nodes:
+        for lane, of in enumerate(lanes[node]):
+            for job in of:
+                axes.broken_barh(
+                    [((job.started - first) / unit, max(job.seconds, 0.002 * unit) / unit)],
+                    (low + lane, 0.8),
+                    facecolor=rules.get(job.rule, _OTHERS),
+                    edgecolor="none" if job.succeeded else "black",
+                    hatch=None if job.succeeded else "xxxx",
+                )
+        ticks.append(low + len(lanes[node]) / 2)
+        low += len(lanes[node]) + 1
+    axes.set_yticks(ticks, nodes)
+    axes.set(xlabel=f"Time since the first job began [{words}]", ylabel="Node", ylim=(low, -1), title=title)
+    _legend_of_rules(figure, rules, jobs)
+    return figure
+
+
+@drawing
+def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
+    """Draw, by rule, what was asked for and the most that a job used: CPUs, memory, time."""
+    rules = by_rule(jobs)
+    figure, axes = new_figure(9.6, 1.6 + 0.22 * len(rules), 1, 3, sharey=True)
+    quantities: dict[str, list[tuple[list[float], list[float]]]] = {
+        "CPUs [1]": [([j.cpus for j in of], [j.cpus_used for j in of]) for of in rules.values()],
+        "Memory [GiB]": [
+            ([j.memory_bytes / 2**30 for j in of], [j.peak_memory_bytes / 2**30 for j in of]) for of in rules.values()
+        ],
+        "Time [min]": [([j.time_minutes for j in of], [j.seconds / 60 for j in of]) for of in rules.values()],
+    }
+    for place, (words, values) in zip(axes[0], quantities.items(), strict=True):
+        rows = np.arange(len(values))
+        place.plot([max(asked) for asked, _ in values], rows, "|", color="black", markersize=9, label="asked for")
+        most = [max(used) for _, used in values]
+        place.plot(most, rows, "o", color="#0072B2", markersize=5, label="most used")
+        place.set(xscale="linear" if words.startswith("CPU") else "log", xlabel=words)
+        place.grid(True, axis="x")
+    axes[0][0].set_xlim(left=0)
+    axes[0][0].set_yticks(range(len(rules)), list(rules))
+    axes[0][0].set_ylim(len(rules) - 0.4, -0.6)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle(title)
+    return figure
+
+
+def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
+    """The colours of the rules that took most time."""
+    seconds: Counter[str] = Counter()
+    for job in jobs:
+        seconds[job.rule] += int(1000 * job.seconds)
+    return {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
+
+
+def _by_number(node: str) -> list[tuple[int, str]]:
+    """A key by which n2 comes before n10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", node)]
+
+
+def _lanes(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Put jobs that overlap into lanes of their own, as few as that takes."""
+    lanes: list[list[Job]] = []
+    for job in sorted(jobs, key=lambda job: job.started):
+        free = next((lane for lane in lanes if lane[-1].ended <= job.started), None)
+        if free is None:
+            lanes.append([job])
+        else:
+            free.append(job)
+    return lanes
+
+
+def _unit_of_time(seconds: float) -> tuple[float, str]:
+    return next(
+        ((unit, name) for unit, name in ((86400, "d"), (3600, "h"), (60, "min")) if seconds > 3 * unit), (1.0, "s")
+    )
+
+
+def _legend_of_rules(figure: Figure, rules: Mapping[str, str], jobs: Sequence[Job]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=rule) for rule, colour in rules.items()]
+    if len({job.rule for job in jobs}) > len(rules):
+        handles.append(Patch(facecolor=_OTHERS, label="others"))
+    if not all(job.succeeded for job in jobs):
+        handles.append(Patch(facecolor="white", edgecolor="black", hatch="xxxx", label="failed"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)

@@ -1,0 +1,52 @@
+"""What a report has to know of a run: names, and where everything is or should be. A value, made by whoever knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one task is to make, and whether that is there."""
+
+    rule: str
+    label: str
+    paths: tuple[Path, ...]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """The stores about one simulation in one domain."""
+
+    sim_id: str
+    domain: str
+    reference: Path
+    summary: Path
+    improvement: Path
+    sim_prop: Path
+    sim_meas: Path
+    scen_prop: Path
+    scen_meas: Path
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run: what it was to make of what, and where. `flags` and `inputs` are tables, by dataset."""
+
+    config_files: tuple[Path, ...]
+    config_hash: str
+    reference: str
+    simulations: tuple[str, ...]
+    domains: tuple[str, ...]
+    period: tuple[int, ...]
+    final: Path
+    workdir: Path
+    engine: str
+    products: tuple[Made, ...] = ()
+    diagnosed: tuple[Diagnosed, ...] = ()
+    finals: Mapping[str, Path] = field(default_factory=dict)
+    flags: Mapping[str, Path] = field(default_factory=dict)
+    inputs: Mapping[str, Path] = field(default_factory=dict)

@@ -1,0 +1,191 @@
+"""Making a report: the page, its figures as files, and the table of improvements."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.errors import StoreError
+from espo_luigi.jobs.resources import GIB
+from espo_luigi.report import checks, run, sections
+from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
+from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
+from espo_luigi.report.read import Failed, read_failures, read_jobs, read_records
+from espo_luigi.report.run import Job, by_rule
+from espo_luigi.report.view import RunView
+from espo_luigi.store.publish import written_aside
+
+logger = logging.getLogger(__name__)
+
+WANTED_PERIODS = "1991-2020 to 2071-2100"
+# The rule that makes the page is at work while it is made.
+_OURSELVES = "Report"
+
+
+def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -> None:
+    """Write the page `out`; figures are drawn by this process, or by the workers of its Dask client.
+
+    Beside it are `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said on the page.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses, or the folder of figures holds what no report has put there.
+    """
+    figures = out.with_name(f"{out.stem}-figures")
+    _check_replaceable(figures)
+    undrawn, shares = make_sections(view)
+    parts = with_pictures(undrawn)
+    with written_aside(figures) as partial:
+        partial.mkdir(parents=True)
+        for picture in (one for part in parts for one in part.pictures):
+            (partial / f"{picture.name}.png").write_bytes(picture.png)
+    columns, rows = improvement_rows(shares)
+    store.write_table(columns, rows, out.with_name(f"{out.stem}-improvement.csv"), None)
+    store.write_page(render_page(*_title(view), parts), out, marker)
+    logger.info("The report is %s (%.1f MB)", out, out.stat().st_size / 1e6)
+
+
+def _check_replaceable(figures: Path) -> None:
+    others = sorted(one.name for one in figures.glob("*") if one.suffix != ".png")
+    if others or (figures.exists() and not figures.is_dir()):
+        raise StoreError(
+            f"{figures} would be replaced by this report's figures, and holds something else "
+            f"({', '.join(others[:3])}): expected the PNG files of an earlier report, or nothing; "
+            "move it, or give the report another name"
+        )
+
+
+def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
+    """Return the seven sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
+    jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
+    failed = [one for one in read_failures(view.workdir) if one.label.split()[:1] != [_OURSELVES]]
+    improved, shares = sections.improvement_section(view)
+    found, reader = sections.read_summaries(view)
+    return [
+        summary_section(view, failed),
+        improved,
+        sections.maps_section(view, shares),
+        sections.series_section(found, reader, view.period),
+        sections.change_section(found, reader, WANTED_PERIODS),
+        checks.health_section(view),
+        run_section(view, jobs),
+    ], shares
+
+
+def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the columns and rows of the table of improvements: domain, simulation, and each property."""
+    names = list(dict.fromkeys([*PUBLISHED, *(str(n) for one in shares.values() for n in one["properties"].values)]))
+    published = {name: f"{PUBLISHED[name][0]:.2f}" if name in PUBLISHED else "" for name in names}
+    rows = [{"domain": "Magtogoek", "simulation": PUBLISHED_ROW, **published}]
+    for (domain, sim_id), share in shares.items():
+        known = {
+            str(name): f"{float(value):.6g}"
+            for name, value in zip(share["properties"].values, share.values, strict=True)
+        }
+        rows.append({"domain": domain, "simulation": sim_id, **{name: known.get(name, "") for name in names}})
+    return ["domain", "simulation", *names], rows
+
+
+def _title(view: RunView) -> tuple[str, str]:
+    title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
+    return title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+
+
+def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
+    """Return what was run, on what, with which versions and configuration; products; what failed."""
+    rows = [
+        ["Reference", view.reference],
+        ["Simulations", "\n".join(view.simulations)],
+        ["Calibration period", "-".join(map(str, view.period))],
+        ["Domains of the diagnostics", ", ".join(view.domains) or "none"],
+        ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
+        ["Jobs ran on", view.engine],
+        ["Products", str(view.final)],
+        ["Records and logs", str(view.workdir)],
+    ]
+    there = sum(made.complete for made in view.products)
+    return Section(
+        "Summary",
+        [
+            Text(f"{there} of {len(view.products)} tasks whose products are kept are complete."),
+            *checks.failures(view, failed),
+            Table(["What", "Value"], rows, "The run"),
+            *sections.provenance_table(view),
+            *sections.products_table(view),
+        ],
+    )
+
+
+def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
+    """Return what the jobs took, by node and by rule, and what would have sufficed."""
+    records, trouble = read_records(view.workdir / "slurm")
+    blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
+    if not jobs:
+        return Section("The run", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
+    nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
+    text = (
+        f"{len(jobs)} job(s) on {len(nodes)} node(s), {hours:.2f} core-hours reserved, of the last run of each task. "
+        "Memory is the most that a job and its processes held at once, CPUs the mean over the job, as the jobs have "
+        "counted themselves; waiting is from the order to the start."
+    )
+    counted = run.retries(records)
+    rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
+    again: Any = (
+        Table(["Rule", "Cause", "Submissions"], rows, "Tried again, by cause")
+        if rows
+        else Text("No job was submitted again.")
+    )
+    return Section(
+        "The run",
+        [
+            *blocks,
+            Text(text),
+            Drawing("timeline", "When each job worked, by node", run.timeline, [jobs]),
+            Drawing("resources", "Asked for, and the most that was used, by rule", run.requested_and_used, [jobs]),
+            _rule_table(jobs),
+            again,
+            Heading("Resources that would have sufficed, with 20 % to spare"),
+            Text(
+                "For luigi.cfg: the most that any job of the rule took in this run, on these nodes, and a fifth more."
+            ),
+            Code(run.rule_blocks(jobs)),
+        ],
+    )
+
+
+def _rule_table(jobs: Sequence[Job]) -> Table:
+    rows = []
+    for rule, of in by_rule(jobs).items():
+        waits = [job.waited for job in of if job.waited is not None]
+        rows.append(
+            [
+                rule,
+                str(len(of)),
+                str(sum(not job.succeeded for job in of)),
+                f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}",
+                f"{max(job.peak_memory_bytes for job in of) / GIB:.2f} of "
+                f"{max(job.memory_bytes for job in of) / GIB:.1f}",
+                f"{max(job.seconds for job in of) / 60:.1f} of {max(job.time_minutes for job in of)}",
+                f"{sum(job.seconds for job in of) / 3600:.2f}",
+                f"{max(waits) / 60:.1f}" if waits else "–",
+            ]
+        )
+    columns = [
+        "Rule",
+        "Jobs",
+        "Failed",
+        "CPUs used",
+        "Memory used [GiB]",
+        "Longest [min]",
+        "Hours in all",
+        "Longest wait [min]",
+    ]
+    return Table(columns, rows, "Used, of what was asked for")

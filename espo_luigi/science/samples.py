@@ -1,0 +1,64 @@
+"""Some cells of a map, and the series of them, whatever the store's shape: for looking at, not for adjusting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.stack import STACKED_DIM, horizontal_dims
+
+CELL = "cell"
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Places on a grid: the names of its two coordinates, and their values cell by cell; `of` is how many there are."""
+
+    y: str
+    x: str
+    rows: np.ndarray
+    columns: np.ndarray
+    of: int
+
+
+def evenly(field: xr.DataArray, count: int) -> Cells:
+    """Return so many cells of a map (y, x) that have data, evenly spaced in the order of its rows; all, if it has less.
+
+    Raises
+    ------
+    DataError
+        If no cell has data.
+    """
+    y, x = horizontal_dims(field.to_dataset(name="field"))
+    row, column = np.nonzero(field.transpose(y, x).notnull().values)
+    if not row.size:
+        raise DataError(f"No cell of {field.name!r} has data, of {dict(field.sizes)}.")
+    chosen = np.unique(np.linspace(0, row.size - 1, min(count, row.size)).round().astype(int))
+    return Cells(y, x, field[y].values[row[chosen]], field[x].values[column[chosen]], int(row.size))
+
+
+def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
+    """Return the series of some cells, (time, cell), of stacked cells or of a grid; exact coordinates, lazy.
+
+    Raises
+    ------
+    DataError
+        If the data lack one of them.
+    """
+    if STACKED_DIM in ds.dims:
+        places = {place: at for at, place in enumerate(zip(ds[cells.y].values, ds[cells.x].values, strict=True))}
+        found = [places.get(place, -1) for place in zip(cells.rows, cells.columns, strict=True)]
+        chosen = {STACKED_DIM: found}
+    else:
+        chosen = {
+            cells.y: list(ds.indexes[cells.y].get_indexer(cells.rows)),
+            cells.x: list(ds.indexes[cells.x].get_indexer(cells.columns)),
+        }
+    if any(-1 in places for places in chosen.values()):
+        raise DataError(
+            f"The data have not all of {len(cells.rows)} cells that are wanted, by {cells.y} and {cells.x}."
+        )
+    return ds.isel({dim: xr.DataArray(places, dims=CELL) for dim, places in chosen.items()})

@@ -1,0 +1,154 @@
+"""The lazy arrays of a store that is being written, block by block: each computed, written as whole files, recorded."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+import zarr
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+from espo_luigi.errors import StoreError
+from espo_luigi.store import manifest
+from espo_luigi.store.manifest import Block
+
+Region = tuple[slice, ...]
+
+
+def is_written_in_blocks(variable: xr.Variable) -> bool:
+    """Whether a variable is lazy, and has in memory the values that it has in the store: no text, no dates."""
+    return variable.chunks is not None and variable.dtype.kind in "fiub"
+
+
+def blocks_of(ds: xr.Dataset) -> list[Block]:
+    """Return all blocks of the variables that are written in blocks."""
+    return [
+        (str(name), place)
+        for name, variable in ds.variables.items()
+        if is_written_in_blocks(variable)
+        for place in _places(variable)
+    ]
+
+
+def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]:
+    """Yield the blocks of each piece of whole blocks, `size` long at most along `dim`, of each data variable."""
+    for name, variable in ds.data_vars.variables.items():
+        if not is_written_in_blocks(variable):
+            continue
+        axis, blocks = variable.dims.index(dim), max(size // variable.chunksizes[dim][0], 1)
+        of_piece = functools.partial(_number_along, axis, blocks)
+        for _, piece in itertools.groupby(sorted(_places(variable), key=of_piece), of_piece):
+            yield [(str(name), place) for place in piece]
+
+
+def _number_along(axis: int, blocks: int, place: tuple[int, ...]) -> int:
+    return place[axis] // blocks
+
+
+def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(len(sizes)) for sizes in variable.chunks or ()))
+
+
+def write_blocks(
+    ds: xr.Dataset, partial: Path, wanted: Collection[Block], found: Collection[Block], recorded: bool
+) -> None:
+    """Compute these blocks, by whatever Dask client is active, into a store that has their metadata.
+
+    Those that were `found` there are not computed: where others need them, they are read.
+    """
+    places: dict[str, list[tuple[int, ...]]] = {}
+    for name, place in wanted:
+        places.setdefault(name, []).append(place)
+    arrays = {name: ds.variables[name].data for name in places}
+    layers = _layers_of_found(ds, partial, found)
+    dask.compute(
+        *(_written(_with_layers(arrays[name], layers), name, partial, places[name], recorded) for name in places)
+    )
+
+
+def _written(data: da.Array, name: str, partial: Path, places: list[tuple[int, ...]], recorded: bool) -> da.Array:
+    """An array of one number for each place, which is made by writing the block."""
+    writer = BlockWriter(partial, name, _starts(data), recorded)
+    ones = tuple((1,) * blocks for blocks in data.numblocks)
+    options: dict[str, Any] = {"dtype": "i1", "chunks": ones, "meta": np.ones((1,) * data.ndim, "i1")}
+    written = da.map_blocks(writer, data, token="write-block", **options)
+    label = f"written-{written.name}"
+    layer: dict[Any, Any] = {(label, n): (np.ravel, (written.name, *place)) for n, place in enumerate(places)}
+    graph = HighLevelGraph.from_collections(label, layer, dependencies=[written])
+    return da.Array(graph, label, ((1,) * len(places),), "i1")
+
+
+def _starts(data: da.Array) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(start) for start in np.cumsum([0, *sizes])) for sizes in data.chunks)
+
+
+@dataclass(frozen=True)
+class BlockWriter:
+    """Writes blocks of one variable, whose borders along each dimension are `starts`, and records them if told so."""
+
+    partial: Path
+    variable: str
+    starts: tuple[tuple[int, ...], ...]
+    recorded: bool
+
+    def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
+        """Write one block; return the number one, in as many dimensions."""
+        array, region = _opened(self.partial / self.variable), self.region(block_id)
+        if block.dtype != array.dtype:
+            raise StoreError(f"{self.partial}: {self.variable} has {block.dtype}, and its metadata {array.dtype}")
+        array[region] = block
+        if self.recorded:
+            names = [f"{self.variable}/{name}" for name in _file_names(array, region)]
+            manifest.record(self.partial, (self.variable, tuple(map(int, block_id))), names)
+        return np.ones((1,) * block.ndim, "i1")
+
+    def region(self, place: tuple[int, ...]) -> Region:
+        """Return what of the variable lies in the block at a place."""
+        return tuple(slice(along[at], along[at + 1]) for along, at in zip(self.starts, place, strict=True))
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(path: Path) -> zarr.Array:
+    # Chunks of nothing but fill values are written, too: one that is not there was lost. (`open_array` does not hear.)
+    opened = zarr.open(path, mode="r+", config={"write_empty_chunks": True})
+    assert isinstance(opened, zarr.Array)
+    return opened
+
+
+def _file_names(array: zarr.Array, region: Region) -> list[str]:
+    sizes = array.shards or array.chunks
+    along = (range(one.start // size, -(-one.stop // size)) for one, size in zip(region, sizes, strict=True))
+    return [array.metadata.encode_chunk_key(place) for place in itertools.product(*along)]
+
+
+def _layers_of_found(ds: xr.Dataset, partial: Path, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
+    """The layers of the graph in which blocks were found, as ones in which these are read from the store."""
+    layers: dict[str, dict[Any, Any]] = {}
+    for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
+        data = ds.variables[name].data
+        if data.name in data.dask.layers:
+            writer = BlockWriter(partial, name, _starts(data), recorded=False)
+            read = {(data.name, *place): (_read, partial / name, writer.region(place)) for _, place in blocks}
+            layers[data.name] = {**data.dask.layers[data.name], **read}
+    return {name: MaterializedLayer(layer) for name, layer in layers.items()}
+
+
+def _read(path: Path, region: Region) -> np.ndarray:
+    return np.asarray(_opened(path)[region])
+
+
+def _with_layers(data: da.Array, layers: Mapping[str, MaterializedLayer]) -> da.Array:
+    """The array, with these layers in place of those of the same name."""
+    if layers.keys().isdisjoint(data.dask.layers):
+        return data
+    own = {name: layers.get(name, layer) for name, layer in data.dask.layers.items()}
+    return da.Array(HighLevelGraph(own, data.dask.dependencies), data.name, data.chunks, data.dtype)

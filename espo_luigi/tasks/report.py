@@ -1,0 +1,194 @@
+"""The rules of the report: summaries of each simulation, made where its data are, and the page that shows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import luigi
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.driver.run import walk
+from espo_luigi.errors import SizingError
+from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory, render_memory
+from espo_luigi.jobs.session import dask_session
+from espo_luigi.ports import OutputPort, kept, ports_of, upstream
+from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.write import write_report
+from espo_luigi.science import flags, samples, summaries
+from espo_luigi.tasks.base import EspoTask, SimulationParameter
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_region
+from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.product import ConcatenationFinal, HealthChecks, Move
+from espo_luigi.tasks.products import products
+from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.settings import settings
+
+# Of a domain, so many cells are looked at day by day.
+SAMPLE_CELLS = 16
+PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
+FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
+
+
+class SeriesSummary(DomainTask):
+    """Rule `series_summary`, which ESPO-G has not: what daily series in a domain are like, before and after."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=2, cpus_per_task=4, memory="16GB", time="1000")
+    in_ref_prop = upstream(MoveRef, "out_prop")
+    in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
+    in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
+    in_final = upstream(ConcatenationFinal, "out_final")
+    out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
+
+    def compute(
+        self, ref_prop: xr.Dataset, reference: xr.Dataset, regchunked: xr.Dataset, final: xr.Dataset
+    ) -> xr.Dataset:
+        """Read the series of some cells, and describe them."""
+        cells = samples.evenly(next(iter(ref_prop.data_vars.values())), SAMPLE_CELLS)
+        first, last = map(int, self.context.config.custom.ref_period)
+        sources = {"reference": reference, "raw": regchunked, "adjusted": final}
+        return summaries.compare(
+            {name: samples.at_cells(summaries.in_display_units(ds), cells) for name, ds in sources.items()},
+            period=(first, last),
+            periods=PERIODS_OF_CHANGE,
+        ).assign_attrs(cells=f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows")
+
+
+class FlagDetails(EspoTask):
+    """Rule `flag_details`, which ESPO-G has not: how often a flag of the health checks is true, and where most."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=2, cpus_per_task=4, memory="16GB", time="1000")
+    in_final = upstream(ConcatenationFinal, "out_final")
+    in_checks = upstream(HealthChecks, "out_checks")
+    out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
+
+    def work(self) -> None:
+        """Write the table."""
+        checks = store.open_store(self.in_checks().path)
+        raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
+        settings_of = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
+        found = flags.flag_details(store.open_store(self.in_final().path), raised, settings_of)
+        rows = [{name: _text(value) for name, value in asdict(one).items()} for one in found]
+        store.write_table(FLAG_COLUMNS, rows, self.out_flags().path, self.marker())
+
+
+class Report(EspoTask):
+    """Rule `report`, which ESPO-G has not: one page about the run, its figures, and the table of improvements."""
+
+    # A worker draws one figure at a time, as matplotlib is not made for threads.
+    resources_default = Resources(n_workers=4, cpus_per_task=4, memory="16GB", time="1000")
+    out_page = kept("report/report.html")
+
+    def requires(self) -> list[luigi.Task]:
+        """Return the tasks of all products and of the summaries of them."""
+        return [*products(), *summary_tasks()]
+
+    def complete(self) -> bool:
+        """Return True if the page is there and about the products that are there now."""
+        marker = self.out_page().target.marker()
+        return marker is not None and dict(marker.inputs) == self.marker().inputs
+
+    def check(self) -> None:
+        """Raise an error, too, if a worker would have several threads."""
+        super().check()
+        if self.n_workers != self.cpus_per_task:
+            raise SizingError(
+                f"Report: n_workers = {self.n_workers}, cpus_per_task = {self.cpus_per_task}; expected as many workers "
+                "as CPUs: each draws one figure at a time"
+            )
+
+    def work(self) -> None:
+        """Write the page."""
+        write_report(run_view(), self.out_page().path, self.marker())
+
+    def _input_paths(self) -> list[Path]:
+        return [path for task in self.requires() for path in outputs_of(task)]
+
+
+def write_now(out: Path) -> None:
+    """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    with drawing_processes():
+        write_report(run_view(), out)
+
+
+def drawing_processes() -> AbstractContextManager[Any]:
+    """Return a Dask session of up to four workers of this machine."""
+    cpus = min(4, machine_cpus())
+    resources = Resources(
+        n_workers=cpus, cpus_per_task=cpus, memory=render_memory(min(cpus * 2 * GIB, machine_memory() // 2)), time="60"
+    )
+    return dask_session(resources)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def summary_tasks() -> Iterator[EspoTask]:
+    """Yield the tasks that describe what the report shows and no other product has."""
+    for sim_id in context().simulations:
+        yield FlagDetails(sim_id=sim_id)
+        for domain in _domains():
+            yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
+
+
+def _domains() -> list[str]:
+    off_diag = context().config.off_diag
+    return list(off_diag.domains) if off_diag else []
+
+
+def outputs_of(task: luigi.Task) -> list[Path]:
+    """Return the paths of what a task makes and the run keeps."""
+    return [getattr(task, name)().path for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
+
+
+def run_view() -> RunView:
+    """Return what the report has to know of the current run: names, and where everything is or should be."""
+    run = context()
+    graph = walk([*products(), *summary_tasks()])
+    wanted = [task for task in graph if isinstance(task, EspoTask) and outputs_of(task)]
+    return RunView(
+        config_files=settings().config_files,
+        config_hash=run.config.hash,
+        reference=run.config.reference_source,
+        simulations=tuple(run.simulations),
+        domains=tuple(_domains()),
+        period=tuple(map(int, run.config.custom.ref_period)),
+        final=run.config.paths.final,
+        workdir=Path(settings().workdir).absolute(),
+        engine=settings().engine,
+        products=tuple(_made(task) for task in wanted),
+        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),
+        finals={sim_id: ConcatenationFinal(sim_id=sim_id).out_final().path for sim_id in run.simulations},
+        flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
+        inputs={
+            run.config.reference_source: RefInputCheck().out_problems().path,
+            **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in run.simulations},
+        },
+    )
+
+
+def _made(task: EspoTask) -> Made:
+    return Made(task.get_task_family(), task.label(), tuple(outputs_of(task)), task.complete())
+
+
+def _diagnosed(sim_id: str, domain: str) -> Diagnosed:
+    diagnosis = MoveDiag(sim_id=sim_id, diag_domain=domain)
+    return Diagnosed(
+        sim_id=sim_id,
+        domain=domain,
+        reference=MoveRef(diag_domain=domain).out_prop().path,
+        summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
+        improvement=diagnosis.out_improvement().path,
+        sim_prop=diagnosis.out_sim_prop().path,
+        sim_meas=diagnosis.out_sim_meas().path,
+        scen_prop=diagnosis.out_scen_prop().path,
+        scen_meas=diagnosis.out_scen_meas().path,
+    )

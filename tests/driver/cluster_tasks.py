@@ -1,0 +1,44 @@
+"""Tasks whose blocks are computed by Dask workers in jobs of their own, or on several nodes."""
+
+import time
+from pathlib import Path
+
+import luigi
+import numpy as np
+from toy_tasks import Count
+
+from espo_luigi import Resources, install
+from espo_luigi.cluster import get_logger
+from espo_luigi.store.publish import written_aside
+
+install()
+
+
+def _block(start: int, folder: str, seconds: float) -> np.ndarray:
+    """Noise that depends on the block's place only; say which job made it."""
+    import os
+
+    get_logger().info("block %d", start)
+    (Path(folder) / f"made-{start}.{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_NODEID', '')}").touch()
+    time.sleep(seconds)
+    return np.random.default_rng(start).standard_normal(1000)
+
+
+class Blocks(Count):
+    """Write `n` blocks of numbers into a chunked store, each by the worker that computed it."""
+
+    seconds = luigi.FloatParameter(default=0.5, significant=False)
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="1GB", time="10")
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"blocks-{self.n}.zarr"))
+
+    def work(self) -> None:
+        import dask
+        import dask.array
+
+        folder, seconds = str(self.folder), float(self.seconds)
+        made = [dask.delayed(_block, pure=True)(start, folder, seconds) for start in range(int(self.n))]
+        blocks = dask.array.concatenate([dask.array.from_delayed(one, (1000,), float) for one in made])
+        with written_aside(Path(self.output().path)) as partial:
+            blocks.to_zarr(partial, zarr_format=3)

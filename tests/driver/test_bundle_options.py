@@ -1,0 +1,86 @@
+"""Where it is said how many tasks of a rule go together, and what is refused before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import luigi
+import pytest
+from luigi.configuration import get_config
+
+from espo_luigi import Resources, SlurmTask
+from espo_luigi.driver.preview import preview
+from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.batch import request_of
+from espo_luigi.jobs.bundling import ARRAY, PILOT, Bundling
+
+
+class Packed(SlurmTask):
+    n = luigi.IntParameter(default=1)
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="30GB", time="60")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    for section in ("slurm", "sge", "Packed"):
+        get_config().remove_section(section)
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def say(section: str, **values: str) -> None:
+    for name, value in values.items():
+        get_config().set(section, name, value)
+
+
+def bundling(task: Packed, engine: str = "slurm") -> Bundling:
+    return request_of(task.order(engine), SECTIONS[engine]().batch_settings()).bundling
+
+
+def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_otherwise(tmp_path: Path) -> None:
+    assert bundling(Packed()).most == 1
+    (tmp_path / "profile.yml").write_text("pack: 4\nbundle: array\nstep_options: {}\n")
+    say("slurm", profile=str(tmp_path / "profile.yml"))
+    assert bundling(Packed()) == Bundling(ARRAY, 4)
+    say("slurm", bundle="pilot")
+    say("Packed", pack_at_once="2")
+    assert bundling(Packed(pack="8")) == Bundling(PILOT, 8, at_once=2)
+
+
+def test_what_runs_at_once_fits_the_nodes(tmp_path: Path) -> None:
+    say("slurm", node_memory="100GB", pack="8")
+    assert bundling(Packed()).width == 3
+
+
+def test_the_script_of_a_bundle_can_be_seen() -> None:
+    script = preview(Packed(pack="3", gres="gpu:1", step_options={"gpu-bind": "none"}))
+    assert "#SBATCH --gres=gpu:3" in script and "#SBATCH --mem=" in script
+    assert script.count("--gpu-bind=none bash -- ") == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "limits", "words"),
+    [
+        ("slurm", {"pack": "some"}, "{}", "pack = some: expected a whole number"),
+        ("slurm", {"pack": "4"}, "{memory: 100GB}", "pack = 4, 4 at once: memory = .* is more than the 100GB"),
+        ("slurm", {"pack": "4"}, "{cpus: 8}", "pack = 4, 4 at once: cpus = 16 is more than the 8"),
+        ("slurm", {"pack": "4", "pack_at_once": "1"}, "{steps: 3}", "steps = 4 is more than the 3"),
+        ("sge", {"pack": "4"}, "{}", "on Grid Engine each task is a job of its own; remove `pack`"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(
+    tmp_path: Path, engine: str, given: Mapping[str, str], limits: str, words: str
+) -> None:
+    from espo_luigi.jobs.batch import BatchEngine
+    from espo_luigi.jobs.schedulers import SCHEDULERS
+
+    (tmp_path / "profile.yml").write_text(f"limits: {limits}\n")
+    say(engine, profile=str(tmp_path / "profile.yml"))
+    used = BatchEngine(SCHEDULERS[engine], SECTIONS[engine]().batch_settings())
+    try:
+        with pytest.raises(SubmissionError, match=words):
+            used.check([Packed(**given).order(engine)])
+    finally:
+        used.close()

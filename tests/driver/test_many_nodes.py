@@ -1,0 +1,180 @@
+"""Rules whose Dask workers are jobs of their own, or on several nodes of a job; sessions without a rule: on Slurm."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster_tasks import Blocks
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+
+from espo_luigi.jobs.records import RecordStore
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.session import dask_session
+
+_MISSING = missing_packages(False)
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+HERE = Path(__file__).parent
+JOBQUEUE = "cluster = jobqueue\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=2)) as started:
+        yield started
+
+
+def environ(cluster: ThrowawayCluster) -> dict[str, str]:
+    paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+    return cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.Popen[str]:
+    (folder / "luigi.cfg").write_text(
+        f"[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n[espo]\nengine = slurm\nworkdir = work\n"
+        f"[slurm]\npoll_seconds = 1\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
+        f"[worker]\nwait_interval = 0.2\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n[Blocks]\n{section}\n"
+    )
+    luigi = Path(sys.executable).parent / "luigi"
+    command = [str(luigi), "--module", "cluster_tasks", "Blocks", "--folder", str(folder), "--n", "6"]
+    return subprocess.Popen(
+        [*command, "--local-scheduler"], cwd=folder, env=environ(cluster), stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    return errors
+
+
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain"
+        time.sleep(0.1)
+
+
+def bytes_of(folder: Path) -> dict[str, str]:
+    store = folder / "blocks-6.zarr"
+    files = [path for path in store.rglob("*") if path.is_file()]
+    assert len(files) == 7  # six blocks, and the metadata
+    return {str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def makers(folder: Path) -> dict[str, str]:
+    """The job and the node's number that made a block, by block."""
+    return {path.name.split(".")[0]: path.name.split(".", 1)[1] for path in folder.glob("made-*")}
+
+
+def jobs(cluster: ThrowawayCluster, *more: str) -> list[str]:
+    return cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %j", *more).splitlines()
+
+
+def workers(cluster: ThrowawayCluster, *more: str) -> list[str]:
+    return [line.split()[0] for line in jobs(cluster, *more) if line.endswith(".workers")]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The store's files, made in this process."""
+    folder = tmp_path_factory.mktemp("local")
+    with dask_session(Resources(1, 1, "1GB")):
+        Blocks(n=6, folder=str(folder), seconds=0.0).work()
+    return bytes_of(folder)
+
+
+def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_has_a_log_and_none_is_left(
+    tmp_path: Path, cluster: ThrowawayCluster, local: dict[str, str]
+) -> None:
+    table = '{"jobs": 2, "memory": "600MB", "wait_for_workers": "100%%"}'
+    process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 2\nworker_jobs = {table}")
+    eventually(lambda: bool(makers(tmp_path)))
+    before = workers(cluster)
+    cluster.run("scancel", before[0])
+    eventually(lambda: bool(set(workers(cluster)) - set(before)))
+    ended(process)
+    assert bytes_of(tmp_path) == local
+    (record,) = RecordStore(tmp_path / "work" / "slurm").all()
+    assert (record.attempt, record.submission) == (1, 1)
+    (log,) = (tmp_path / "slurm_logs" / "Blocks").glob("*.out")
+    logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "Blocks").glob("*.out")]
+    assert len(logs) == 3
+    assert sum("espo_luigi.user" in one and "block" in one for one in logs) >= 2
+    assert "espo_luigi.user: block 3" in log.read_text()
+    assert workers(cluster) == []
+    assert list((tmp_path / "work" / "slurm" / "dask").iterdir()) == []
+
+
+def test_no_worker_is_left_of_a_job_that_is_killed(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    table = '{"jobs": 6, "memory": "600MB", "death_timeout": 3}'
+    # A worker without a scheduler waits for the block that it computes, 30 s at most.
+    process = start(tmp_path, cluster, f"{JOBQUEUE}seconds = 8\nworker_jobs = {table}")
+    eventually(lambda: bool(makers(tmp_path)) and len(workers(cluster)) == 6)
+    pending = workers(cluster, "--states=PENDING")
+    assert pending
+    # The driver, too: nobody is left who could cancel anything.
+    process.kill()
+    process.communicate()
+    (order,) = (tmp_path / "work" / "jobs" / "Blocks").glob("*[!t].json")
+    pid = subprocess.run(["pgrep", "-f", f"espo_luigi.job {order}"], capture_output=True, text=True, check=True).stdout
+    os.kill(int(pid.split()[0]), signal.SIGKILL)
+    eventually(lambda: jobs(cluster) == [])
+
+
+def test_an_interrupt_cancels_the_workers_with_their_task(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    process = start(tmp_path, cluster, f'{JOBQUEUE}seconds = 300\nworker_jobs = {{"jobs": 6, "memory": "600MB"}}')
+    eventually(lambda: len(workers(cluster)) == 6)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "7 job(s) cancelled" in errors
+    eventually(lambda: jobs(cluster) == [])
+
+
+def test_one_job_of_two_nodes_computes_on_both(
+    tmp_path: Path, cluster: ThrowawayCluster, local: dict[str, str]
+) -> None:
+    ended(start(tmp_path, cluster, "cluster = allocation\nnodes = 2"))
+    assert bytes_of(tmp_path) == local
+    assert {place.split(".")[1] for place in makers(tmp_path).values()} == {"0", "1"}
+    assert len({place.split(".")[0] for place in makers(tmp_path).values()}) == 1
+
+
+PROGRAM = """
+import os, sys
+from espo_luigi.cluster import get_logger, session
+def job(_): get_logger().info("a message"); return os.environ["SLURM_JOB_ID"]
+if __name__ == "__main__":
+    options = {"memory": "600MB", "walltime": "10", "scheduler_memory": "600MB", "death_timeout": 3}
+    with session(jobs=2, wait_for_workers="100%", scheduler_in_job=sys.argv[1] == "job", **options) as client:
+        print(sorted(set(client.gather(client.map(job, range(20))))), flush=True)
+        if sys.argv[1] == "wait": sys.stdin.read()
+"""
+
+
+def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
+    tmp_path: Path, cluster: ThrowawayCluster
+) -> None:
+    program = [sys.executable, "-c", PROGRAM, "job"]
+    done = subprocess.run(program, cwd=tmp_path, env=environ(cluster), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split(",")) == 2
+    assert jobs(cluster) == []
+    logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "session").glob("*.out")]
+    assert sum("a message" in log for log in logs) >= 2
+    assert list((tmp_path / "espo-work" / "slurm" / "dask").iterdir()) == []
+
+
+def test_a_killed_notebook_leaves_no_job(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    program = [sys.executable, "-c", PROGRAM, "wait"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(program, cwd=tmp_path, env=environ(cluster), **pipes)
+    assert process.stdout is not None and process.stdout.readline()
+    process.kill()
+    process.communicate()
+    eventually(lambda: jobs(cluster) == [])

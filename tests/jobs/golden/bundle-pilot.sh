@@ -1,0 +1,68 @@
+#!/bin/bash
+#SBATCH --job-name=run.Train.bundle-0123456789ab
+#SBATCH --output=/work/logs/Train/Train-bundle=4-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --chdir=/work
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=6
+#SBATCH --mem=30000M
+#SBATCH --time=120
+
+export GREETING='it'"'"'s'
+
+module load python
+
+cd -- /work || exit 1
+exec /env/bin/python -m espo_luigi.job --pilot /work/plan.json my.tasks
+
+### /work/state/scripts/run.Train.000000000001.1.sh
+#!/bin/bash
+
+export SLURM_CPUS_PER_TASK=3 SLURM_MEM_PER_NODE=15000
+
+claim=/work/state/claims/run.Train.000000000001.1
+aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+begun=again
+for pause in 1 2 4 8 15 30 60 120 0; do
+    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        begun=first
+    owner=$(cat -- "$claim" 2>/dev/null)
+    [ -n "$owner" ] && break
+    sleep "$pause"
+done
+rm -f -- "$aside"
+if [ -z "$owner" ]; then
+    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
+    exit 1
+fi
+if [ "$owner" != "$SLURM_JOB_ID" ]; then
+    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+    exit 0
+fi
+
+export ESPO_START=0
+if [ "$begun" = again ]; then
+    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
+    start="$claim.start"
+    aside="$start.$HOSTNAME.$$"
+    for pause in 1 2 4 8 15 30 60 120 0; do
+        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        sleep "$pause"
+    done
+    rm -f -- "$aside"
+    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
+        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
+        exit 1
+    fi
+fi
+
+export ESPO_JOB_NAME=run.Train.000000000001.1
+export ESPO_ATTEMPT=1
+export ESPO_CLAIM=/work/state/claims/run.Train.000000000001.1
+export ESPO_LATE=$(( $(date +%s) + 3570 ))
+export GREETING='it'"'"'s'
+
+cd -- /work || exit 1
+exec env -0

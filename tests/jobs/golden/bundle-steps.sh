@@ -1,0 +1,154 @@
+#!/bin/bash
+#SBATCH --job-name=run.Train.bundle-0123456789ab
+#SBATCH --output=/work/logs/Train/Train-bundle=4-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --chdir=/work
+#SBATCH --nodes=1
+#SBATCH --ntasks=4
+#SBATCH --cpus-per-task=3
+#SBATCH --mem=60000M
+#SBATCH --time=60
+#SBATCH --gres=gpu:4
+
+stopping=
+note_end() {
+    [ "$2" -gt 128 ] && sleep 2
+    # Its success is known, and its files are gone.
+    [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
+    [ -z "$stopping" ] || return
+    for pause in 1 2 4 8 15 30 60 0; do
+        printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" && mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        sleep "$pause"
+    done
+}
+
+trap '' USR1 USR2
+trap 'stopping=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
+
+# The claims of a step's members, --, and the options of its srun.
+step() {
+    local claims=() code srun
+    while [ "$1" != -- ]; do
+        claims+=("$1")
+        shift
+    done
+    rm -f -- "${claims[@]/%/.end}"
+    srun "${@:2}" < /dev/null &
+    srun=$!
+    # At SIGTERM, srun kills what it runs; this signal it hands on, and jobs take it as they do SIGTERM.
+    trap 'stopping=yes; kill -USR2 "$srun" 2>/dev/null' TERM
+    wait "$srun"
+    code=$?
+    while kill -0 "$srun" 2>/dev/null; do
+        wait "$srun"
+        code=$?
+    done
+    for claim in "${claims[@]}"; do
+        [ -e "$claim.end" ] || note_end "$claim" "$code"
+    done
+}
+
+start() {
+    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
+        wait -n
+    done
+    [ -n "$stopping" ] || step "$@" &
+}
+
+start /work/state/claims/run.Train.000000000000.1 -- --exclusive --nodes=1 --ntasks=1 --cpus-per-task=3 --mem=15000M --gres=gpu:1 --job-name=run.Train.000000000000.1 --output=/work/logs/Train/Train-n=0-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 bash -- /work/state/scripts/run.Train.000000000000.1.sh
+start /work/state/claims/run.Train.000000000001.1 -- --exclusive --nodes=1 --ntasks=1 --cpus-per-task=3 --mem=15000M --gres=gpu:1 --job-name=run.Train.000000000001.1 --output=/work/logs/Train/Train-n=1-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 bash -- /work/state/scripts/run.Train.000000000001.1.sh
+start /work/state/claims/run.Train.000000000002.1 -- --exclusive --nodes=1 --ntasks=1 --cpus-per-task=3 --mem=15000M --gres=gpu:1 --job-name=run.Train.000000000002.1 --output=/work/logs/Train/Train-n=2-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 bash -- /work/state/scripts/run.Train.000000000002.1.sh
+start /work/state/claims/run.Train.000000000003.1 -- --exclusive --nodes=1 --ntasks=1 --cpus-per-task=3 --mem=15000M --gres=gpu:1 --job-name=run.Train.000000000003.1 --output=/work/logs/Train/Train-n=3-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 bash -- /work/state/scripts/run.Train.000000000003.1.sh
+
+while [ -n "$(jobs -rp)" ]; do
+    wait
+done
+
+### /work/state/scripts/run.Train.000000000001.1.sh
+#!/bin/bash
+
+export SLURM_CPUS_PER_TASK=3 SLURM_MEM_PER_NODE=15000
+
+stopping=
+note_end() {
+    [ "$2" -gt 128 ] && sleep 2
+    # Its success is known, and its files are gone.
+    [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
+    [ -z "$stopping" ] || return
+    for pause in 1 2 4 8 15 30 60 0; do
+        printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" && mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        sleep "$pause"
+    done
+}
+
+claim=/work/state/claims/run.Train.000000000001.1
+aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+begun=again
+for pause in 1 2 4 8 15 30 60 120 0; do
+    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        begun=first
+    owner=$(cat -- "$claim" 2>/dev/null)
+    [ -n "$owner" ] && break
+    sleep "$pause"
+done
+rm -f -- "$aside"
+if [ -z "$owner" ]; then
+    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
+    exit 1
+fi
+if [ "$owner" != "$SLURM_JOB_ID" ]; then
+    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+    exit 0
+fi
+
+export ESPO_START=0
+if [ "$begun" = again ]; then
+    ESPO_START=$(date +%s.%N).$HOSTNAME.$$
+    start="$claim.start"
+    aside="$start.$HOSTNAME.$$"
+    for pause in 1 2 4 8 15 30 60 120 0; do
+        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        sleep "$pause"
+    done
+    rm -f -- "$aside"
+    if [ "$(cat -- "$start")" != "$ESPO_START" ]; then
+        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
+        exit 1
+    fi
+fi
+
+export ESPO_JOB_NAME=run.Train.000000000001.1
+export ESPO_ATTEMPT=1
+export ESPO_CLAIM=/work/state/claims/run.Train.000000000001.1
+export ESPO_LATE=$(( $(date +%s) + 3570 ))
+
+cd -- /work || exit 1
+trap 'stopping=yes' TERM
+trap : USR1 USR2
+/env/bin/python -m espo_luigi.job /work/jobs/1.json &
+child=$!
+(
+    trap '' USR1 USR2
+    closed=0
+    while sleep 10; do
+        now=$(cat -- "$claim" 2>/dev/null)
+        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
+        case $closed in
+            0 | 1) ;;
+            2) kill -USR1 "$child" ;;
+            3) kill -TERM "$child" ;;
+            *) kill -KILL "$child" ;;
+        esac
+    done
+) > /dev/null 2>&1 &
+watch=$!
+wait "$child"
+code=$?
+while kill -0 "$child" 2>/dev/null; do
+    wait "$child"
+    code=$?
+done
+kill "$watch" 2>/dev/null
+note_end "$claim" "$code"
+exit "$code"

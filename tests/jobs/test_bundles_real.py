@@ -1,0 +1,187 @@
+"""Bundles on a real, throw-away Slurm: members that end badly beside others, killed drivers, a requeued bundle."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PILOT_JOB, Work
+from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+
+from espo_luigi.jobs.bundling import ARRAY, KINDS, PILOT, STEPS, Bundling
+from espo_luigi.jobs.handles import Failure, Handle, Outcome, Success
+from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.policy import Cause
+
+_MISSING = missing_packages(accounting=False)
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+DRIVER = Path(__file__).with_name("driver.py")
+MIB = 2**20
+PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster.start(ClusterSpec(nodes=2)) as started:
+        yield started
+
+
+@contextmanager
+def running(work: Work, cluster: ThrowawayCluster) -> Iterator[JobManager]:
+    manager = work.manager(cluster.environ)
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.cancel_all()
+
+
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def submit(
+    manager: JobManager, work: Work, bundling: Bundling, members: dict[str, tuple[Any, float]]
+) -> dict[str, Handle]:
+    """Submit members by name, each with what it does and for how long; names are told apart by the bundle's kind."""
+    label = f"{bundling.kind}{bundling.per_step}{bundling.at_once}"
+    return {
+        name: manager.submit(
+            work.request(
+                f"{label}-{name}",
+                do,
+                seconds=seconds,
+                retries=1,
+                memory_bytes=60 * MIB,
+                bundling=bundling,
+                pilot=PILOT_COMMAND,
+            )
+        )
+        for name, (do, seconds) in members.items()
+    }
+
+
+def said(outcome: Outcome | None) -> tuple[Any, int]:
+    assert outcome is not None
+    return (outcome.cause if isinstance(outcome, Failure) else "success"), outcome.attempts
+
+
+BADLY = {
+    "good": ("succeed", 5),
+    "fails": ("fail", 0.5),
+    "dies": (["die", "succeed"], 0.2),
+    "hungry": (["memory", "succeed"], 5),
+}
+SO_THEY_END = {"good": ("success", 1), "fails": (Cause.EXCEPTION, 1), "dies": ("success", 2), "hungry": ("success", 2)}
+
+
+def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
+    made: Callable[[Path], Work], tmp_path: Path, cluster: ThrowawayCluster
+) -> None:
+    # What runs out of memory in a pilot, or in a step that it shares, takes the others along.
+    light = {name: how for name, how in BADLY.items() if name != "hungry"}
+    ordinary, sharing = (made(tmp_path / name) for name in ("ordinary", "sharing"))
+    for work in (ordinary, sharing):
+        work.folder.mkdir()
+    with running(ordinary, cluster) as one, running(sharing, cluster) as other:
+        bundles = [
+            submit(one, ordinary, Bundling(STEPS, 4), BADLY),
+            submit(one, ordinary, Bundling(ARRAY, 4), BADLY),
+            submit(other, sharing, Bundling(STEPS, 3, per_step=3), light),
+            submit(other, sharing, Bundling(PILOT, 3, at_once=2), light),
+        ]
+        cancelled = _cancelled_while_it_waits(cluster, other, sharing)
+        for name, hungry in ((handle.label[:-1].partition("name=")[2], handle) for handle in _hungry(bundles)):
+            eventually(lambda hungry=hungry: hungry.progress.attempt == 2)
+            Path(f"{ordinary.output(name)}.told").touch()
+        outcomes = [{name: handle.wait(60) for name, handle in bundle.items()} for bundle in bundles]
+        assert said(cancelled.wait(30)) == (Cause.CANCELLED, 1)
+    for ended in outcomes:
+        assert {name: said(one) for name, one in ended.items()} == {name: SO_THEY_END[name] for name in ended}
+        good = ended["good"]
+        assert isinstance(good, Success) and good.log_path.exists()
+    assert Counter(ordinary.starts()).total() == len(set(ordinary.starts())) == 2 * (4 + 2)
+    assert len(set(sharing.starts())) == len(sharing.starts())
+
+
+def _hungry(bundles: list[dict[str, Handle]]) -> list[Handle]:
+    return [handles["hungry"] for handles in bundles if "hungry" in handles]
+
+
+def _cancelled_while_it_waits(cluster: ThrowawayCluster, manager: JobManager, work: Work) -> Handle:
+    members = dict.fromkeys(("first", "second"), ("succeed", 3.0))
+    waiting = submit(manager, work, Bundling(ARRAY, 2, at_once=1), members)["second"]
+    eventually(lambda: waiting.progress.state.startswith("PENDING"))
+    cluster.run("scancel", str(waiting.progress.job_id))
+    return waiting
+
+
+def test_drivers_killed_at_any_moment_lose_and_double_no_member(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    works = {kind: Work(tmp_path / kind) for kind in KINDS}
+    for work in works.values():
+        work.folder.mkdir()
+    moments = random.Random(11)
+    for _ in range(5):
+        drivers = [_driver(work, cluster, kind) for kind, work in works.items()]
+        time.sleep(moments.uniform(0.4, 1.6))
+        for driver in drivers:
+            driver.kill()
+            driver.communicate()
+    for driver in [_driver(work, cluster, kind) for kind, work in works.items()]:
+        assert json.loads(driver.communicate(timeout=90)[0]) == {"complete": 8}
+    for work in works.values():
+        tasks = Counter(name.rpartition(".")[0] for name in work.starts())
+        assert Counter(tasks.values()) == {1: 8}, "every task's job started exactly once"
+
+
+def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster) as manager:
+        bundles = [
+            submit(manager, work, Bundling(kind, 2, at_once=2), {"short": ("succeed", 0.1), "long": ("succeed", 2.5)})
+            for kind in (STEPS, PILOT)
+        ]
+        for handles in bundles:
+            assert said(handles["short"].wait(30)) == ("success", 1)
+            eventually(lambda handles=handles: handles["long"].progress.heartbeat)
+        ids = [str(handles["long"].progress.job_id) for handles in bundles]
+        cluster.run("scontrol", "requeue", ",".join(ids))
+        for job_id, handles in zip(ids, bundles, strict=True):
+            eventually(lambda handles=handles: handles["long"].progress.state.startswith("PENDING"))
+            cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+        assert {said(handles["long"].wait(60)) for handles in bundles} == {("success", 1)}
+    assert sorted(Counter(work.starts()).values()) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("kind", [STEPS, PILOT])
+def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
+    work: Work, cluster: ThrowawayCluster, kind: str
+) -> None:
+    members = {"a": ("give way", 8.0), "b": ("give way", 8.0), "left out": ("give way", 0.5)}
+    with running(work, cluster) as manager:
+        handles = submit(manager, work, Bundling(kind, 3, at_once=2), members)
+        eventually(lambda: all(handles[name].progress.heartbeat for name in "ab"))
+        cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].progress.job_id))
+        eventually(lambda: all(manager.store.load(handle.task).submission == 2 for handle in handles.values()))
+        for name in "ab":
+            Path(f"{work.output(f'{kind}12-{name}')}.told").touch()
+        assert {said(handle.wait(60)) for handle in handles.values()} == {("success", 1)}
+        records = {name: manager.store.load(handle.task) for name, handle in handles.items()}
+    whys = {name: [past["ended"] for past in record.history] for name, record in records.items() if record}
+    assert whys == {"a": ["preempted"], "b": ["preempted"], "left out": [Cause.NOT_BEGUN.value]}
+
+
+def _driver(work: Work, cluster: ThrowawayCluster, kind: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(DRIVER), str(work.folder), "8", "1", "slurm", kind]
+    return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)

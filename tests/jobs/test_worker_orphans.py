@@ -1,0 +1,40 @@
+"""Dask workers' jobs whose own job is gone: which ones a driver cancels, and which it leaves alone."""
+
+from pathlib import Path
+
+from espo_luigi.jobs.leftovers import orphans
+from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.scheduler import Phase, Row
+
+OWNER = "run.rule.0123456789ab.2"
+
+
+def row(job_id: str, name: str, phase: Phase) -> Row:
+    return Row(job_id, name, phase.name, phase)
+
+
+def store(folder: Path) -> RecordStore:
+    made = RecordStore(folder)
+    made.create_folders()
+    made.save(Record(OWNER.rpartition(".")[0], "rule", {}, 1, 1, "log", submission=2))
+    return made
+
+
+def workers(name: str) -> list[Row]:
+    phases = (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED, Phase.LEAVING)
+    return [row(str(n), f"{name}.workers", phase) for n, phase in enumerate(phases)]
+
+
+def test_workers_that_wait_or_run_are_cancelled_once_their_job_is_gone(tmp_path: Path) -> None:
+    for ended in ([], [row("9", OWNER, Phase.LEAVING)], [row("9", OWNER, Phase.NODE)]):
+        assert orphans([*workers(OWNER), *ended], store(tmp_path).knows) == ["0", "1"]
+
+
+def test_workers_of_a_job_that_runs_or_is_requeued_are_left_alone(tmp_path: Path) -> None:
+    for phase in (Phase.RUNNING, Phase.PENDING, Phase.SUSPENDED):
+        assert orphans([*workers(OWNER), row("9", OWNER, phase)], store(tmp_path).knows) == []
+
+
+def test_workers_of_another_run_and_of_a_session_are_left_alone(tmp_path: Path) -> None:
+    for name in ("other.rule.0123456789ab.2", "espo-session.01234567"):
+        assert orphans(workers(name), store(tmp_path).knows) == []

@@ -1,0 +1,50 @@
+"""Submitting worker jobs to a scheduler that refuses them: how often it is asked."""
+
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+
+from espo_luigi.jobs import slurm
+from espo_luigi.jobs.commands import Answer, Commands
+from espo_luigi.jobs.jobqueue import Session
+from espo_luigi.jobs.worker_jobs import WorkerJobs
+
+FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
+
+
+class FullCluster(Commands):
+    """Commands of a Slurm that takes no job for the first 100 seconds."""
+
+    asked = 0
+
+    def submit(self, argv: tuple[str, ...]) -> Answer:
+        self.asked += 1
+        return Answer(0, "17\n") if self.clock.now() >= 1100 else Answer(1, stderr=FULL)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    workers = WorkerJobs("slurm", str(tmp_path), str(tmp_path / "%j.out"), str(tmp_path))
+    return Session(workers, "run.rule.hash.1", FullCluster(slurm, environ={}, clock=FakeClock()))
+
+
+def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session: Session) -> None:
+    taken = []
+    for second in range(200):
+        for _ in range(100):
+            try:
+                taken.append((second, session.submit(Path("script"))))
+            except RuntimeError as error:
+                assert str(error) == FULL
+        session.commands.clock.sleep(1)
+    assert session.commands.asked - len(taken) == 5  # after 0, 5, 15, 35 and 75 s
+    assert taken[0] == (155, "17\n")
+    assert len(taken) == 45 * 100
+
+
+def test_nothing_is_submitted_once_the_session_is_over(session: Session) -> None:
+    session.over.set()
+    with pytest.raises(RuntimeError, match="over"):
+        session.submit(Path("script"))
+    assert session.commands.asked == 0

@@ -1,0 +1,193 @@
+"""The page of a run: whole, self-contained, and honest about what failed and what is not there."""
+
+import csv
+import html
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from distributed import Client
+from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
+
+from espo_luigi import store
+from espo_luigi.errors import DataError, StoreError
+from espo_luigi.report import sections
+from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.page import Section, Text, Warned, render_page
+from espo_luigi.report.view import Made, RunView
+from espo_luigi.report.write import make_sections, write_report
+
+TITLES = [
+    "Summary",
+    "Improvement",
+    "Maps",
+    "Series and distributions",
+    "Is the climate-change signal kept?",
+    "Health checks",
+    "The run",
+]
+MARKER = store.Marker("Report", {}, {}, {"/a-->b": "1"}, "abc")
+
+
+class Loads(HTMLParser):
+    """Collects what a page would load, and its headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.sources += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def written(view: RunView, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "report.html"
+    write_report(view, out, MARKER)
+    return out
+
+
+def words(text: str) -> str:
+    without = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without)).split())
+
+
+def test_the_page_has_seven_sections_and_loads_nothing(written: Path) -> None:
+    text = written.read_text()
+    assert re.findall(r"<h2>\d\. (.*?)</h2>", text) == [html.escape(title) for title in TITLES]
+    loads = Loads(text)
+    assert all(source.startswith(("data:", "#section-")) for source in loads.sources), loads.sources
+    assert not loads.tags & {"script", "iframe", "object", "embed"}
+    assert "url(" not in text and "@import" not in text
+
+
+def test_the_figures_of_the_page_are_the_files_beside_it(written: Path) -> None:
+    import base64
+
+    files = {path.read_bytes() for path in (written.parent / "report-figures").glob("*.png")}
+    shown = re.findall(r'src="data:image/png;base64,([^"]+)"', written.read_text())
+    assert {base64.b64decode(one) for one in shown} == files
+    names = {path.name.split("+")[0] for path in (written.parent / "report-figures").iterdir()}
+    assert names == {
+        *("improvement", "heatmap", "map", "annual-cycle", "quantiles", "wet-days", "yearly-means", "change"),
+        *("timeline.png", "resources.png"),
+    }
+
+
+def test_the_table_of_improvements_has_the_published_values_and_the_stores(written: Path, view: RunView) -> None:
+    rows = list(csv.DictReader((written.parent / "report-improvement.csv").read_text().splitlines()))
+    assert [(row["domain"], row["simulation"]) for row in rows[1:]] == [(DOMAIN, sim_id) for sim_id in SIMULATIONS]
+    assert (rows[0]["mean_tasmax"], rows[0]["dry_wet"]) == ("1.00", "0.62")
+    improved = store.open_store(view.diagnosed[0].improvement)["improved_grid_points"]
+    assert float(rows[1]["mean_pr"]) == pytest.approx(float(improved.sel(properties="mean_pr")))
+
+
+def test_the_page_is_complete_by_its_marker_whatever_that_holds(written: Path, tmp_path: Path) -> None:
+    assert store.read_marker(written) == MARKER
+    cut = tmp_path / "report.html"
+    cut.write_text(written.read_text()[:-40])
+    assert not store.is_complete(cut)
+
+
+def test_flags_are_told_in_plain_words_and_tasmin_above_tasmax_is_counted(written: Path) -> None:
+    text = words(written.read_text())
+    assert (
+        "Model-A ssp585 r1i1p1f1: tasmax: warmer than 60 °C: on 3 day(s) of a cell; the worst is 61.2 °C on 2088-07-14 "
+        "at 46.5 °N, -69.5 °E" in text
+    )
+    assert "Days of a cell with tasmin above tasmax Model-A ssp585 r1i1p1f1 0 Model-B ssp585 r1i1p1f1 0" in text
+
+
+def test_the_page_says_so_where_the_years_do_not_reach_the_usual_periods(written: Path) -> None:
+    text = words(written.read_text())
+    assert "the longest two periods of equal length are compared instead, 1991-2000 to 2001-2010" in text
+
+
+def test_a_run_with_failed_tasks_and_missing_products_gives_a_page_that_says_so(view: RunView, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(view.final, folder)
+    moved = json.loads(json.dumps([str(path) for path in (folder,)]))[0]
+    lost = replace(
+        view,
+        workdir=Path(moved) / "run",
+        products=(*view.products, Made("Move", "Move sim_id=X region=<south>", (folder / "gone.zarr.zip",), False)),
+        diagnosed=tuple(
+            replace(one, summary=folder / "none.zarr", improvement=folder / "none+i.zarr") for one in view.diagnosed
+        ),
+    )
+    write_job(lost.workdir, "Adjust", "var=pr", started=200.0, outcome="error")
+    (lost.workdir / "jobs" / "Train" / "var=0.result.json").unlink()
+    write_report(lost, tmp_path / "report.html")
+    raw = (tmp_path / "report.html").read_text()
+    text = words(raw)
+    assert "1 of 3 tasks are not complete: • Move sim_id=X region=<south>" in text
+    assert "ValueError: <the cause>" in text and "<the cause>" not in raw
+    assert "/logs/var=pr.out" in text
+    assert "Train var=0 no result: it is still waiting or at work, or was killed" in text
+    assert text.count("product(s) are not there") == 3
+    assert f"{folder}/none.zarr: not made" in text
+
+
+def test_a_run_of_which_nothing_is_there_gives_a_page(tmp_path: Path) -> None:
+    view = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
+    found, shares = make_sections(view)
+    assert [section.title for section in found] == TITLES
+    assert shares == {}
+    assert "No job has left a result" in words(render_page("t", "i", found))
+
+
+def test_whatever_a_text_holds_is_shown_and_not_interpreted() -> None:
+    page = render_page("<t>", "i", [Section("<b>", [Text("<script>alert(1)</script>")])])
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_of_many_simulations_the_one_that_improved_least_is_mapped(
+    view: RunView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "MOST_MAPS", 3)
+    _, shares = sections.improvement_section(view)
+    shares[DOMAIN, SIMULATIONS[1]].loc[{"properties": "mean_pr"}] = 0.2
+    shown = [block.name for block in sections.maps_section(view, shares).blocks if isinstance(block, Drawing)]
+    assert f"map+mean_pr+{DOMAIN}+{SIMULATIONS[1]}" in shown
+    assert f"map+mean_pr+{DOMAIN}+{SIMULATIONS[0]}" not in shown
+    assert f"map+mean_tasmax+{DOMAIN}+{SIMULATIONS[0]}" in shown
+
+
+def broken_figure(words: str) -> None:
+    raise DataError(words)
+
+
+def test_a_figure_that_cannot_be_drawn_is_a_paragraph_that_says_why() -> None:
+    (section,) = with_pictures([Section("t", [Drawing("n", "Annual cycle", broken_figure, ["no day"])])])
+    assert section.blocks == [Warned("Annual cycle: could not be drawn (DataError: no day)")]
+
+
+def test_where_there_are_dask_workers_they_draw_the_same(view: RunView) -> None:
+    improved, _ = sections.improvement_section(view)
+    alone = with_pictures([improved])
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
+        assert with_pictures([improved]) == alone
+    assert len(alone[0].pictures) == 2
+
+
+def test_a_folder_of_other_things_is_not_replaced_by_figures(tmp_path: Path, view: RunView) -> None:
+    mine = tmp_path / "mine-figures" / "thesis.svg"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    with pytest.raises(StoreError, match=r"mine-figures would be replaced.*thesis\.svg.*another name"):
+        write_report(view, tmp_path / "mine.html")
+    assert mine.read_text() == "years of work"
+    assert not (tmp_path / "mine.html").exists()

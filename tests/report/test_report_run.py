@@ -1,0 +1,80 @@
+"""What the jobs of a run took, and what would have sufficed."""
+
+from dataclasses import replace
+
+import pytest
+
+from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.report import run
+
+JOB = run.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
+
+
+def test_what_would_have_sufficed_has_a_fifth_to_spare_over_the_largest_job() -> None:
+    larger = replace(JOB, peak_memory_bytes=20 * 2**30, ended=1200.0, cpu_seconds=1200.0)
+    found = run.sufficient([JOB, larger])
+    asked = Resources(int(found["n_workers"]), int(found["cpus_per_task"]), found["memory"], found["time"])
+    asked.check("Train")
+    assert 24 * 2**30 <= asked.memory_bytes < 24.2 * 2**30
+    assert asked.time_minutes == 24
+    # 1800 CPU seconds in 600 s are three CPUs; with a fifth more it takes four, two a worker.
+    assert (asked.n_workers, asked.cpus_per_task) == (2, 4)
+
+
+def test_a_tiny_job_is_given_what_a_worker_needs() -> None:
+    tiny = replace(JOB, peak_memory_bytes=2**20, ended=0.5, cpu_seconds=0.1)
+    found = run.sufficient([tiny])
+    Resources(int(found["n_workers"]), int(found["cpus_per_task"]), found["memory"], found["time"]).check("Train")
+    assert found["time"] == "1"
+
+
+def test_never_more_cpus_than_were_given() -> None:
+    busy = replace(JOB, cpu_seconds=600.0 * 7.9)
+    assert run.sufficient([busy])["cpus_per_task"] == "8"
+
+
+def test_the_blocks_can_be_pasted_into_luigi_cfg() -> None:
+    import configparser
+
+    failed = replace(JOB, rule="Adjust", succeeded=False)
+    parser = configparser.ConfigParser()
+    parser.read_string(run.rule_blocks([JOB, failed]))
+    assert parser.sections() == ["Train"]
+    assert parser["Train"]["memory"] == f"{12 * 1024}M"
+
+
+def test_retries_are_counted_by_rule_and_cause() -> None:
+    record = Record("t", "Train", {}, 1, 1, "log")
+    again = record.next_submission("out of memory").next_submission("node failed")
+    found = run.retries([again, record.next_submission("out of memory")])
+    assert found == {("Train", "out of memory"): 2, ("Train", "node failed"): 1}
+
+
+def test_the_timeline_has_a_bar_for_each_job_and_overlapping_ones_in_lanes() -> None:
+    jobs = [JOB, replace(JOB, started=300.0, ended=900.0), replace(JOB, node="n2", succeeded=False)]
+    axes = run.timeline(jobs).axes[0]
+    bars = [path.get_extents() for collection in axes.collections for path in collection.get_paths()]
+    assert len(bars) == 3
+    assert [round(bar.x0) for bar in bars] == [0, 5, 0]
+    assert len({round(bar.y0) for bar in bars}) == 3
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["n1", "n2"]
+    assert axes.get_xlabel() == "Time since the first job began [min]"
+    assert [collection.get_hatch() for collection in axes.collections] == [None, None, "xxxx"]
+
+
+def test_requested_and_used_have_units_and_the_largest_of_each_rule() -> None:
+    figure = run.requested_and_used([JOB, replace(JOB, peak_memory_bytes=30 * 2**30)])
+    assert [axes.get_xlabel() for axes in figure.axes] == ["CPUs [1]", "Memory [GiB]", "Time [min]"]
+    asked, used = figure.axes[1].lines
+    assert (list(asked.get_xdata()), list(used.get_xdata())) == ([64.0], [30.0])
+
+
+def test_waiting_is_from_the_order_to_the_start() -> None:
+    assert JOB.waited == 30.0
+    assert replace(JOB, ordered=None).waited is None
+
+
+def test_a_result_that_says_too_little_is_no_job() -> None:
+    with pytest.raises(KeyError):
+        run.Job.of({"family": "Train"})

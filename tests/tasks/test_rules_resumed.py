@@ -1,0 +1,88 @@
+"""Rules that are killed go on from their complete blocks, if their inputs are still the same."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import dask
+import pytest
+
+from espo_luigi import store, tasks
+from espo_luigi.store import manifest
+from espo_luigi.store.blocks import BlockWriter
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.inputs import COLUMNS
+
+
+def work(task: EspoTask) -> None:
+    with dask.config.set(scheduler="synchronous"), task.guarded():
+        task.work()
+
+
+def killed_after(task: EspoTask, blocks: int) -> None:
+    """Do the work in another process, which kills itself when it has written so many blocks."""
+    child = os.fork()
+    if child == 0:
+        write = BlockWriter.__call__
+        written: list[object] = []
+
+        def counting(self: BlockWriter, block: object, block_id: tuple[int, ...]) -> object:
+            done = write(self, block, block_id)  # type: ignore[arg-type]
+            written.append(block_id)
+            if len(written) == blocks:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        BlockWriter.__call__ = counting  # type: ignore[method-assign,assignment]
+        try:
+            work(task)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it ended by itself"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    found = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    marker = json.loads(found[store.MARKER_NAME])
+    del marker["created"]
+    return {**found, store.MARKER_NAME: json.dumps(marker).encode()}
+
+
+@pytest.fixture(params=["Extract", "RefDefault"])
+def task(request: pytest.FixtureRequest, configured: Callable[..., list[Path]]) -> EspoTask:
+    configured()
+    extract = request.param == "Extract"
+    rule = tasks.Extract(sim_id=next(iter(context().simulations))) if extract else tasks.RefDefault(region="south")
+    store.write_table(COLUMNS, [], rule.in_checked().path, store.Marker("InputCheck"))
+    return rule
+
+
+@pytest.mark.parametrize("task", ["RefDefault"], indirect=True)
+def test_a_rule_that_was_killed_goes_on_from_its_blocks(task: EspoTask) -> None:
+    path = task.output()[-1].path
+    before = manifest.tally()
+    work(task)
+    blocks = manifest.tally()["computed"] - before["computed"]
+    expected = contents(path)
+    store.remove(path)
+    killed_after(task, blocks - 2)
+    before = manifest.tally()
+    work(task)
+    after = manifest.tally()
+    assert after["found"] - before["found"] >= blocks - 4 > 0
+    assert after["computed"] - before["computed"] <= 4
+    assert contents(path) == expected
+
+
+def test_work_on_other_raw_files_is_other_work(task: EspoTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = tmp_path / "raw.nc"
+    monkeypatch.setattr(type(task), "raw_files", lambda self: [raw])
+    keys = []
+    for content in ("some", "others"):
+        raw.write_text(content)
+        with task.guarded():
+            keys.append(task._work_key(task.marker()))
+    assert len({*keys, ""}) == 3

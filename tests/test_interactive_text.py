@@ -1,0 +1,89 @@
+"""What `espo shell` and `espo submit` give to Slurm, beside what the document of the Institut quantique says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from luigi.configuration import get_config
+
+from espo_luigi.errors import EspoError
+from espo_luigi.interactive import OPTIONS, allocation_command, request_of, script_command
+
+# Their aliases, as that document has them.
+ALIASES = {
+    "salloc-iq": ("salloc", "-p c-iq"),
+    "sbatch-iq": ("sbatch", "-p c-iq"),
+    "salloc-iq-gpu": ("salloc", "-p c-iq --nodelist=cp3705"),
+    "sbatch-iq-gpu": ("sbatch", "-p c-iq --nodelist=cp3705"),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_section() -> Iterator[None]:
+    configuration = get_config()
+    before = dict(configuration.items("slurm", raw=True)) if configuration.has_section("slurm") else {}
+    configuration.remove_section("slurm")
+    yield
+    configuration.remove_section("slurm")
+    for name, value in before.items():
+        configuration.set("slurm", name, value)
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_profile_is_what_an_alias_of_the_document_gives(alias: str, tmp_path: Path) -> None:
+    program, options = ALIASES[alias]
+    given = {"profile": "iq-gpu" if alias.endswith("gpu") else "iq"}
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --time=3:00:00 --mem-per-cpu=1G\n#SBATCH --ntasks=40\n")
+    if program == "salloc":
+        command, rest = allocation_command(request_of(given), []), {"--nodes=1", "--ntasks-per-node=1"}
+        rest |= {"--cpus-per-task=1", "--mem=8192M", "--time=60"}
+    else:
+        command, rest = script_command(request_of(given), given, script, ["x"]), {"--parsable", str(script), "x"}
+    assert command[0] == program
+    assert set(command[1:]) - rest == set(options.replace("-p ", "--partition=").split())
+
+
+def test_the_command_line_goes_before_luigi_cfg_and_that_before_the_profile() -> None:
+    get_config().set("slurm", "profile", "iq")
+    get_config().set("slurm", "memory", "9GB")
+    get_config().set("slurm", "account", "of luigi.cfg")
+    get_config().set("slurm", "extra", '{"reservation": "maintenance"}')
+    command = allocation_command(request_of({"account": "50% mine", "time": "1-0", "nodes": "2"}), ["hostname", "-f"])
+    assert command == (
+        "salloc",
+        "--nodes=2",
+        "--cpus-per-task=1",
+        "--mem=9216M",
+        "--time=1440",
+        "--ntasks-per-node=1",
+        "--partition=c-iq",
+        "--account=50% mine",
+        "--reservation=maintenance",
+        "hostname",
+        "-f",
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "given", "sizes"),
+    [
+        ("#SBATCH --time=10\n#SBATCH --mem=1G\n", {"memory": "2G"}, ["--mem=2048M"]),
+        ("#SBATCH --time-min=5 -t3\n", {}, ["--mem=8192M"]),
+        ("#SBATCH --time-min=5\n", {"nodes": "2"}, ["--nodes=2", "--mem=8192M", "--time=60", "--ntasks-per-node=1"]),
+    ],
+)
+def test_of_a_script_the_command_lines_sizes_stand_then_its_own_then_those_of_luigi_cfg(
+    tmp_path: Path, header: str, given: dict[str, str], sizes: list[str]
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{header}")
+    given = {"profile": "iq", **given}
+    command = script_command(request_of(given), given, script, [])
+    assert [word for word in command if word.startswith(("--mem", "--time", "--nodes", "--nt"))] == sizes
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS.keys() - {"profile", "memory", "time", "cpus_per_task", "nodes"}))
+def test_no_value_holds_what_a_terminal_or_slurm_would_take_for_more_than_text(name: str) -> None:
+    with pytest.raises(EspoError, match="control character"):
+        allocation_command(request_of({name: "a\nb"}), [])

@@ -6,6 +6,10 @@ ones, as the machine may be shared. Ours: `SlurmTask` with `EspoWorker`. Stock: 
 parameters, Luigi's worker and scheduler. `run` and `complete` do nothing, so that what is measured is the machinery.
 A stock run takes time in proportion to the square of the tasks, so it is measured for the smallest size only.
 
+``--plan`` measures `espo plan`, as a command: the demo's rules for as many simulations as make N tasks, found in a
+catalogue of files that are not there, with every second simulation complete (markers without data), and as many results
+of jobs as tasks are complete.
+
 ``--departures`` measures, at a twentieth of N, what each departure from stock Luigi earns: ours without the scheduler
 of its own, without the parameters that are looked up once, and without the threads in place of processes.
 """
@@ -13,13 +17,18 @@ of its own, without the parameters that are looked up once, and without the thre
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import logging
 import multiprocessing
+import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 SIZES = (20, 4, 1)  # N divided by each
@@ -111,6 +120,83 @@ def _in_a_process(kind: str, n: int, run: bool) -> dict[str, float]:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
+def plan_seconds(n: int) -> dict[str, float]:
+    """Make a run of about `n` tasks, half of them complete, and time `espo plan` of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(Path(__file__).parent.parent / "config", folder / "config")
+        text = (Path(__file__).parent.parent / "luigi.cfg").read_text()
+        (folder / "luigi.cfg").write_text(text.replace("[espo]\n", "[espo]\nfinal_format = sharded\n"))
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        made = [sys.executable, __file__, "--make-run", "--tasks", str(n)]
+        subprocess.run(made, cwd=folder, env=environ, check=True)
+        command = [sys.executable, "-m", "espo_luigi.cli", "plan", "--json"]
+        wall, cpu = time.perf_counter(), _cpu_seconds()
+        said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
+        figures = {"plan_s": time.perf_counter() - wall, "plan_cpu_s": _cpu_seconds() - cpu}
+        return figures | json.loads(said)["counts"]
+
+
+def make_run(n: int) -> None:
+    """Make the catalogue, the markers and the results, in the working folder."""
+    from espo_luigi import store, tasks
+    from espo_luigi.driver.run import walk
+    from espo_luigi.jobs.order import write_json
+    from espo_luigi.tasks.base import EspoTask
+    from espo_luigi.tasks.context import context, forget
+
+    first, second = context().simulations
+    of_both = [task for task in walk([tasks.All()]) if hasattr(task, "sim_id")]
+    copies = -(-n // (len(of_both) // 2)) - 2
+    _copy_rows(Path("espo-demo/raw/simulation.csv"), copies)
+    config = Path("config/demo/config.yml")
+    config.write_text(config.read_text().replace("- Demo-NoLeap", "- Demo-NoLeap.*"))
+    forget()
+    done = set(list(context().simulations)[::2]) | {first, second}
+    for task in walk([tasks.All()]):
+        if isinstance(task, EspoTask) and getattr(task, "sim_id", "") in done:
+            _complete(task, store.Marker(task.get_task_family(), task.wildcards, made_of=_parts(task)))
+            write_json(task.order().files.result, _result(task))
+
+
+def _copy_rows(path: Path, copies: int) -> None:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        for number in range(copies):
+            for row in rows:
+                if "Demo-NoLeap" in row["id"]:
+                    copied = {key: row[key].replace("Demo-NoLeap", f"Demo-NoLeap{number}") for key in ("id", "source")}
+                    writer.writerow(row | copied)
+
+
+def _parts(task: Any) -> dict[str, str]:
+    from espo_luigi.tasks import staleness
+
+    return staleness.made_of(task.context, {key for one in [task, *task.requires()] for key in one.reading()}, None, [])
+
+
+def _complete(task: Any, marker: Any) -> None:
+    for target in task.output():
+        path = Path(str(target))
+        if path.suffix == ".csv":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"action\n# espo.json: {json.dumps(json.loads(marker.to_json()))}\n")
+        else:
+            path.mkdir(parents=True)
+            (path / "zarr.json").write_text("{}")
+            (path / "espo.json").write_text(marker.to_json())
+
+
+def _result(task: Any) -> dict[str, Any]:
+    parameters = {**task.wildcards, "cpus_per_task": "4"}
+    figures = {"started": 1.0, "ended": 61.0, "peak_memory_bytes": 10**9, "size": task.work_size()}
+    return {"family": task.get_task_family(), "outcome": "success", "parameters": parameters, **figures}
+
+
 def main() -> None:
     """Print the table, then the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,7 +204,15 @@ def main() -> None:
     parser.add_argument("--departures", action="store_true", help="what each departure from stock Luigi earns")
     parser.add_argument("--one", choices=[*DEPARTURES, "stock"], help=argparse.SUPPRESS)
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plan", action="store_true", help="measure espo plan instead")
+    parser.add_argument("--make-run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.make_run:
+        make_run(options.tasks)
+        return
+    if options.plan:
+        print(json.dumps({"tasks": options.tasks, **plan_seconds(options.tasks)}))
+        return
     if options.one:
         print(json.dumps(measure(options.one, options.tasks, options.run)))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shlex
@@ -12,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
+from espo_luigi import views
 from espo_luigi.errors import EspoError
 
 # Their texts alone say what is wrong; of anything else, the kind of error says it, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+_json_option = views.json_option
+_print_json = views.print_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,14 +95,13 @@ class _SlurmCommand(click.Command):
         return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=str))
-
-
 @click.group()
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
+@click.option("--debug", is_flag=True, expose_value=False, hidden=True)
+@click.help_option("--help", hidden=True)
 def espo() -> None:
-    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example; `espo
+    --debug COMMAND` shows the traceback of an error.
+    """
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
@@ -323,6 +323,10 @@ def report(out: Path) -> None:
 
     write_now(out.absolute())
     print(out)
+
+
+for _command in views.COMMANDS:
+    espo.add_command(_command)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         logger.info("%s starts", task.label())
         with task.guarded():
             task.work()
+        monitor.made = task.work_made()
         monitor.done.set()
         logger.info("%s is done", task.label())
 

@@ -7,10 +7,11 @@ import, avoids all of it. Less does not: the package's own `__init__` imports th
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -162,9 +163,8 @@ def wildcard_names(task_class: Any) -> list[str]:
     return [name for name, parameter in task_class.get_params() if parameter.significant]
 
 
-def ports_of(task_class: type, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the ports of one kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
-    for base in reversed(task_class.__mro__):
-        for name, value in list(vars(base).items()):
-            if isinstance(value, kind):
-                yield name, value
+@functools.cache
+def ports_of(task_class: type, kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return the ports of one kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
+    named = (item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))
+    return tuple((name, value) for name, value in named if isinstance(value, kind))

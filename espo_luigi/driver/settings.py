@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ class espo(Settings):
         parsing=luigi.BoolParameter.EXPLICIT_PARSING,
         description="run the local engine on a login host all the same",
     )
+    live = luigi.BoolParameter(
+        default=True,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="show the run as a table in the terminal, where there is one",
+    )
+    notify = luigi.Parameter(
+        default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
+    )
     dashboard = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
     )
@@ -93,7 +102,20 @@ class espo(Settings):
 
 def settings() -> espo:
     """Return the current settings, with what a project's own subclass of the section adds to it."""
-    return (espo.__subclasses__() or [espo])[-1]()
+    return _held[0] if _held else (espo.__subclasses__() or [espo])[-1]()
+
+
+_held: list[espo] = []
+
+
+@contextmanager
+def unchanging_settings() -> Iterator[None]:
+    """Take the settings as they are now for the block's: who asks 20 000 tasks asks for them half a million times."""
+    _held.append(settings())
+    try:
+        yield
+    finally:
+        _held.pop()
 
 
 def state_dir() -> Path:

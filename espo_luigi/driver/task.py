@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.task_register import Register, TaskClassException
 
+from espo_luigi.driver.board import Job, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
@@ -119,7 +121,7 @@ class SlurmTask(luigi.Task):
         site = section()
         return asked.completed(site.memory, site.time)
 
-    @property
+    @functools.cached_property
     def wildcards(self) -> dict[str, str]:
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
@@ -160,6 +162,14 @@ class SlurmTask(luigi.Task):
         """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
         return nullcontext()
 
+    def work_size(self) -> float:
+        """Return how much there is to do, in a unit of the task's own; jobs' figures are scaled by it. 0: unknown."""
+        return 0.0
+
+    def work_made(self) -> dict[str, int]:
+        """Return how many `files` the outputs have, and their `bytes`; asked in the job, once `work` is done."""
+        return {}
+
     def configuration_id(self) -> str:
         """Return what tells the configuration of `work` from any other: a job that finds another one refuses.
 
@@ -178,7 +188,12 @@ class SlurmTask(luigi.Task):
                 f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
                 "espo_luigi.install() where your tasks are defined"
             )
-        self.job_seconds = engine(settings().engine).run(self.order())
+        order = self.order()
+        chosen = engine(settings().engine)
+        granted, heartbeat = chosen.granted(order), str(order.files.heartbeat)
+        cpus, memory = granted.cpus_per_task, granted.memory_bytes
+        board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat))
+        self.job_seconds = chosen.run(order)
 
     def on_kill(self) -> None:
         """Stop this task's job; called when the run is stopped."""
@@ -205,6 +220,7 @@ class SlurmTask(luigi.Task):
             configuration=self.configuration_id(),
             options=section().options_of(of_rule, options) if section else JobOptions(),
             preload=self.preload,
+            size=self.work_size(),
             is_complete=self.complete,
             on_progress=self._show,
         )
@@ -228,7 +244,8 @@ class SlurmTask(luigi.Task):
         return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
 
     def _show(self, message: str, percent: int | None) -> None:
-        """Show on Luigi's page where the job stands."""
+        """Show on the board and on Luigi's page where the job stands."""
+        board().tell(self.task_id, message, percent)
         if self.set_status_message:
             self.set_status_message(message)
             if percent is not None:

@@ -19,6 +19,8 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
+from espo_luigi.driver.board import forget_board
+from espo_luigi.driver.display import tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
@@ -55,6 +57,7 @@ class EspoWorker(luigi.worker.Worker):
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        forget_board()
         self._run_of_tasks = Run()
         # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
         self._get_work_response_history: deque[Any] = deque(maxlen=1)
@@ -177,7 +180,8 @@ class EspoWorker(luigi.worker.Worker):
         self._say_how_many_at_once()
         self._release_left_over()
         self._is_running = True
-        succeeded = super().run()
+        with watched():
+            succeeded = super().run()
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
@@ -228,6 +232,7 @@ class EspoWorker(luigi.worker.Worker):
             self._running_tasks.clear()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
+        tell_the_end()
         if isinstance(error, KeyboardInterrupt):
             _say_stopped(error)
         return False

@@ -19,7 +19,7 @@ from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import PackOptions, task_name
 from espo_luigi.jobs.site import Site
@@ -84,6 +84,10 @@ class BatchEngine:
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
             self._manager.submitter.check("check", request_of(fitting, self._settings))
+
+    def granted(self, order: JobOrder) -> Resources:
+        """Return what a job of this order gets, of what it asks for."""
+        return fitted(order, self._settings).resources
 
     def run(self, order: JobOrder) -> float:
         """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
@@ -173,6 +177,12 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
         memory=f"{bundling.width * asked.memory_bytes // 2**20}M", cpus=bundling.width * asked.cpus_per_task, **steps
     )
     return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
+
+
+def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
+    """Return what an order asks for on the cluster's nodes, and what of it is against the site's rules."""
+    order = fitted(order, settings)
+    return order.resources, _refusals(order, settings)
 
 
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:

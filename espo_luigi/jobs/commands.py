@@ -104,6 +104,11 @@ class Commands:
         rows, _ = self._ask([self.scheduler.listing(_user())])
         return rows
 
+    def one(self, job_id: str) -> Row | None:
+        """One job, by one command; None where the scheduler does not list it, or does not answer."""
+        rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
+        return next((row for row in rows or () if row.job_id == job_id), None)
+
     def remembered(
         self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
     ) -> list[Row] | None:

@@ -39,10 +39,13 @@ class Monitor:
         self.scheduler: Any = None
         self.workers_elsewhere = False
         self.done = threading.Event()
+        # How many files the job has made, and their bytes, as far as the work says.
+        self.made: dict[str, int] = {}
         self.blocks: Callable[[], Mapping[str, int]] = dict
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
+        self._started = time.time()
         self._last = (0, 0.0, 0.0, time.monotonic())
         self._used: dict[psutil.Process, tuple[float, float]] = {}
         self._cpu = 0.0
@@ -135,6 +138,8 @@ class Monitor:
             "job_id": schedulers.job_id(),
             "pid": os.getpid(),
             "node": socket.gethostname(),
+            "started": self._started,
+            "peak_memory_bytes": self.peak_memory_bytes,
             "percent": round(100 * (1 - left / self._most)) if left else 0,
             "message": f"Dask: {left} tasks to go" if left else "working",
             "blocks": dict(self.blocks()),

@@ -26,6 +26,7 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 2.0
+WAITING = "waiting"
 
 
 class Child(Protocol):
@@ -180,6 +181,11 @@ class LocalEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all: values reach the job in a file, so that any is safe."""
 
+    def granted(self, order: JobOrder) -> Resources:
+        """Return what a job of this order gets, of what it asks for."""
+        largest = self._launcher.largest
+        return order.resources.fitted(largest.cpus, largest.memory_bytes)
+
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for it, and return the seconds that it took.
 
@@ -189,6 +195,7 @@ class LocalEngine:
             If the job fails; the message has its error's last lines and the path of its log.
         """
         order = replace(order, resources=self._fit(order))
+        order.report(f"{WAITING} for free CPUs", None)
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
@@ -196,6 +203,7 @@ class LocalEngine:
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
+            order.report("running", None)
             self._wait(order, self._start(order, node))
             # Before another job takes the place: where nothing can be started any more, it learns of that here.
             return self._ended(order)
@@ -233,8 +241,7 @@ class LocalEngine:
             self._launcher.close()
 
     def _fit(self, order: JobOrder) -> Resources:
-        asked, family, largest = order.resources, order.family, self._launcher.largest
-        fitted = asked.fitted(largest.cpus, largest.memory_bytes)
+        asked, family, fitted = order.resources, order.family, self.granted(order)
         if fitted != asked and family not in self._said:
             self._said.add(family)
             place = self._launcher.place
@@ -254,7 +261,7 @@ class LocalEngine:
     def _wait(self, order: JobOrder, child: Child) -> None:
         while not child.ended.wait(_HEARTBEAT_SECONDS):
             if heartbeat := read_json(order.files.heartbeat):
-                order.report(str(heartbeat.get("message", "")), int(heartbeat.get("percent", 0)))
+                order.report(f"running\n{heartbeat.get('message', '')}", int(heartbeat.get("percent", 0)))
         del self._children[order.id]
 
 

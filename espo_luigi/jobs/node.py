@@ -193,6 +193,8 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "cpu_seconds": monitor.cpu_seconds,
         "read_bytes": monitor.read_bytes,
         "written_bytes": monitor.written_bytes,
+        "size": order.size,
+        "made": monitor.made,
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
         "blocks": dict(monitor.blocks()),
     }

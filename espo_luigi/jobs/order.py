@@ -56,8 +56,10 @@ class JobOrder:
     `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
     `wildcards` are the parameters that identify it. `cluster` says where Dask's workers are if not all in the job:
     ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
-    all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `is_complete` is asked after the job
-    has ended. `on_progress` hears where the job stands, and how many per cent are done where that is known.
+    all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
+    in a unit of the task's own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is
+    asked after the job has ended. `on_progress` hears where the job stands, and how many per cent are done where that
+    is known.
     """
 
     id: str
@@ -75,6 +77,7 @@ class JobOrder:
     workers: WorkerJobs | None = None
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
+    size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[str, int | None], None] | None = None
 
@@ -104,9 +107,11 @@ _NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
-    """Refuses orders that it cannot run, runs one and says how many seconds it took, stops one, ends."""
+    """Refuses orders that it cannot run, says what a job gets, runs one and says how long it took, stops one, ends."""
 
     def check(self, orders: Iterable[JobOrder]) -> None: ...
+
+    def granted(self, order: JobOrder) -> Resources: ...
 
     def run(self, order: JobOrder) -> float: ...
 

@@ -58,6 +58,8 @@ class Row:
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False
+    # When it started, or is expected to, where that was asked for.
+    start: str = ""
     in_error: bool = False
 
     @property
@@ -143,6 +145,9 @@ class Scheduler(Protocol):
 
     def listing(self, user: str, /) -> Query:
         """All jobs of the user, those that ended a short while ago included."""
+
+    def one_job(self, user: str, job_id: str, /) -> Query:
+        """One job; its `start` is when it is expected to start, where the scheduler tells that."""
 
     def memories(
         self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /

@@ -51,6 +51,7 @@ __all__ = [
     "log_pattern",
     "memories",
     "node_folder",
+    "one_job",
     "refusal",
     "render",
     "says_out_of_memory",
@@ -250,6 +251,11 @@ def listing(user: str) -> Query:
     """All jobs of this user that wait or run; those that have ended are in no list for long."""
     # qstat takes no number for a user: by this word, it finds out itself who asks. A user's defaults may hide states.
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
+
+
+def one_job(user: str, job_id: str) -> Query:
+    """All jobs of this user, one of which it is; nothing is said of when it may start."""
+    return listing(user)
 
 
 def memories(

@@ -32,6 +32,7 @@ from espo_luigi.jobs.slurm_answers import (
     SQUEUE_FORMAT,
     has_ended,
     keeps_no_memory,
+    parse_one_of_squeue,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
@@ -64,6 +65,7 @@ __all__ = [
     "log_pattern",
     "memories",
     "node_folder",
+    "one_job",
     "refusal",
     "render",
     "render_plain",
@@ -258,6 +260,11 @@ def listing(user: str) -> Query:
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
+
+
+def one_job(user: str, job_id: str) -> Query:
+    """One job that waits or runs, with the time at which it is expected to start."""
+    return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
 
 
 def memories(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from espo_luigi.jobs.bundling import element_name
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row
@@ -141,6 +142,15 @@ def parse_squeue(text: str) -> list[Row]:
         if len(parts) == 5:
             ids, state, node, reason, name = parts
             rows += [row(*one, state, node, reason) for one in _jobs(ids, name)]
+    return rows
+
+
+def parse_one_of_squeue(text: str) -> list[Row]:
+    """Jobs in the answer of ``squeue --noheader --format=SQUEUE_FORMAT|%S``: with the time of their start."""
+    rows = []
+    for line in text.splitlines():
+        rest, _, start = line.rpartition("|")
+        rows += [replace(one, start="" if start == "N/A" else start) for one in parse_squeue(rest)]
     return rows
 
 

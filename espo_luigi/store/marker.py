@@ -38,6 +38,9 @@ class Marker:
         The id of each input's marker, by the input's name or path.
     config_hash : str
         Hash of the configuration that was in force.
+    made_of : mapping of str to str
+        What of the configuration, and which raw files, this and all that it was made from depend on: a fingerprint of
+        each, by its key.
     created : str
         ISO 8601 time; not part of the identity.
     """
@@ -47,12 +50,15 @@ class Marker:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     config_hash: str = ""
+    made_of: Mapping[str, str] = field(default_factory=dict)
     created: str = field(default_factory=_now)
 
     @property
     def id(self) -> str:
         """Sixteen hexadecimal digits of the SHA-256 of everything but `created`."""
         content = {key: value for key, value in self._as_dict().items() if key != "created"}
+        if not self.made_of:  # as before there was such a field
+            del content["made_of"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
 

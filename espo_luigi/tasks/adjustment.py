@@ -27,10 +27,16 @@ class Train(EspoTask):
 
     sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
+    values_in_outputs = 1.0
     in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_training = temporary("{sim_id}+{region}+{var}+training.zarr")
+    reads = (
+        "biasadjust.variables.{var}.training_args",
+        "biasadjust.variables.{var}.engine",
+        "custom.maximal_calendar",
+    )
 
     def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Train on the reference whose calendar is the simulation's, or the nearest below."""
@@ -62,9 +68,15 @@ class Adjust(EspoTask):
 
     sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
+    values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
+    reads = (
+        "biasadjust.variables.{var}.adjusting_args",
+        "biasadjust.variables.{var}.engine",
+        "custom.maximal_calendar",
+    )
 
     def compute(self, training: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
@@ -96,10 +108,18 @@ class CleanUp(EspoTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
     in_grid = upstream(RefDefault, "out_grid")
     out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
+    reads = (
+        "biasadjust.variables.*",
+        "clean_up.problems.{sim_id}",
+        "clean_up.xscen_clean_up",
+        "custom.final_chunks",
+        "custom.stack_drop_nans",
+    )
 
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""

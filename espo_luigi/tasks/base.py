@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,14 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, ParameterError
 from espo_luigi.paths import check_wildcard
-from espo_luigi.ports import DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.extent import files_and_bytes, size_of
 from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -108,6 +112,17 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     # Inputs that `compute` cuts into blocks itself, so that each block reads what it needs (`open_store`, cut=False).
     uncut: ClassVar[tuple[str, ...]] = ()
+    # The keys of the configuration on which the outputs depend, beside those of what they are made from. `{var}` is
+    # this task's; `*` stands for the names below a key, and their order.
+    reads: ClassVar[tuple[str, ...]] = ()
+    # How many values the outputs have for each cell, day and variable, at most; 0: hardly any.
+    values_in_outputs: ClassVar[float] = 0.0
+    # Whether the files of the outputs, but for archives, are those of the inputs, linked.
+    only_links: ClassVar[bool] = False
+    # Whether other tasks' outputs are made of this one's; else they only wait for it.
+    is_material: ClassVar[bool] = True
+    # Whether it is about all of a run: a part of the run is without it, unless its rule is named.
+    is_about_all: ClassVar[bool] = False
     _began_with = ""
 
     def compute(self, *args: Any, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
@@ -143,7 +158,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the tasks that make this one's inputs, as its ports say."""
         for name, _ in ports_of(type(self), InputPort):
             getattr(self, name)
-        return sorted(self._upstream_tasks(), key=lambda task: task.task_id)
+        wired = [value for name, value in vars(self).items() if name.startswith("in_")]
+        tasks = {task for value in wired for task in self._tasks_behind(value)}
+        return sorted(tasks, key=lambda task: task.task_id)
+
+    def _tasks_behind(self, value: Any) -> Iterable[luigi.Task]:
+        """Return the tasks of what an input was wired to; sciluigi, which takes anything, would render their paths."""
+        ours = value if isinstance(value, list) else [value]
+        if all(isinstance(one, BoundOutput) for one in ours):
+            return {one.task for one in ours}
+        return self._add_upstream_tasks(set(), value)
 
     def output(self) -> list[luigi.Target]:
         """Return the targets of all output ports."""
@@ -156,8 +180,22 @@ class EspoTask(DependencyHelpers, SlurmTask):
         markers = {info.path: info.target.marker() for info in kept or infos.values()}
         if not markers or not _of_one_piece(markers):
             return False
-        _warn_of_another_configuration(markers, self.context.config.hash)
-        return True
+        marker = next(marker for marker in markers.values() if marker is not None)
+        again = settings().rerun == "stale"
+        changed = staleness.changes(self.context, marker, files=again)
+        if changed and not again:
+            _warn_of_another_configuration(next(iter(markers)), marker, changed, self.context.config.hash)
+        return not (changed and again)
+
+    def stale(self) -> list[str]:
+        """Return the keys of what the outputs were made of and is another thing now, raw files included."""
+        found = (info.target.marker() for info in self._infos().values())
+        marker = next((marker for marker in found if marker is not None), None)
+        return staleness.changes(self.context, marker, files=True) if marker is not None else []
+
+    def reading(self) -> list[str]:
+        """Return the keys of the configuration that this task reads, `reads` with its wildcards."""
+        return [key.format_map(self.wildcards) for key in self.reads]
 
     def release(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -188,9 +226,24 @@ class EspoTask(DependencyHelpers, SlurmTask):
             self._began_with = store.fingerprint(stores, raw)
             yield
 
+    def work_size(self) -> float:
+        """Return area times days times variables."""
+        return size_of(self.context.config, self.wildcards)
+
+    def work_made(self) -> dict[str, int]:
+        """Return the files and the bytes of the outputs, without those that are links to an input's."""
+        ports = [port for _, port in ports_of(type(self), OutputPort) if port.packed_from or not self.only_links]
+        found = [files_and_bytes(port.path_of(self)) for port in ports]
+        return {"files": sum(files for files, _ in found), "bytes": sum(size for _, size in found)}
+
+    def raw(self) -> Match | None:
+        """Return the dataset of the catalogue that `work` reads."""
+        return None
+
     def raw_files(self) -> list[Path]:
-        """Return the files of the catalogue that `work` reads."""
-        return []
+        """Return its files."""
+        raw = self.raw()
+        return raw.files if raw is not None else []
 
     def work(self) -> None:
         """Open the inputs, compute, and publish each output."""
@@ -229,14 +282,21 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
+        inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
+        material = [marker for info, marker in inputs.items() if getattr(info.task, "is_material", True)]
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
-            versions={name: importlib.metadata.version(name) for name in _PACKAGES},
-            inputs={str(path): getattr(store.read_marker(path), "id", "") for path in self._input_paths()},
+            versions=_versions(),
+            inputs=_ids(inputs),
             config_hash=self.context.config.hash,
+            made_of=staleness.made_of(self.context, self.reading(), self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def input_ids(self) -> dict[str, str]:
+        """Return the id of each input's marker now, by its path; an empty one of what is not there."""
+        return _ids({info: store.read_marker(info.path) for info in self.input_infos()})
 
     def _with_provenance(self, dataset: xr.Dataset, marker: store.Marker) -> xr.Dataset:
         return dataset.assign_attrs(self.provenance(marker))
@@ -271,11 +331,24 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}
 
     def _input_paths(self) -> list[Path]:
+        return [info.path for info in self.input_infos()]
+
+    def input_infos(self) -> list[ZarrInfo]:
+        """Return the stores that its inputs are."""
         infos: list[Any] = []
         for name, _ in ports_of(type(self), InputPort):
             value = getattr(self, name)
             infos.extend(value if isinstance(value, list) else [value])
-        return [_info(one).path for one in infos]
+        return [_info(one) for one in infos]
+
+
+def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:
+    return {str(info.path): marker.id if marker is not None else "" for info, marker in inputs.items()}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def every_region(task: EspoTask) -> list[str]:
@@ -301,18 +374,19 @@ def _check_ours(path: Path, marker: store.Marker) -> None:
         )
 
 
-def _warn_of_another_configuration(markers: Mapping[Path, store.Marker | None], config_hash: str) -> None:
-    for path, marker in markers.items():
-        made_under = marker.config_hash if marker is not None else ""
-        if made_under not in ("", config_hash) and config_hash not in _warned_for:
-            _warned_for.add(config_hash)
-            logger.warning(
-                "%s was made under another configuration (%s, now %s). It is used as it is, and so is whatever else is "
-                "there: delete what the change concerns, and it is made again",
-                path,
-                made_under,
-                config_hash,
-            )
+def _warn_of_another_configuration(path: Path, marker: store.Marker, changed: list[str], config_hash: str) -> None:
+    if config_hash in _warned_for:
+        return
+    _warned_for.add(config_hash)
+    keys = ", ".join(key for key in changed if key != staleness.WHOLE)
+    logger.warning(
+        "%s was made under another configuration (%s, now %s%s). It is used as it is, and so is whatever else is "
+        "there: `espo plan` tells what the change concerns, and --espo-rerun stale makes that again",
+        path,
+        marker.config_hash,
+        config_hash,
+        f"; changed: {keys}" if keys else "",
+    )
 
 
 def _info(value: Any) -> ZarrInfo:

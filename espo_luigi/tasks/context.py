@@ -26,6 +26,9 @@ class RunContext:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+        # Of what stores are made of, as far as it was looked at (`staleness`).
+        self.fingerprints: dict[str, str] = {}
+        self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
@@ -47,6 +50,10 @@ class RunContext:
 
     def reference(self) -> Match:
         """Return the reference dataset: the single hit of its search."""
+        return self._reference
+
+    @functools.cached_property
+    def _reference(self) -> Match:
         return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
 
     @property
@@ -63,6 +70,14 @@ class RunContext:
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
         return land.land_map(found[name].isel(time=0, drop=True))
 
+    @functools.cached_property
+    def cells_by_area(self) -> float:
+        """How many cells the reference has in a degree squared; opens the file of its first day."""
+        box = self.config.custom.amno_region
+        found = extract.subset_box(self.reference_on_its_first_day, box.model_dump())
+        (west, east), (south, north) = box.lon_bnds, box.lat_bnds
+        return float(found["cell"].size) / ((east - west) * (north - south))
+
     def open(self, match: Match, extraction: Extraction) -> Any:
         """Open a found dataset lazily, with the options that the configuration has for it."""
         options = extraction.extract_dataset
@@ -71,6 +86,12 @@ class RunContext:
     @property
     def fields(self) -> dict[str, str]:
         """The fields of file names that are the same for all tasks of the run."""
+        form = settings().final_format
+        if form not in self._fields:
+            self._fields[form] = self._rendered_fields(form)
+        return self._fields[form]
+
+    def _rendered_fields(self, form: str) -> dict[str, str]:
         config = self.config
         return {
             "tmpdir": str(config.paths.tmpdir),
@@ -78,7 +99,7 @@ class RunContext:
             "ref_source": config.reference_source,
             "domain": config.custom.amno_region.name,
             "period": "-".join(config.custom.sim_period),
-            "archive": {"zip": "zarr.zip", "sharded": "zarr"}[settings().final_format],
+            "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
         }
 
     @functools.cached_property

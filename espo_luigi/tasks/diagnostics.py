@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import xarray as xr
 
@@ -36,6 +36,8 @@ class DomainTask(EspoTask):
     """A rule about one domain of the official diagnostics."""
 
     diag_domain = DiagDomainParameter()
+    # The step whose properties are computed, if any: with that, what is read of the configuration is the same.
+    reads_step: ClassVar[Step | None] = None
 
     @property
     def section(self) -> OffDiag:
@@ -47,6 +49,19 @@ class DomainTask(EspoTask):
     def step(self, name: Step) -> DiagStep:
         """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
         return self.section.steps[name]
+
+    def reading(self) -> list[str]:
+        """Return the keys of the step, of the domain, and of the region that hosts it."""
+        if self.reads_step is None:
+            return super().reading()
+        step, domain = f"off-diag.steps.{self.reads_step}", str(self.diag_domain)
+        return [
+            "custom.final_chunks",
+            f"custom.regions.{self.step('ref').domain[domain]}.lat_bnds",
+            f"off-diag.domains.{domain}",
+            f"off-diag.steps.ref.domain.{domain}",
+            *(f"{step}.{name}" for name in (f"domain.{domain}", "properties_and_measures", "unstack")),
+        ]
 
     def box(self) -> dict[str, Any]:
         """Return the domain, as far as it lies in the reference's region: the same cells for all steps."""
@@ -105,6 +120,7 @@ class OffDiagRefProp(DomainTask):
     in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
     in_grid = upstream(RefDefault, "out_grid", region=hosting_region("ref"))
     out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
+    reads_step = "ref"
 
     def check(self) -> None:
         """Raise an error, too, if the reference has no land in the domain."""
@@ -144,6 +160,7 @@ class OffDiagSimPropMeas(DomainTask):
     in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
     in_grid = upstream(RefDefault, "out_grid", region=hosting_region("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
+    reads_step = "sim"
     out_prop = temporary("{sim_id}+{diag_domain}+diag_sim_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_sim_meas.zarr")
 
@@ -160,6 +177,7 @@ class OffDiagScenPropMeas(DomainTask):
     uncut = ("in_final",)
     in_final = upstream(ConcatenationFinal, "out_final")
     in_ref_prop = upstream(MoveRef, "out_prop")
+    reads_step = "scen"
     out_prop = temporary("{sim_id}+{diag_domain}+diag_scen_prop.zarr")
     out_meas = temporary("{sim_id}+{diag_domain}+diag_scen_meas.zarr")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
@@ -34,6 +33,7 @@ class InputTask(EspoTask):
 
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     uses_dask = False
+    is_material = False
 
     def problems(self) -> list[Problem]:
         """Return what is wrong with the files; reads them."""
@@ -89,32 +89,45 @@ class InputCheck(InputTask):
 
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
+    reads = (
+        "custom.amno_region",
+        "custom.sim_period",
+        "extraction.simulation.extract_dataset.xr_open_kwargs",
+        "health_checks.flags",
+    )
 
-    def raw_files(self) -> list[Path]:
-        """Return the simulation's files."""
-        return self.context.simulation(self.sim_id).files
+    def raw(self) -> Match:
+        """Return the simulation."""
+        return self.context.simulation(self.sim_id)
 
     def problems(self) -> list[Problem]:
         """Look at what `Extract` will read."""
         config = self.context.config
-        match = self.context.simulation(self.sim_id)
-        return self.examined(match, config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region])
+        return self.examined(
+            self.raw(), config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region]
+        )
 
 
 class RefInputCheck(InputTask):
     """Rule `ref_input_check`, which ESPO-G has not: what is wrong with the raw files of the reference."""
 
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
+    reads = (
+        "custom.ref_period",
+        "custom.regions",
+        "extraction.reference.extract_dataset.xr_open_kwargs",
+        "health_checks.flags",
+    )
 
-    def raw_files(self) -> list[Path]:
-        """Return the reference's files."""
-        return self.context.reference().files
+    def raw(self) -> Match:
+        """Return the reference."""
+        return self.context.reference()
 
     def problems(self) -> list[Problem]:
         """Look at what `RefDefault` will read for all regions."""
         config = self.context.config
         regions = config.custom.regions.values()
-        return self.examined(self.context.reference(), config.extraction.reference, config.custom.ref_period, regions)
+        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, regions)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ class FinalZarr(EspoTask):
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
+    only_links = True
     in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
     out_scenario = temporary("day+{sim_id}+{region}+{period}.zarr")
 
@@ -51,6 +52,7 @@ class Move(PackTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    values_in_outputs = 2.0
     in_scenario = upstream(FinalZarr, "out_scenario")
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_scenario = packed("NAM_SPLIT/{region}/day+{sim_id}+{region}+{period}.zarr.zip", "in_scenario")
@@ -62,9 +64,12 @@ class ConcatenationFinal(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
+    only_links = True
+    values_in_outputs = 1.0
     in_regions = upstream(FinalZarr, "out_scenario", region=every_region)
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
     uncut = ("in_regions",)
+    reads = ("custom.amno_region.name", "custom.final_chunks", "custom.regions.*")
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
@@ -98,6 +103,7 @@ class HealthChecks(EspoTask):
     in_final = upstream(ConcatenationFinal, "out_final")
     in_grids = upstream(RefDefault, "out_grid", region=every_region)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
+    reads = ("custom.regions.*", "health_checks")
 
     def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""

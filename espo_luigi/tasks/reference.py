@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog import Match
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, upstream
@@ -30,9 +30,20 @@ class RefDefault(EspoTask):
 
     region = RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     # The large one last: a job that is stopped at it goes on from its blocks.
     out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
+    reads = (
+        "custom.ref_period",
+        "custom.regions.{region}",
+        "custom.stack_drop_nans",
+        "custom.working_chunks",
+        "extraction.reference.extract_dataset.xr_combine_kwargs",
+        "extraction.reference.extract_dataset.xr_open_kwargs",
+        "extraction.reference.search_data_catalogs.variables_and_freqs",
+        "extraction.reference.search_data_catalogs.variables_and_freqs.*",
+    )
     out_reference = kept("reference/{ref_source}+{region}+default.zarr")
 
     def check(self) -> None:
@@ -61,9 +72,9 @@ class RefDefault(EspoTask):
     def _box(self) -> dict[str, Any]:
         return self.context.config.custom.regions[self.region].model_dump()
 
-    def raw_files(self) -> list[Path]:
-        """Return the reference's files."""
-        return self.context.reference().files
+    def raw(self) -> Match:
+        """Return the reference."""
+        return self.context.reference()
 
     def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
         """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
@@ -97,8 +108,10 @@ class ReferenceCalendar(EspoTask):
 
     region, calendar = RegionParameter(), CalendarParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
+    values_in_outputs = 1.0
     in_default = upstream(RefDefault, "out_reference")
     out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
+    reads = ("custom.working_chunks",)
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:
         """Convert the calendar; dropping 29 February, or days spread over the year."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 
@@ -19,6 +20,11 @@ class espo(driver.espo):
     keep_temporary = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="keep intermediate outputs"
     )
+    rerun = luigi.ChoiceParameter(
+        choices=["missing", "stale"],
+        default="missing",
+        description="what is made again: what is missing, or also what the configuration or raw files changed for",
+    )
     final_format = luigi.ChoiceParameter(
         choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
     )
@@ -29,11 +35,17 @@ class espo(driver.espo):
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration's files, in order."""
-        words = shlex.shlex(self.config, posix=True, punctuation_chars="")
-        words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
-        return tuple(Path(word) for word in words)
+        return _files(self.config)
+
+
+@functools.lru_cache(maxsize=16)
+def _files(text: str) -> tuple[Path, ...]:
+    words = shlex.shlex(text, posix=True, punctuation_chars="")
+    words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
+    return tuple(Path(word) for word in words)
 
 
 def settings() -> espo:
     """Return the current settings."""
-    return espo()
+    current = driver.settings()
+    return current if isinstance(current, espo) else espo()

@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog import Match
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, gaps, regrid
@@ -33,10 +34,19 @@ class Extract(EspoTask):
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
+    reads = (
+        "custom.amno_region",
+        "custom.sim_period",
+        "extraction.simulation.chunks",
+        "extraction.simulation.extract_dataset.xr_combine_kwargs",
+        "extraction.simulation.extract_dataset.xr_open_kwargs",
+        "extraction.simulation.search_data_catalogs.variables_and_freqs",
+        "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
+    )
 
-    def raw_files(self) -> list[Path]:
-        """Return the simulation's files."""
-        return self.context.simulation(self.sim_id).files
+    def raw(self) -> Match:
+        """Return the simulation."""
+        return self.context.simulation(self.sim_id)
 
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the domain."""
@@ -73,10 +83,16 @@ class Regrid(EspoTask):
 
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
+    values_in_outputs = 1.0
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
     out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
     uncut = ("in_extracted",)
+    reads = (
+        "custom.working_chunks",
+        "regrid.regrid_dataset",
+        "regrid.regrid_dataset.intermediate_grids.*",
+    )
 
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
@@ -96,6 +112,7 @@ class Rechunk(EspoTask):
     sim_id, region = SimulationParameter(), RegionParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
+    only_links = True
     in_regridded = upstream(Regrid, "out_regridded")
     out_regchunked = temporary("{sim_id}+{region}+regchunked.zarr")
 

@@ -23,6 +23,9 @@ LEVELS = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas")
 class StageTask(EspoTask):
     """A rule of the 2024 branch; needs the configuration's `diagnostics` section."""
 
+    # What `joined` reads.
+    joining = ("custom.amno_region.name", "custom.final_chunks", "custom.regions.*")
+
     @property
     def section(self) -> DiagnosticsSection:
         """The configuration's `diagnostics` section."""
@@ -54,6 +57,7 @@ class DiagnosticsReference(StageTask):
     in_reference = upstream(RefDefault, "out_reference")
     in_grid = upstream(RefDefault, "out_grid")
     out_prop = kept("diagnostics/{region}/{ref_source}+{region}+diag_ref_prop.zarr")
+    reads = ("custom.stack_drop_nans", "diagnostics.ref.properties_and_measures")
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, without the diurnal range, on the whole grid."""
@@ -67,6 +71,7 @@ class ConcatDiagRefProp(StageTask):
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
     in_regions = upstream(DiagnosticsReference, "out_prop", region=every_region)
     out_prop = kept("diagnostics/{domain}/{ref_source}+{domain}+diag_ref_prop.zarr")
+    reads = (*StageTask.joining, "diagnostics.ref.properties_and_measures.to_level_prop")
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""
@@ -83,6 +88,11 @@ class Diagnostics(StageTask):
     in_scenario = upstream(FinalZarr, "out_scenario")
     in_ref_prop = upstream(DiagnosticsReference, "out_prop")
     uncut = ("in_regchunked",)
+    reads = (
+        "custom.working_chunks",
+        "diagnostics.scen.properties_and_measures",
+        "diagnostics.sim.properties_and_measures",
+    )
     out_diag_sim_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_prop.zarr")
     out_diag_sim_meas = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_sim_meas.zarr")
     out_diag_scen_prop = temporary("{sim_id}+{region}+DIAGNOSTICS+diag_scen_prop.zarr")
@@ -113,6 +123,7 @@ class ConcatenationDiag(StageTask):
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
     in_regions = upstream(Diagnostics, lambda task: f"out_{task.level}", region=every_region)
     out_whole = kept("diagnostics/{domain}/{sim_id}/{level}+{sim_id}+{domain}.zarr")
+    reads = StageTask.joining
 
     def compute(self, regions: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north."""

@@ -1,6 +1,7 @@
 """People and a real Slurm: Ctrl-C twice, a kill while cancelling, a login node that goes down, an edited file."""
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -11,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import toy_tasks
+from luigi.configuration import get_config
 from test_slurm_engine import Driver, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import RecordStore
+from espo_luigi.overview import standing, why
 
 _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
@@ -206,3 +210,24 @@ def test_files_of_a_run_are_the_users_own_and_a_termination_cancels_where_that_i
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, "3 job(s) cancelled" in errors) == (143, True), errors
     eventually(lambda: no_jobs_of(driver))
+
+
+def test_why_a_job_pends_is_told_with_slurms_reason_and_the_expected_start(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in driver.environ.items():
+        monkeypatch.setenv(name, value)
+    configuration = get_config()
+    configuration.set("espo", "workdir", str(driver.folder / "work"))
+    process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"begin": "now+1hour"}')
+    try:
+        pending = "  1 job(s), BeginTime: it waits for its time to begin"
+        eventually(lambda: any(line.startswith(pending) for line in standing.render(standing.read())))
+        configuration.set("espo", "engine", "slurm")
+        said = why.about(toy_tasks.Configured(n=1, folder=str(driver.folder)))
+    finally:
+        configuration.set("espo", "engine", "local")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    words = rf"Configured .*: job {driver.record().job_id} pends: it waits for its time .* \(BeginTime\)\. "
+    assert re.fullmatch(rf"{words}It is expected to start at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said), said

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from complete_demo import complete_all
 from demo_runs import use, write_config
+from luigi.configuration import get_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,3 +51,23 @@ def own_raw(tmp_path: Path, demo_raw: Path, configured: Callable[..., list[Path]
 
     forget()
     return folder
+
+
+@pytest.fixture()
+def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[Path]:
+    """The folder of a demo with everything complete, though its stores are empty."""
+    get_config().set("espo", "final_format", "sharded")
+    configured()
+    complete_all()
+    yield tmp_path
+    get_config().set("espo", "final_format", "zip")
+    get_config().set("espo", "rerun", "missing")
+
+
+@pytest.fixture()
+def with_report() -> Iterator[None]:
+    """Have `All` end with the report."""
+    before = get_config().get("espo", "report")
+    get_config().set("espo", "report", "true")
+    yield
+    get_config().set("espo", "report", before)

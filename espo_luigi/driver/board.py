@@ -1,0 +1,183 @@
+"""What is going on in a run, for those who watch: kept by the driver, and written to ``run.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.status import RUNNING, standing
+from espo_luigi.jobs.records import write_atomically
+
+FILE = "run.json"
+# A task that has not been heard of since it was begun.
+WAITING = "waiting"
+
+
+@dataclass
+class Rule:
+    """How many tasks of a rule a run has, how many of them are done and failed, and what the jobs of those took."""
+
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    core_hours: float = 0.0
+
+
+@dataclass
+class Job:
+    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet."""
+
+    id: str
+    label: str
+    rule: str
+    since: float
+    cpus: int
+    memory_bytes: int
+    heartbeat: str
+    message: str = WAITING
+    percent: int | None = None
+    running_since: float = 0.0
+
+
+@dataclass
+class State:
+    """All that a board shows."""
+
+    root: str = ""
+    engine: str = ""
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    started: float = field(default_factory=time.time)
+    updated: float = 0.0
+    ended: bool = False
+    # "done", "failed", "stopped" or "detached", once it has ended.
+    outcome: str = ""
+    rules: dict[str, Rule] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class Board:
+    """A driver's own account of its run; its tasks' threads write to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.state = State()
+        self._expected: dict[str, str] = {}
+        self._done: set[str] = set()
+
+    def expect(self, root: str, engine: str, tasks: Iterable[tuple[str, str]]) -> None:
+        """Take note of tasks that are to run, by id and rule."""
+        with self._lock:
+            self.state.root, self.state.engine = root, engine
+            for task_id, rule in tasks:
+                if task_id not in self._expected:
+                    self._expected[task_id] = rule
+                    self.state.rules.setdefault(rule, Rule()).total += 1
+
+    def begin(self, job: Job) -> None:
+        """Take note of a job that is begun; of one that is tried again, too."""
+        with self._lock:
+            self.state.jobs[job.id] = job
+            if self.state.failures.pop(job.id, None) is not None:
+                self.state.rules[job.rule].failed -= 1
+
+    def tell(self, task_id: str, message: str, percent: int | None) -> None:
+        """Take note of where a job stands."""
+        with self._lock:
+            if job := self.state.jobs.get(task_id):
+                job.message, job.percent = message, percent
+                is_running = standing(message) == RUNNING
+                job.running_since = (job.running_since or time.time()) if is_running else 0.0
+
+    def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:
+        """Take note of how a task ended, and how long its job worked; 0 if that is not known."""
+        with self._lock:
+            job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
+            if name is None:
+                return
+            rule = self.state.rules[name]
+            seconds = seconds or (time.time() - job.running_since if job is not None and job.running_since else 0.0)
+            rule.seconds += seconds
+            rule.core_hours += seconds * (job.cpus if job is not None else 0) / 3600
+            if succeeded:
+                rule.done += task_id not in self._done
+                self._done.add(task_id)
+            elif task_id not in self.state.failures:
+                rule.failed += 1
+                self.state.failures[task_id] = reason
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain values, as of now."""
+        with self._lock:
+            self.state.updated = time.time()
+            return asdict(self.state)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was to run is done."""
+        return all(rule.done == rule.total for rule in self.state.rules.values())
+
+    def close(self, outcome: str = "") -> None:
+        """Say that the run has ended, and how."""
+        with self._lock:
+            self.state.ended = True
+            self.state.outcome = outcome or self.state.outcome
+
+
+class Reporter:
+    """A thread that writes the board to a file every so many seconds, and hands it to whoever shows it."""
+
+    def __init__(self, board: Board, workdir: Path, every_seconds: float = 2.0) -> None:
+        self._board, self._path, self._every = board, workdir / FILE, every_seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
+        self.shows: list[Any] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write a last time, and end."""
+        self._board.close()
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(30.0)
+        self._write()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every):
+            self._write()
+
+    def _write(self) -> None:
+        state = self._board.snapshot()
+        with suppress(OSError):  # nothing depends on it, and the next one comes soon
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(state))
+        for show in self.shows:
+            show(state)
+
+
+_boards: list[Board] = []
+
+
+def board() -> Board:
+    """Return the board of this process's run."""
+    if not _boards:
+        _boards.append(Board())
+    return _boards[0]
+
+
+def forget_board() -> None:
+    """Begin with an empty one."""
+    _boards.clear()

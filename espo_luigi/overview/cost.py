@@ -1,0 +1,124 @@
+"""What tasks are expected to cost: learnt from jobs of the same work folder, or else what they ask for at most."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.report.jobs import job_results
+from espo_luigi.tasks.base import EspoTask
+
+# What tells jobs of a rule that do as much as each other: simulations do, regions and variables do not.
+_PLACES = ("region", "diag_domain", "var", "calendar", "level")
+_BYTES_A_VALUE = 4
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one task. `learnt` is False where seconds and memory are what the task may take at most."""
+
+    seconds: float
+    cpus: int
+    memory_bytes: int
+    files: float
+    size_bytes: float
+    learnt: bool
+
+    @property
+    def core_hours(self) -> float:
+        """CPUs times hours."""
+        return self.seconds * self.cpus / 3600
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What one job that succeeded took."""
+
+    place: Place
+    size: float
+    core_seconds: float
+    memory_bytes: int
+    files: int
+    size_bytes: int
+
+
+class Experience:
+    """What the jobs of a work folder took, by rule."""
+
+    def __init__(self, workdir: Path) -> None:
+        self._jobs: dict[str, list[_Job]] = defaultdict(list)
+        for result in job_results(workdir):
+            if result.get("outcome") == "success":
+                self._jobs[result["family"]].append(_job(result))
+        self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
+        self._peaks: dict[str, int] = {}
+        self._density = -1.0
+
+    def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
+        """Return what a task is expected to take with these resources."""
+        rule, place, size = task.get_task_family(), _place(task.wildcards), task.work_size()
+        key = rule, place, size
+        if key not in self._known:
+            self._known[key] = _scaled(self._jobs.get(rule, []), place, size)
+        learnt, cpus = self._known[key], allocation.cpus_per_task
+        if learnt is None:
+            files, made = 0.0, self._at_most(task, size)
+            return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False)
+        core_seconds, files, made = learnt
+        return Cost(core_seconds / cpus, cpus, self._peak(rule), files, made, True)
+
+    def _peak(self, rule: str) -> int:
+        if rule not in self._peaks:
+            self._peaks[rule] = max(job.memory_bytes for job in self._jobs[rule])
+        return self._peaks[rule]
+
+    def _at_most(self, task: SlurmTask, size: float) -> float:
+        """Bytes of the outputs, as if nothing were compressed and all cells land."""
+        values = task.values_in_outputs if isinstance(task, EspoTask) else 0.0
+        if not values or not isinstance(task, EspoTask):
+            return 0.0
+        if self._density < 0:
+            try:
+                self._density = task.context.cells_by_area
+            except (EspoError, OSError):  # which is said elsewhere, and before anything starts
+                self._density = 0.0
+        return _BYTES_A_VALUE * values * size * self._density
+
+
+def _job(result: Mapping[str, Any]) -> _Job:
+    parameters, made = result.get("parameters", {}), result.get("made") or {}
+    seconds = float(result["ended"]) - float(result["started"])
+    return _Job(
+        place=_place(parameters),
+        size=float(result.get("size", 0.0)),
+        core_seconds=seconds * int(parameters.get("cpus_per_task", 1)),
+        memory_bytes=int(result["peak_memory_bytes"]),
+        files=int(made.get("files", 0)),
+        size_bytes=int(made.get("bytes", 0)),
+    )
+
+
+def _place(wildcards: Mapping[str, str]) -> Place:
+    return tuple(wildcards.get(name, "") for name in _PLACES)
+
+
+def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:
+    """Core-seconds, files and bytes of a task: of those at the same place the median, else of all, by their size."""
+    found = list(jobs)
+    same = [job for job in found if job.place == place]
+    taken = [(job, size / job.size if size and job.size else 1.0) for job in same or found]
+    if not taken:
+        return None
+    return (
+        statistics.median(scale * job.core_seconds for job, scale in taken),
+        statistics.median(scale * job.files for job, scale in taken),
+        statistics.median(scale * job.size_bytes for job, scale in taken),
+    )

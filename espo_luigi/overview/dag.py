@@ -1,0 +1,151 @@
+"""A picture of a plan: by rule, or by task for few; coloured by state. Text (Mermaid), or SVG and PNG by matplotlib."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from espo_luigi.errors import ParameterError
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+
+# Of up to so many tasks each has a node of its own.
+MOST_NODES = 120
+STALE = "stale"
+# Told apart by people who do not see colours by their lightness, and by the words beside.
+COLOURS = {DONE: "#cfe8d5", RUN: "#ffffff", STALE: "#fde9a9", BLOCKED: "#d98880"}
+_KINDS = (".svg", ".png", ".mmd")
+
+
+@dataclass
+class Node:
+    """A rule or a task: what it says, its state, and what it needs."""
+
+    label: str
+    state: str
+    needs: set[str] = field(default_factory=set)
+
+
+def nodes_of(plan: Plan) -> dict[str, Node]:
+    """Return a node for each task where there are few, or else for each rule."""
+    by_rule = len(plan.tasks) > MOST_NODES
+    names = {task_id: one.rule if by_rule else task_id for task_id, one in plan.tasks.items()}
+    states: dict[str, Counter[str]] = defaultdict(Counter)
+    nodes: dict[str, Node] = {}
+    of_one = len({getattr(one.task, "sim_id", "") for one in plan.tasks.values()} - {""}) == 1
+    for task_id, one in plan.tasks.items():
+        name = names[task_id]
+        is_stale = one.state == DONE and (task_id in plan.again or bool(one.stale))
+        states[name][STALE if is_stale else one.state] += 1
+        told = [_short(value) for key, value in one.task.wildcards.items() if not (of_one and key == "sim_id")]
+        label = one.rule if by_rule else "\n".join([one.rule, *told])
+        node = nodes.setdefault(name, Node(label, DONE))
+        node.needs |= {names[needed] for needed in one.needs if needed in names} - {name}
+    for name, counts in states.items():
+        nodes[name].state = next(state for state in (BLOCKED, RUN, STALE, DONE) if counts[state])
+        if by_rule:
+            said = (f"{counts[state]} {state}" for state in (DONE, STALE, RUN, BLOCKED) if counts[state])
+            nodes[name].label += "\n" + ", ".join(said)
+    return nodes
+
+
+def draw(plan: Plan, out: Path) -> None:
+    """Write the picture; the file's suffix says of what kind.
+
+    Raises
+    ------
+    ParameterError
+        If it is none of the kinds that there are.
+    """
+    if out.suffix not in _KINDS:
+        raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
+    nodes = nodes_of(plan)
+    if out.suffix == ".mmd":
+        out.write_text(as_mermaid(nodes), encoding="utf-8")
+    else:
+        _draw(nodes, out)
+
+
+def as_mermaid(nodes: Mapping[str, Node]) -> str:
+    """Return a flow chart in Mermaid's notation."""
+    ids = {name: f"n{number}" for number, name in enumerate(nodes)}
+    lines = ["flowchart LR"]
+    for name, node in nodes.items():
+        text = node.label.replace('"', "'").replace("\n", "<br>")
+        lines.append(f'  {ids[name]}["{text}"]:::{node.state.replace(" ", "_")}')
+    for name in nodes:
+        lines += [f"  {ids[needed]} --> {ids[name]}" for needed in sorted(_direct(nodes, name), key=list(nodes).index)]
+    used = {node.state for node in nodes.values()}
+    lines += [
+        f"  classDef {state.replace(' ', '_')} fill:{COLOURS[state]},stroke:#333" for state in COLOURS if state in used
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: str) -> str:
+    """A name that fits a box: of an id, its parts are all that tells simulations apart."""
+    return value if len(value) <= 24 else f"{value[:10]}…{value[-13:]}"
+
+
+def _direct(nodes: Mapping[str, Node], name: str) -> set[str]:
+    """What a node needs, without what it needs by way of another: lines that say nothing more."""
+    needs = nodes[name].needs
+    return {needed for needed in needs if not any(needed in _below(nodes, other) for other in needs - {needed})}
+
+
+def _below(nodes: Mapping[str, Node], name: str) -> set[str]:
+    found: set[str] = set()
+    stack = [name]
+    while stack:
+        for needed in nodes[stack.pop()].needs - found:
+            found.add(needed)
+            stack.append(needed)
+    return found
+
+
+def places(nodes: Mapping[str, Node]) -> dict[str, tuple[float, float]]:
+    """Return where the nodes go: a column after all that they need, and beside it as near to them as there is room."""
+    column: dict[str, int] = {}
+    for name in nodes:  # each after what it needs, tasks are; of rules, as their first tasks are
+        _column(nodes, name, column)
+    rows: dict[str, float] = {}
+    for at in range(max(column.values(), default=0) + 1):
+        here = [name for name in nodes if column[name] == at]
+        wanted = {name: _mean([rows[needed] for needed in nodes[name].needs if needed in rows]) for name in here}
+        for place, name in enumerate(sorted(here, key=lambda name: wanted[name])):
+            rows[name] = place - (len(here) - 1) / 2
+    return {name: (float(column[name]), rows[name]) for name in nodes}
+
+
+def _column(nodes: Mapping[str, Node], name: str, found: dict[str, int]) -> int:
+    if name not in found:
+        found[name] = 1 + max((_column(nodes, needed, found) for needed in nodes[name].needs), default=-1)
+    return found[name]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _draw(nodes: Mapping[str, Node], out: Path) -> None:
+    from matplotlib.figure import Figure
+
+    at = places(nodes)
+    columns = 1 + max(x for x, _ in at.values())
+    rows = max(Counter(x for x, _ in at.values()).values())
+    figure = Figure(figsize=(1.75 * columns + 0.4, 0.7 * rows + 0.9), layout="constrained")
+    axes = figure.subplots()
+    axes.set_axis_off()
+    axes.set_xlim(-0.55, columns - 0.45)
+    axes.set_ylim(rows / 2 + 0.3, -rows / 2 - 0.3)
+    for name, node in nodes.items():
+        for needed in _direct(nodes, name):
+            axes.plot(*zip(at[needed], at[name], strict=True), color="#777777", lw=0.8, zorder=1)
+        box = {"boxstyle": "round,pad=0.35", "facecolor": COLOURS[node.state], "edgecolor": "#333333"}
+        axes.text(*at[name], node.label, ha="center", va="center", fontsize=6.5, bbox=box, zorder=2)
+    used = [state for state in COLOURS if any(node.state == state for node in nodes.values())]
+    for state in used:
+        axes.scatter([], [], s=60, marker="s", facecolor=COLOURS[state], edgecolor="#333333", label=state)
+    figure.legend(loc="outside lower center", ncols=len(used), frameon=False, fontsize=7)
+    figure.savefig(out, dpi=160)

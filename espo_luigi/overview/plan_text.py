@@ -1,0 +1,195 @@
+"""A plan for people, and for scripts."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.driver.settings import settings
+from espo_luigi.driver.status import duration
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned, room
+from espo_luigi.tasks.context import context
+
+# The columns of the table and their widths.
+_COLUMNS = {
+    "rule": -24,
+    "done": 7,
+    "to run": 8,
+    "blocked": 9,
+    "stale": 7,
+    "core-h": 10,
+    "memory": 10,
+    "longest": 13,
+    "files": 9,
+    "bytes": 10,
+}
+# How many keys are shown of a rule.
+_SHOWN = 3
+_MISSING = "output missing"
+
+
+def render_plan(plan: Plan, *, each: bool = False) -> str:
+    """Return the table by rule, the reasons, what it costs, and what is wrong; with `each`, every task with its own."""
+    parts = (_table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
+    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
+
+
+def _by_rule(plan: Plan) -> dict[str, list[Planned]]:
+    rules: dict[str, list[Planned]] = {}
+    for one in plan.tasks.values():
+        rules.setdefault(one.rule, []).append(one)
+    return rules
+
+
+def _table(plan: Plan) -> Iterator[str]:
+    yield _row(_COLUMNS)
+    for rule, tasks in _by_rule(plan).items():
+        counts = Counter(one.state for one in tasks)
+        stale = sum(one.task.task_id in plan.again or bool(one.stale) for one in tasks)
+        cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
+        yield _row([rule, *cells])
+
+
+def _row(cells: Iterable[str]) -> str:
+    widths = _COLUMNS.values()
+    return "".join(f"{cell:<{-n}}" if n < 0 else f"{cell:>{n}}" for cell, n in zip(cells, widths, strict=True))
+
+
+def _cost(tasks: list[Planned]) -> list[str]:
+    costs = [one.cost for one in tasks if one.state == RUN and one.cost is not None]
+    if not costs:
+        return ["-"] * 5
+    most = "" if all(cost.learnt for cost in costs) else "<"
+    files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
+    return [
+        f"{most}{sum(cost.core_hours for cost in costs):.3g}",
+        f"{most}{_bytes(max(cost.memory_bytes for cost in costs))}",
+        f"{most}{duration(max(cost.seconds for cost in costs))}",
+        "?" if most else f"{files:.0f}",
+        f"{most}{_bytes(made)}" if made else "?" if most else "-",
+    ]
+
+
+def _reasons(plan: Plan) -> Iterator[str]:
+    for rule, tasks in _by_rule(plan).items():
+        reasons = Counter((one.state, one.reason.partition(": ")[0]) for one in tasks if one.reason)
+        for (state, reason), count in reasons.items():
+            if reason == _MISSING:
+                continue  # which is what one expects
+            same = [one for one in tasks if one.reason.startswith(reason) and one.state == state]
+            example = same[0].reason.partition(": ")[2].splitlines()
+            yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
+        keys = list(dict.fromkeys(key for one in tasks for key in one.stale))
+        if keys:
+            count = sum(bool(one.stale) for one in tasks)
+            yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
+    if any(one.reason.startswith(_MISSING) for one in plan.tasks.values()):
+        yield "of all others that are to run, an output is missing (--tasks names it)"
+
+
+def _more(count: int, shown: int = 1) -> str:
+    return f", and {count - shown} more" if count > shown else ""
+
+
+def _each(plan: Plan) -> Iterator[str]:
+    for one in plan.tasks.values():
+        stale = f"stale: {', '.join(one.stale)}" if one.stale else ""
+        again = "made again with --rerun stale" if one.task.task_id in plan.again else ""
+        said = "; ".join(filter(None, (one.reason, stale, again)))
+        yield f"{one.state:8} {one.task.label()}{f'  ({said})' if said else ''}"
+
+
+def _summary(plan: Plan) -> Iterator[str]:
+    run = [one for one in plan.of(RUN) if one.cost is not None]
+    counts = ", ".join(f"{len(plan.of(state))} {state}" for state in (DONE, RUN, BLOCKED))
+    yield f"{len(plan.tasks)} tasks: {counts}"
+    if plan.again:
+        yield f"{len(plan.again)} of them would be made again with --rerun stale"
+    if run:
+        yield from _costs(plan, run)
+    elif not plan.of(BLOCKED):
+        yield "nothing to do: all of it is there"
+    yield from dict.fromkeys(_problem(one) for one in plan.of(BLOCKED) if not one.reason.startswith("needs "))
+
+
+def _problem(one: Planned) -> str:
+    named = one.reason if one.rule in one.reason else f"{one.task.label()}: {one.reason}"
+    return f"PROBLEM  {named}"
+
+
+def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
+    costs = [one.cost for one in run if one.cost is not None]
+    unknown = sorted({one.rule for one in run if one.cost is not None and not one.cost.learnt})
+    took, local = plan.timing(), settings().engine not in SECTIONS
+    most = "at most " if unknown else ""
+    yield f"cost: {most}{sum(cost.core_hours for cost in costs):.3g} core-hours"
+    where = f"on {room()} CPU(s) here" if local else f"with [{settings().engine}] max_jobs = {room()}"
+    yield (
+        f"wall time: {most}{duration(took.seconds)} {where}, without waiting in the queue ({took.most_at_once} job(s) "
+        f"at once; the longest chain takes {duration(took.longest_chain_seconds)})"
+    )
+    if unknown:
+        of_all = len(unknown) == len({one.rule for one in run})
+        these = "no job has ended yet here" if of_all else f"no job of these has ended yet here: {', '.join(unknown)}"
+        yield f"  < is what may be used at most, by the rules' limits: {these}"
+    yield from _disk(plan, took.temporary_bytes, most)
+
+
+def _disk(plan: Plan, at_once: float, most: str) -> Iterator[str]:
+    paths = context().config.paths
+    temporary = at_once if plan.covers_everything else plan.made_bytes(temporary=True)
+    for name, folder, needed in (
+        ("final", paths.final, plan.made_bytes(temporary=False)),
+        ("tmpdir", paths.tmpdir, temporary),
+    ):
+        free = _free(folder)
+        short = "  NOT ENOUGH" if needed > free else ""
+        yield f"disk: {most}{_bytes(needed)} in {name} {folder} ({_bytes(free)} free){short}"
+
+
+def _free(folder: Path) -> int:
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return ""
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as plain values."""
+    took, paths = plan.timing(), context().config.paths
+    return {
+        "tasks": [_plain(one, plan) for one in plan.tasks.values()],
+        "counts": {state: len(plan.of(state)) for state in (DONE, RUN, BLOCKED)},
+        "made_again_with_rerun_stale": len(plan.again),
+        "wall_seconds": took.seconds,
+        "longest_chain_seconds": took.longest_chain_seconds,
+        "most_jobs_at_once": took.most_at_once,
+        "final_bytes": plan.made_bytes(temporary=False),
+        "final_free_bytes": _free(paths.final),
+        "temporary_bytes": plan.made_bytes(temporary=True),
+        "temporary_bytes_at_once": took.temporary_bytes,
+        "temporary_free_bytes": _free(paths.tmpdir),
+    }
+
+
+def _plain(one: Planned, plan: Plan) -> dict[str, Any]:
+    cost = one.cost.__dict__ | {"core_hours": one.cost.core_hours} if one.cost is not None else None
+    return {
+        "rule": one.rule,
+        "wildcards": one.task.wildcards,
+        "state": one.state,
+        "reason": one.reason,
+        "stale": one.stale,
+        "made_again_with_rerun_stale": one.task.task_id in plan.again,
+        "cost": cost,
+    }

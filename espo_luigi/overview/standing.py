@@ -1,0 +1,64 @@
+"""How a run stands, from its files alone: what its driver writes, or, without a driver, the jobs' own files."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.board import FILE
+from espo_luigi.driver.settings import settings, state_dir
+from espo_luigi.driver.status import SILENT_SECONDS, duration, status_lines
+from espo_luigi.jobs.records import PLANNED, SUBMITTED, SUBMITTING, RecordStore, read_json
+
+
+def read() -> dict[str, Any]:
+    """Return the state that the driver wrote last, whether it lives, and, if not, the jobs that it left."""
+    workdir = Path(settings().workdir).absolute()
+    state = read_json(workdir / FILE)
+    alive = state is not None and not state["ended"] and time.time() - state["updated"] < SILENT_SECONDS
+    return {"workdir": str(workdir), "alive": alive, "run": state, "left": {} if alive else _left(workdir)}
+
+
+def _left(workdir: Path) -> dict[str, dict[str, int]]:
+    """By rule, the jobs that are out although no driver is: submitted, and of those with a sign of life, at work."""
+    found: dict[str, Counter[str]] = {}
+    records = RecordStore(state_dir()).folder / "records"
+    for path in records.glob("*.json"):
+        # A record is read whole by the engine only; this is a look.
+        record = read_json(path) or {}
+        if record.get("state") in (PLANNED, SUBMITTING, SUBMITTED):
+            found.setdefault(str(record.get("rule")), Counter())[str(record["state"])] += 1
+    for path in (workdir / "heartbeats").glob("*/*.json"):
+        if time.time() - path.stat().st_mtime < SILENT_SECONDS:
+            found.setdefault(path.parent.name, Counter())["at work"] += 1
+    return {rule: dict(counts) for rule, counts in found.items()}
+
+
+def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -> list[str]:
+    """Return the state as lines for people; if `lines` is a number, cut to so many."""
+    now = time.time() if now is None else now
+    state = found["run"]
+    if state is None:
+        return [f"{found['workdir']}: no run has begun here", *_rendered_left(found["left"])]
+    since = f"since {duration(now - state['started'])}"
+    if not found["alive"]:
+        state = {**state, "jobs": {}}
+    if found["alive"]:
+        driver = f"driver: process {state['pid']} on {state['host']}, {since}"
+    elif state["ended"]:
+        ended = f"ended {duration(now - state['updated'])} ago"
+        driver = f"no driver: the last run {ended}: {state.get('outcome', '')}".removesuffix(": ")
+    else:
+        heard = duration(now - state["updated"])
+        driver = f"no driver: process {state['pid']} on {state['host']} was heard last {heard} ago"
+    left = _rendered_left(found["left"])
+    room = max(lines - 1 - len(left), 1) if lines else 0
+    return [driver, *status_lines(state, now, room), *left][: lines or None]
+
+
+def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:
+    lines = [f"  {rule}: {', '.join(f'{n} {name}' for name, n in counts.items())}" for rule, counts in left.items()]
+    return ["", "jobs that go on without a driver (the next one takes them over):", *lines] if lines else []

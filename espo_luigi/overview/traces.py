@@ -1,0 +1,112 @@
+"""What the files of a run say of one task's job: its order, its record, its sign of life, its result and its log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.settings import settings, state_dir
+from espo_luigi.errors import JobError, ParameterError
+from espo_luigi.jobs.order import JobFiles
+from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.script import task_name
+
+# A job gives a sign of life every few seconds while it gets on, less often on a cluster.
+_SILENT_SECONDS = 120.0
+_TAIL_BYTES = 20_000
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One task's job, as its files tell of it; what is not there (any more) is None."""
+
+    label: str
+    files: JobFiles
+    order: Mapping[str, Any]
+    record: Record | None
+    result: Mapping[str, Any] | None
+    beat: Mapping[str, Any] | None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has given a sign of life a short while ago."""
+        return self.beat is not None and time.time() - float(self.beat.get("time", 0.0)) < _SILENT_SECONDS
+
+    def logs(self) -> list[Path]:
+        """Return the logs that are there, of all submissions, the latest last."""
+        found = [self.files.log] if self.files.log.is_file() else []
+        if self.record is not None:
+            ids = [*(past["job_id"] for past in self.record.history), self.record.job_id]
+            paths = [_log_path(self.record, job_id) for job_id in ids if job_id]
+            found += [path for path in dict.fromkeys(paths) if path.is_file()]
+        return found
+
+
+def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
+    """Return what there is of the job of a task."""
+    workdir = Path(settings().workdir).absolute()
+    files = JobFiles.of(workdir, family, wildcards)
+    label = " ".join([family, *(f"{name}={value}" for name, value in wildcards.items())])
+    record = _record(workdir.name, family, wildcards)
+    return Trace(
+        label, files, read_json(files.order) or {}, record, read_json(files.result), read_json(files.heartbeat)
+    )
+
+
+def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:
+    store = RecordStore(state_dir())
+    try:
+        return store.load(task_name(run, family, wildcards, store.salt))
+    except (OSError, JobError):
+        return None
+
+
+def _log_path(record: Record, job_id: str) -> Path:
+    scheduler = SCHEDULERS.get(settings().engine) or next(iter(SCHEDULERS.values()))
+    return Path(scheduler.log_path(record.log_pattern, job_id))
+
+
+def tail(path: Path, lines: int = _SHOWN) -> str:
+    """Return the last lines of a log."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+        text = file.read().decode(errors="replace")
+    return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def traces_like(words: Sequence[str]) -> list[Trace]:
+    """Return the jobs that were ordered and are of the first word's rule, and whose parameters hold the other words.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    family, *rest = words
+    folder = Path(settings().workdir).absolute() / "jobs" / family
+    found = [order for order in _orders(folder) if _fits(order.get("wildcards", {}), rest)]
+    if not found:
+        known = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
+        raise ParameterError(
+            f"no job of {' '.join(words)} was ordered in {folder.parent}: got the rule {family}, of which "
+            f"{len(list(_orders(folder)))} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
+        )
+    return [trace_of(family, order["wildcards"]) for order in found]
+
+
+def _orders(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob("*.json")):
+        if not path.name.endswith(".result.json") and (order := read_json(path)) is not None:
+            yield order
+
+
+def _fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
+    """Whether each word is a parameter's value, part of it, or ``name=value``; ``--name`` is passed over."""
+    values = [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
+    exact = all(word in values for word in words if not word.startswith("--"))
+    return exact or all(any(word in value for value in values) for word in words if not word.startswith("--"))

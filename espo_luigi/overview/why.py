@@ -1,0 +1,194 @@
+"""Why a task is not done: what it waits for, down to the root, and the remedy."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.driver.board import FILE
+from espo_luigi.driver.run import walk
+from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.driver.settings import settings
+from espo_luigi.driver.status import SILENT_SECONDS, duration
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, ParameterError
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.policy import EXPLANATION, Cause
+from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
+from espo_luigi.jobs.scheduler import Phase
+from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.slurm_reasons import in_plain_words
+from espo_luigi.overview.traces import Trace, tail, trace_of
+from espo_luigi.tasks.all import All
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.make import task_for
+
+_AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
+
+
+def why(words: Sequence[str]) -> str:
+    """Return a paragraph about the task that the words name: a path, or a rule and some of its parameters' values.
+
+    Raises
+    ------
+    ParameterError, UnknownPathError
+        If they name no task, or several.
+    """
+    chain = _chain(named_task(words))
+    start, root = chain[0], chain[-1]
+    if len(chain) == 1:
+        return about(root)
+    between = "".join(f", which waits for {one.label()}" for one in chain[1:])
+    return f"{start.label()} waits for{between.removeprefix(', which waits for')}.\n{about(root)}"
+
+
+def named_task(words: Sequence[str]) -> SlurmTask:
+    """Return the task that a path, or a rule and values of its parameters name."""
+    if len(words) == 1 and ("/" in words[0] or Path(words[0]).suffix in (".zarr", ".zip", ".csv")):
+        return task_for(Path(words[0]))
+    family, *rest = [word for word in words if not word.startswith("--")]
+    tasks = [task for task in walk([All()]) if isinstance(task, SlurmTask) and task.get_task_family() == family]
+    if not tasks:
+        rules = sorted({task.task_family for task in walk([All()])} - {"All"})
+        raise ParameterError(f"{family!r} is no rule of this run, and no path; rules: {', '.join(rules)}")
+    exact = [task for task in tasks if all(word in _values(task) for word in rest)]
+    found = exact or [task for task in tasks if all(any(word in value for value in _values(task)) for word in rest)]
+    if len(found) != 1:
+        some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
+        raise ParameterError(f"{len(found)} tasks are {' '.join(words)}, expected one; such as:{some}")
+    return found[0]
+
+
+def _values(task: SlurmTask) -> list[str]:
+    return [*task.wildcards.values(), *(f"{name}={value}" for name, value in task.wildcards.items())]
+
+
+def _chain(task: SlurmTask) -> list[SlurmTask]:
+    """Return the task, and what it waits for: first what has failed, then what pends or runs, then what is missing."""
+    missing = [] if task.complete() or _has_job(task) else [need for need in task.deps() if not need.complete()]
+    chains = [[task, *_chain(need)] for need in missing if isinstance(need, SlurmTask)]
+    return min(chains, key=lambda chain: _rank(chain[-1]), default=[task])
+
+
+def _has_job(task: SlurmTask) -> bool:
+    trace = trace_of(task.get_task_family(), task.wildcards)
+    return trace.is_alive or (trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED))
+
+
+def _rank(task: SlurmTask) -> int:
+    trace = trace_of(task.get_task_family(), task.wildcards)
+    if _failure(task, trace):
+        return 0
+    return 1 if _has_job(task) else 2
+
+
+def _run() -> Mapping[str, Any]:
+    return read_json(Path(settings().workdir).absolute() / FILE) or {}
+
+
+def _driver_lives(run: Mapping[str, Any]) -> bool:
+    return bool(run) and not run["ended"] and time.time() - run["updated"] < SILENT_SECONDS
+
+
+def _failure(task: SlurmTask, trace: Trace) -> str:
+    """Say how the task's job failed; nothing if it did not, or is at work again."""
+    if trace.is_alive or (trace.record is not None and trace.record.state in (PLANNED, SUBMITTING, SUBMITTED)):
+        return ""
+    said = str(_run().get("failures", {}).get(task.task_id, ""))
+    if trace.result is not None and trace.result.get("outcome") != "success":
+        return str(trace.result.get("exception")) or said
+    if trace.record is not None and trace.record.state == FINISHED and trace.record.outcome not in ("", "success"):
+        return said or trace.record.outcome
+    is_over = bool(trace.order) and trace.result is None and not _at_work(task)
+    return said or ("its job ended without a result: killed, or out of memory" if is_over else "")
+
+
+def _at_work(task: SlurmTask) -> bool:
+    run = _run()
+    return _driver_lives(run) and task.task_id in run["jobs"]
+
+
+def about(task: SlurmTask) -> str:
+    """Return a paragraph about a task that waits for no other."""
+    if task.complete():
+        return _about_complete(task)
+    trace = trace_of(task.get_task_family(), task.wildcards)
+    if failure := _failure(task, trace):
+        return _about_failed(task, trace, failure)
+    if trace.is_alive and trace.beat is not None:
+        return _about_running(task, trace.beat)
+    if trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED):
+        return _about_submitted(task, trace)
+    return _about_not_begun(task)
+
+
+def _about_complete(task: SlurmTask) -> str:
+    stale = task.stale() if isinstance(task, EspoTask) else []
+    more = f" Since then, changed: {', '.join(stale)}. `--espo-rerun stale` makes it again." if stale else ""
+    return f"{task.label()} is complete: there is nothing that it waits for.{more}"
+
+
+def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
+    causes = {cause.value: EXPLANATION[cause] for cause in Cause}
+    known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
+    scheduler = SCHEDULERS.get(settings().engine)
+    names = {"scheduler": scheduler.NAME if scheduler else "", "submit": scheduler.SUBMIT if scheduler else ""}
+    logs = trace.logs()
+    end = f"\nThe end of its log, {logs[-1]}:\n{_indented(tail(logs[-1]))}" if logs else "\nIt left no log."
+    hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
+    meaning = f" ({known.format(**names)})" if known else ""
+    return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:
+    since = f" for {duration(time.time() - float(beat['started']))}" if beat.get("started") else ""
+    job = f"job {beat['job_id']}" if beat.get("job_id") else f"process {beat.get('pid')}"
+    percent = f", {beat['percent']} %" if beat.get("percent") else ""
+    return f"{task.label()} is at work: {job} on {beat.get('node')}{since}{percent}; {beat.get('message', '')}. Wait."
+
+
+def _about_submitted(task: SlurmTask, trace: Trace) -> str:
+    assert trace.record is not None
+    job_id, engine = trace.record.job_id, settings().engine
+    if not job_id or engine not in SCHEDULERS:
+        return f"{task.label()} was submitted, and its job's number is not known yet. Wait, or look at `espo status`."
+    commands = Commands(SCHEDULERS[engine], SECTIONS[engine]().batch_settings().commands)
+    row = commands.one(job_id)
+    name = f"{task.label()}: job {job_id}"
+    if row is None:
+        return (
+            f"{name} was submitted; {SCHEDULERS[engine].NAME} does not list it now, or does not answer. A driver finds "
+            "out what became of it: give the same command again, if none is running."
+        )
+    if row.phase is not Phase.PENDING:
+        return (
+            f"{name} is {row.said} on {row.node or '?'}, and has given no sign of life yet. Wait, or see `espo logs`."
+        )
+    start = f" It is expected to start at {row.start.replace('T', ' ')} UTC." if row.start else ""
+    return f"{name} pends: {in_plain_words(row.reason)} ({row.reason or 'no reason given'}).{start}"
+
+
+def _about_not_begun(task: SlurmTask) -> str:
+    try:
+        task.check()
+    except (EspoError, OSError) as error:
+        return f"{task.label()} cannot run: {error}"
+    missing = [str(path) for path in getattr(task, "raw_files", list)() if not os.path.exists(path)]
+    if missing:
+        lacks = f"{missing[0]} is missing ({len(missing)} file(s))"
+        return f"{task.label()} cannot run: {lacks}. Get it, or correct the catalogue."
+    run = _run()
+    if _driver_lives(run):
+        job = run["jobs"].get(task.task_id)
+        doing = job["message"].splitlines()[0] if job else "waits for its turn"
+        return (
+            f"{task.label()} has all that it needs; {doing} ({len(run['jobs'])} tasks are begun: `espo status`). Wait."
+        )
+    return f"{task.label()} has all that it needs, and no driver is running: give the command of the run again."

@@ -1,0 +1,143 @@
+"""The commands of `espo` that show a run: before it, and while it goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+_WATCH_SECONDS = 5.0
+# How many of those that words may mean are named.
+_SHOWN = 10
+_PATH = click.Path(path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+@click.command(epilog="Example: espo plan --sim-id CMIP6_ScenarioMIP_X_Y_ssp585_r1i1p1f1_global --tasks")
+@click.argument("rules", nargs=-1, metavar="[TASK]...")
+@click.option("--from", "first", default="", metavar="RULE", help="This rule and those after it only.")
+@click.option("--until", default="", metavar="RULE", help="Until this rule.")
+@click.option("--only", default="", metavar="RULE", help="This rule only.")
+@click.option("--sim-id", default="", metavar="ID,...", help="These simulations only.")
+@click.option("--region", default="", metavar="NAME,...", help="What is made of these regions only.")
+@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
+@click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
+@click.option("--dag", type=_PATH, metavar="FILE", help="Draw it: .svg, .png, or .mmd for Mermaid.")
+@json_option
+def plan(
+    rules: tuple[str, ...],
+    first: str,
+    until: str,
+    only: str,
+    sim_id: str,
+    region: str,
+    rerun: str | None,
+    each: bool,
+    dag: Path | None,
+    as_json: bool,
+) -> int:
+    """What a run would do, why, and what it would cost.
+
+    By default a run of All; TASK names rules until which it would go. The options narrow it, as those of `luigi … All`.
+    """
+    from luigi.configuration import get_config
+
+    from espo_luigi.overview import plan_text
+    from espo_luigi.overview.dag import draw
+    from espo_luigi.overview.plan import BLOCKED
+    from espo_luigi.overview.planning import plan_of
+    from espo_luigi.tasks.selection import Selection
+
+    if rerun:
+        get_config().set("espo", "rerun", rerun)
+    found = plan_of(rules, Selection(first, until, only, sim_id, region))
+    if dag is not None:
+        draw(found, dag)
+    if as_json:
+        print_json(plan_text.as_json(found))
+    else:
+        print(plan_text.render_plan(found, each=each))
+    return 1 if found.of(BLOCKED) else 0
+
+
+def _be_quiet_about_other_parameters() -> None:
+    """Luigi warns of parameters of luigi.cfg that belong to what is not imported, as that would take long."""
+    warnings.filterwarnings("ignore", "The configuration contains the parameter")
+
+
+@click.command(epilog="Example: espo status --watch")
+@click.option("--watch", is_flag=True, help="Show it again every few seconds, until the run ends.")
+@json_option
+def status(watch: bool, as_json: bool) -> int:
+    """How the run here stands, without disturbing it."""
+    from espo_luigi.overview import standing
+
+    _be_quiet_about_other_parameters()
+    while True:
+        found = standing.read()
+        if as_json:
+            print_json(found)
+        else:
+            columns, lines = _screen() if watch and found["alive"] else (None, 0)
+            if lines:
+                click.clear()
+            print("\n".join(line[:columns] for line in standing.render(found, lines=lines)))
+        if not watch or not found["alive"]:
+            return 0
+        time.sleep(_WATCH_SECONDS)
+
+
+def _screen() -> tuple[int | None, int]:
+    """How many columns and lines there are above the cursor's; no limit where there is no terminal."""
+    columns, lines = shutil.get_terminal_size()
+    return (columns, lines - 1) if sys.stdout.isatty() else (None, 0)
+
+
+@click.command(epilog="Example: espo why Train south pr Demo-NoLeap")
+@click.argument("words", nargs=-1, required=True, metavar="TASK|PATH [VALUE]...")
+def why(words: tuple[str, ...]) -> None:
+    """What a task waits for, down to the root, and the remedy.
+
+    The task is that of a path, or of a rule and some of its parameters' values, or parts of them.
+    """
+    from espo_luigi.overview import why
+
+    print(why.why(words))
+
+
+@click.command(epilog="Example: espo logs Train south pr Demo-NoLeap")
+@click.argument("words", nargs=-1, required=True, metavar="TASK [VALUE]...")
+@click.option("--lines", default=0, help="The last lines only, so many; 0 for all.  [default: 0]")
+def logs(words: tuple[str, ...], lines: int) -> int:
+    """Print the logs of a task's jobs.
+
+    The task is that of a rule and some of its parameters' values, or parts of them.
+    """
+    from espo_luigi.overview.traces import tail, traces_like
+
+    _be_quiet_about_other_parameters()
+    found = traces_like(words)
+    if len(found) > 1:
+        labels = "".join(f"\n  {one.label}" for one in found[:_SHOWN])
+        raise click.UsageError(f"{len(found)} jobs are {' '.join(words)}; say more of one, such as of:{labels}")
+    paths = found[0].logs()
+    for path in paths:
+        print(f"==> {path} <==")
+        print(tail(path, lines) if lines else path.read_text(errors="replace"), end="\n" if lines else "")
+    if not paths:
+        print(f"{found[0].label}: no log is there yet", file=sys.stderr)
+    return 0 if paths else 1
+
+
+COMMANDS = (plan, status, why, logs)

@@ -1,0 +1,171 @@
+"""How a run stands, as others see it from its files, and its driver in its terminal."""
+
+import functools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+
+from espo_luigi import SlurmTask, cli
+from espo_luigi.driver.board import Board, Job, Reporter
+from espo_luigi.driver.engines import close_engines
+from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.driver.status import seconds_left, standing, status_lines
+from espo_luigi.jobs.slurm_reasons import in_plain_words
+from espo_luigi.overview import standing as report
+from espo_luigi.overview.traces import trace_of, traces_like
+from espo_luigi.overview.why import about
+
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
+
+@pytest.fixture(autouse=True)
+def fresh_engine() -> None:
+    close_engines()
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def run(*tasks: luigi.Task) -> None:
+    factory = WorkerSchedulerFactory()
+    luigi.build(list(tasks), local_scheduler=True, workers=20, worker_scheduler_factory=factory, log_level="ERROR")
+
+
+def eventually(look: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.1)
+
+
+class Both(luigi.WrapperTask):
+    """One task that a signal kills, and one that goes well."""
+
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[SlurmTask]:
+        return [toy_tasks.Die(n=1, folder=self.folder), toy_tasks.Echo(n=2, text="well", folder=self.folder)]
+
+
+def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard = tmp_path / "heard"
+    listener = tmp_path / "listen.py"
+    listener.write_text(
+        "import os, sys\n"
+        f"open({str(heard)!r}, 'w').write(os.environ['ESPO_RESULT'] + ' ' + sys.argv[1] + sys.stdin.read())\n"
+    )
+    get_config().set("espo", "notify", f"{sys.executable} {listener} '$(touch {tmp_path}/shell)'")
+    try:
+        run(Both(folder=str(tmp_path)))
+    finally:
+        get_config().set("espo", "notify", "")
+    killed = toy_tasks.Die(n=1, folder=str(tmp_path))
+
+    found = report.read()
+    rules = found["run"]["rules"]
+    assert not found["alive"] and found["run"]["ended"] and found["run"]["jobs"] == {}
+    assert {name: (rule["total"], rule["done"], rule["failed"]) for name, rule in rules.items()} == {
+        "Die": (1, 0, 1),
+        "Echo": (1, 1, 0),
+    }
+    assert cli.main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 2 done, 1 FAILED" in said and "no driver: the last run ended" in said
+    assert f"{killed.label()} failed: the job ended without a result: killed, or out of memory" in said
+
+    told = about(killed)
+    (log,) = trace_of("Die", killed.wildcards).logs()
+    assert f"The end of its log, {log}:\n" in told and "Die n=1" in told.partition("The end of its log")[2]
+    assert "Raise the rule's `memory`" in told
+    assert about(toy_tasks.Echo(n=2, text="well", folder=str(tmp_path))).endswith("there is nothing that it waits for.")
+    assert cli.main(["logs", "Die", "n=1"]) == 0
+    assert log.read_text() in capsys.readouterr().out
+    assert cli.main(["logs", "Dye"]) == 1
+    assert "rules with jobs: Die, Echo" in capsys.readouterr().err
+
+    assert heard.read_text().startswith(f"failed $(touch {tmp_path}/shell)failed: ")
+    assert not (tmp_path / "shell").exists()
+
+
+def test_a_run_that_goes_on_is_told_with_its_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.driver.display.Reporter", functools.partial(Reporter, every_seconds=0.1))
+    task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
+    going = threading.Thread(target=run, args=[task])
+    going.start()
+    try:
+        eventually(lambda: trace_of("Gated", task.wildcards).is_alive)
+        eventually(lambda: report.read()["alive"])
+        eventually(lambda: "longest at work:" in report.render(report.read()))
+        assert cli.main(["status", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        (job,) = told["run"]["jobs"].values()
+        assert (job["label"], standing(job["message"]), told["left"]) == (task.label(), "running", {})
+        assert any(task.label() in line and "GiB" in line for line in report.render(report.read()))
+        assert about(task).startswith(f"{task.label()} is at work: process ")
+    finally:
+        (tmp_path / "go").touch()
+        going.join()
+    assert not report.read()["alive"]
+
+
+def test_a_driver_that_died_is_told_and_what_words_mean_several_jobs_is_asked_back(
+    tmp_path: Path, own_workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report.render(report.read()) == [f"{own_workdir}: no run has begun here"]
+    run(*(toy_tasks.Echo(n=n, text="same", folder=str(tmp_path)) for n in (1, 22)))
+    state = json.loads((own_workdir / "run.json").read_text())
+    (own_workdir / "run.json").write_text(json.dumps({**state, "ended": False, "updated": time.time() - 300}))
+    assert report.render(report.read())[0].endswith("was heard last 5 min ago")
+    assert [one.label for one in traces_like(["Echo", "n=22"])] == [
+        toy_tasks.Echo(n=22, text="same", folder=str(tmp_path)).label()
+    ]
+    assert cli.main(["logs", "Echo", "same"]) == 2
+    assert "2 jobs are Echo same; say more of one" in capsys.readouterr().err
+
+
+def board_of_a_cluster() -> Board:
+    board = Board()
+    board.expect("All", "slurm", [(str(number), "Train") for number in range(10)])
+    for number, message in enumerate(
+        [
+            "PENDING (Priority), job 1, attempt 1\n",
+            "PENDING (QOSMaxCpuPerUserLimit), job 2, attempt 1\n",
+            "planned, job -",
+        ]
+    ):
+        board.begin(Job(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
+        board.tell(str(number), message, None)
+    return board
+
+
+def test_jobs_of_a_cluster_are_told_apart_and_their_reasons_are_in_plain_words() -> None:
+    lines = status_lines(board_of_a_cluster().snapshot())
+    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 core-hours: All"
+    assert "  1 job(s), Priority: other people's jobs go first" in lines
+    assert any("QOSMaxCpuPerUserLimit: your QOS may not have more at once" in line for line in lines)
+    assert not any("longest at work" in line for line in lines)
+    assert in_plain_words("SomethingNew") == "Slurm says SomethingNew"
+
+
+def test_the_time_left_is_that_of_the_pace_so_far() -> None:
+    board = Board()
+    board.expect("All", "local", [(str(number), "Train") for number in range(10)])
+    for number in range(4):
+        board.begin(Job(str(number), "", "Train", 0.0, 2, 1, ""))
+        board.end(str(number), number > 0, 100.0, "no luck")
+    state = board.snapshot()
+    # 400 job-seconds in 100 s: four at once. Six are left, of 400 / 3 s each.
+    assert seconds_left(state, state["started"] + 100) == pytest.approx(6 * 400 / 3 / 4)
+    assert state["rules"]["Train"]["core_hours"] == pytest.approx(800 / 3600)
+    board.begin(Job("0", "", "Train", 0.0, 2, 1, ""))
+    assert board.snapshot()["rules"]["Train"]["failed"] == 0

@@ -1,0 +1,55 @@
+"""The demo with everything complete: stores that have nothing in them but their markers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import luigi
+import yaml
+
+from espo_luigi import store, tasks
+from espo_luigi.tasks import inputs
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import forget
+
+
+def complete_all() -> None:
+    """Publish the outputs of every task of `All`."""
+    for task in in_order(tasks.All()):
+        publish(task, task.marker())
+
+
+def in_order(root: luigi.Task) -> list[EspoTask]:
+    """All tasks of the graph, each after what it needs."""
+    found: dict[str, EspoTask] = {}
+
+    def visit(task: luigi.Task) -> None:
+        if task.task_id not in found:
+            for needed in task.deps():
+                visit(needed)
+            if isinstance(task, EspoTask):
+                found[task.task_id] = task
+
+    visit(root)
+    return list(found.values())
+
+
+def publish(task: EspoTask, marker: store.Marker) -> None:
+    for target in task.output():
+        path = Path(str(target))
+        if path.suffix == ".csv":
+            store.write_table(inputs.COLUMNS, [], path, marker)
+            continue
+        if path.suffix == ".html":
+            store.write_page("<html>\n</html>\n", path, marker)
+            continue
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "zarr.json").write_text("{}")
+        (path / store.MARKER_NAME).write_text(marker.to_json())
+
+
+def edit(file: Path, change: Callable[[Any], None]) -> None:
+    content = yaml.safe_load(file.read_text())
+    change(content)
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    forget()

@@ -1,0 +1,297 @@
+"""What a run would do and cost, told before it does anything."""
+
+import configparser
+import json
+import re
+import shlex
+import xml.etree.ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import luigi
+import pytest
+from complete_demo import edit, in_order, publish
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
+
+from espo_luigi import cli, store, tasks
+from espo_luigi.driver.run import walk
+from espo_luigi.errors import ParameterError
+from espo_luigi.jobs.order import write_json
+from espo_luigi.overview import why
+from espo_luigi.overview.dag import as_mermaid, nodes_of
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.planning import plan_of
+from espo_luigi.overview.timing import Step, timing
+from espo_luigi.tasks import product
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.selection import Selection
+
+Configure = Callable[..., list[Path]]
+ROOT = Path(__file__).parent.parent.parent
+SIM = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DEMO = configparser.ConfigParser()
+DEMO.read(ROOT / "luigi.cfg")
+
+
+def planned(*rules: str, **narrowed: str) -> Plan:
+    luigi.task_register.Register.clear_instance_cache()
+    return plan_of(rules, Selection(**narrowed))
+
+
+def in_state(plan: Plan, state: str) -> set[str]:
+    return {task_id for task_id, one in plan.tasks.items() if one.state == state}
+
+
+def first(rule: type[EspoTask], **wildcards: str) -> EspoTask:
+    found = (task for task in in_order(tasks.All()) if isinstance(task, rule))
+    return next(task for task in found if task.wildcards.items() >= wildcards.items())
+
+
+def remove(*gone: EspoTask) -> None:
+    for task in gone:
+        for target in task.output():
+            store.remove(Path(str(target)))
+
+
+def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complete_demo: Path) -> None:
+    assert in_state(planned(), DONE) == {task.task_id for task in in_order(tasks.All())}
+    move = first(tasks.Move)
+    remove(move)
+    plan = planned()
+    assert in_state(plan, RUN) == {move.task_id}
+    assert plan.tasks[move.task_id].reason.startswith(f"output missing: {move.out_scenario().path.name}, ")
+    remove(move.in_regchunked.task)  # type: ignore[attr-defined]
+    assert in_state(planned(), RUN) == {move.task_id, move.in_regchunked.task.task_id}
+    move.out_scenario().path.mkdir()
+    assert "half there, or another task's" in planned().tasks[move.task_id].reason
+
+
+def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again(
+    complete_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It opens the reference's grid, which has nothing in it here.
+    monkeypatch.setattr(product, "_say_where_regions_meet_inside_a_chunk", lambda _: None)
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["clean_up"]["xscen_clean_up"]["round_var"]["pr"] = 8
+
+    edit(complete_demo / "config.yml", change)
+    plan = planned()
+    again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
+    assert again <= plan.again and in_state(plan, RUN) == set()
+    assert plan.tasks[first(tasks.HealthChecks).task_id].stale == ["clean_up.xscen_clean_up"]
+    assert cli.main(["plan"]) == 0
+    assert "HealthChecks: 2 stale: clean_up.xscen_clean_up changed since" in capsys.readouterr().out
+    assert cli.main(["plan", "--rerun", "stale", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    to_run = [one for one in told["tasks"] if one["state"] == RUN]
+    assert len(to_run) == len(plan.again) and {one["rule"] for one in to_run} >= {"CleanUp", "Move", "MoveDiag"}
+    assert {one["reason"] for one in to_run} == {"changed: clean_up.xscen_clean_up"}
+
+
+def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
+    complete_demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = first(tasks.Train)
+    adjusted, move = first(tasks.Adjust, **training.wildcards), first(tasks.Move, region=str(training.region))
+    remove(training, adjusted, adjusted)
+    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.FinalZarr | tasks.Move)))
+    get_config().set("Train", "n_workers", "5")
+    try:
+        plan = planned()
+        assert cli.main(["plan"]) == 1
+    finally:
+        get_config().remove_section("Train")
+    reason = plan.tasks[training.task_id].reason
+    assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
+    assert plan.tasks[adjusted.task_id].reason == f"needs {training.label()}: {reason}"
+    assert plan.tasks[move.task_id].state == BLOCKED
+    assert capsys.readouterr().out.count("PROBLEM") == 1
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "rules"),
+    [
+        ({"until": "Rechunk"}, {"Rechunk", "Regrid", "ReferenceCalendar", "RefDefault", "Extract", "InputCheck"}),
+        ({"only": "Train", "regions": "south"}, {"Train", "Rechunk", "ReferenceCalendar"}),
+        ({"first": "DiagMeasuresImprovement"}, {"DiagMeasuresImprovement", "MoveDiag", "OffDiagSimPropMeas"}),
+    ],
+)
+def test_a_run_is_narrowed_by_its_rules(configured: Configure, narrowed: dict[str, str], rules: set[str]) -> None:
+    configured()
+    ends = Selection(**narrowed).ends(tasks.All().everything())
+    assert {task.task_family for task in walk(ends)} >= rules
+    last = {narrowed.get("until"), narrowed.get("only")} - {None}
+    assert {task.task_family for task in ends} == (last or {"MoveDiag"})
+
+
+def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.LogCaptureFixture) -> None:
+    one, other = first(tasks.Train, region="south", var="pr"), first(tasks.Train, region="north", var="pr")
+    remove(one, other, other.in_regchunked.task)  # type: ignore[attr-defined]
+    plan = planned(only="Train")
+    assert in_state(plan, RUN) == {one.task_id}
+    assert plan.tasks[other.task_id].reason.startswith(f"needs {other.in_regchunked.task.label()}: missing, and before")  # type: ignore[attr-defined]
+    luigi.task_register.Register.clear_instance_cache()
+    part = tasks.All(only="Train")
+    assert one in part.requires() and other not in part.requires()
+    assert not part.covers_everything and tasks.All().covers_everything
+    assert "is missing, and before the rules that are to run" in log.text
+
+
+def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
+    sim_id = next(iter(context().simulations))
+    of_sim = planned(sims=sim_id)
+    assert {getattr(one.task, "sim_id", sim_id) for one in of_sim.tasks.values()} == {sim_id}
+    assert {one.rule for one in of_sim.tasks.values()} > {"HealthChecks", "Move", "MoveDiag", "RefDefault"}
+    of_region = planned(regions="south, north")
+    assert {getattr(one.task, "region", "south") for one in of_region.tasks.values()} == {"south", "north"}
+    assert not {one.rule for one in of_region.tasks.values()} & {"ConcatenationFinal", "HealthChecks", "MoveDiag"}
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "ends"),
+    [
+        ({"first": "HealthChecks"}, {"FlagDetails"}),
+        ({"sims": SIM}, {"FlagDetails", "SeriesSummary", "MoveDiag"}),
+        ({"until": "Report"}, {"Report"}),
+        ({"only": "Report"}, {"Report"}),
+        ({"first": "Report"}, {"Report"}),
+    ],
+)
+def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
+    configured: Configure, narrowed: dict[str, str], ends: set[str]
+) -> None:
+    configured()
+    get_config().set("espo", "report", "true")
+    assert {task.task_family for task in tasks.All().requires()} > {"Report", "Move"}
+    found = {task.task_family for task in Selection(**narrowed).ends(tasks.All().everything())}
+    assert found >= ends and ("Report" in found) == ("Report" in ends)
+    with pytest.raises(ParameterError, match=f"no task is all of that: --until Report, --sim-id {SIM}"):
+        Selection(until="Report", sims=SIM).ends(tasks.All().everything())
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "said"),
+    [
+        ({"first": "Trian"}, r"--from 'Trian' is not one of: .*; did you mean Train\?"),
+        ({"regions": "sooth"}, r"--region 'sooth' is not one of: middle, north, south; did you mean south\?"),
+        ({"only": "Train", "until": "Adjust"}, "--only excludes --from and --until"),
+        ({"until": "ReferenceCalendar", "first": "Adjust"}, "no task is all of that: --from Adjust, --until Ref"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(configured: Configure, narrowed: dict[str, str], said: str) -> None:
+    configured()
+    with pytest.raises(ParameterError, match=said):
+        Selection(**narrowed).ends(tasks.All().everything())
+
+
+def test_luigis_command_takes_the_same_words() -> None:
+    words = shlex.split("--module espo_luigi.tasks All --from Train --until Adjust --sim-id A,B --region south")
+    with CmdlineParser.global_instance(words) as parsed:
+        assert parsed.get_task_obj().selection == Selection("Train", "Adjust", "", "A,B", "south")
+
+
+def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
+    order = task.order()
+    write_json(
+        order.files.result,
+        {
+            "family": order.family,
+            "outcome": "success",
+            "parameters": {**order.parameters, "cpus_per_task": str(cpus)},
+            "started": 1000.0,
+            "ended": 1000.0 + seconds,
+            "peak_memory_bytes": 3 * 10**9,
+            "size": order.size,
+            "made": made,
+        },
+    )
+
+
+def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_limits(complete_demo: Path) -> None:
+    get_config().set("espo", "local_cpus", "20")
+    known = first(tasks.Regrid, region="south")
+    rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
+    result_of(known, 100.0, 4, files=10, bytes=10**6)
+    remove(*rest, *(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
+    try:
+        costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
+    finally:
+        get_config().set("espo", "local_cpus", "0")
+    at = {str(task.region): costs[task.task_id] for task in rest}
+    # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
+    assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].learnt
+    assert at["middle"].core_hours == pytest.approx(400 / 3600 * 1.75 / 0.75)
+    assert at["middle"].size_bytes == pytest.approx(10**6 * 1.75 / 0.75)
+    assert {cost.memory_bytes for cost in at.values()} == {3 * 10**9}
+    training = costs[first(tasks.Train).task_id]
+    assert not training.learnt and training.seconds == 1000 * 60
+
+
+def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
+    chain = {"a": Step(10, 1, ()), "b": Step(5, 1, ["a"]), "c": Step(7, 1, ["a", "elsewhere"])}
+    assert timing(chain, room=2).seconds == 17
+    assert timing(chain, room=1).seconds == 22
+    wide = {str(number): Step(1, 2, ()) for number in range(10)}
+    assert (timing(wide, room=4).seconds, timing(wide, room=4).most_at_once) == (5, 2)
+    assert timing(wide, room=1).seconds == 10  # what is larger than all the room runs alone
+    held = {"a": Step(1, 1, (), 8.0), "b": Step(1, 1, ["a"], 4.0), "c": Step(1, 1, ["b"], 2.0)}
+    assert timing(held, room=9).temporary_bytes == 12
+    assert timing({}, room=1).seconds == 0
+
+
+def test_the_picture_has_every_rule_or_every_task_of_a_simulation(
+    complete_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove(first(tasks.Move))
+    everything, one = tmp_path / "all.mmd", tmp_path / "one.svg"
+    assert cli.main(["plan", "--dag", str(everything)]) == 0
+    text = everything.read_text()
+    rules = {task.task_family for task in walk([tasks.All()])} - {"All"}
+    assert set(re.findall(r'\["(\w+)<br>', text)) == rules
+    assert re.search(r'"Move<br>5 done, 1 to run"\]:::to_run', text)
+    sim_id = next(iter(context().simulations))
+    assert cli.main(["plan", "--sim-id", sim_id, "--dag", str(one)]) == 0
+    root = xml.etree.ElementTree.parse(one).getroot()
+    assert root.tag.endswith("svg")
+    plan = planned(sims=sim_id)
+    boxes = [element for element in root.iter() if element.get("id", "").startswith("patch_")]
+    assert len(boxes) >= len(plan.tasks)
+    assert cli.main(["plan", "--dag", str(tmp_path / "x.pdf")]) == 1
+    assert "expected a name that ends in one of .svg, .png, .mmd" in capsys.readouterr().err
+
+
+def test_what_was_published_by_a_marker_of_another_task_is_to_run(complete_demo: Path) -> None:
+    move = first(tasks.Move)
+    publish(move, store.Marker("Other", {}))
+    assert in_state(planned(), RUN) == {move.task_id}
+
+
+def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> None:
+    move = first(tasks.Move, region="south")
+    rechunked = move.in_regchunked.task  # type: ignore[attr-defined]
+    regridded = rechunked.in_regridded.task
+    remove(move, rechunked, regridded)
+    sim_id = str(move.sim_id)
+    luigi.task_register.Register.clear_instance_cache()
+    said = why.why(["Move", "south", sim_id])
+    assert said.startswith(f"{move.label()} waits for {rechunked.label()}, which waits for {regridded.label()}.\n")
+    assert "no driver is running: give the command of the run again" in said
+    order = regridded.order()
+    order.write()
+    write_json(order.files.result, {"outcome": "error", "exception": "ValueError: no such grid"})
+    order.files.log.write_text("it began\nit ended badly\n")
+    said = why.why([str(move.out_regchunked().path)])
+    assert f"{regridded.label()} failed: ValueError: no such grid" in said and "    it ended badly\n" in said
+    assert why.why(["MoveRef", "Highland"]).endswith("there is nothing that it waits for.")
+    with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
+        why.why(["Move", "south"])
+
+
+def test_the_picture_of_the_readme_is_that_of_the_demo_before_its_first_run(configured: Configure) -> None:
+    configured()
+    get_config().set("espo", "report", DEMO["espo"]["report"])
+    readme = (ROOT / "README.md").read_text()
+    assert f"```mermaid\n{as_mermaid(nodes_of(planned()))}```" in readme

@@ -1,0 +1,363 @@
+"""What a changed configuration concerns: the rules that are given something else by it, what follows, and no other."""
+
+import dataclasses
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import luigi
+import pytest
+from complete_demo import complete_all, edit, in_order, publish
+from demo_runs import CONFIG, use
+from luigi.configuration import get_config
+from pydantic import BaseModel
+
+from espo_luigi import tasks
+from espo_luigi.config import RunConfig, load
+from espo_luigi.config.parts import fingerprint
+from espo_luigi.driver.run import walk
+from espo_luigi.ports import InputPort, ports_of
+from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
+from espo_luigi.tasks import context as context_module
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import RunContext, forget
+from espo_luigi.tasks.inputs import InputTask
+from espo_luigi.tasks.make import rules
+
+MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
+# Keys that say where things are, and how they are computed.
+PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
+
+
+class Stand:
+    """Stands for a dataset, a file and the functions of `science`: writes down what it is called with."""
+
+    def __init__(self, calls: list[str], name: str) -> None:
+        self.calls, self.name = calls, name
+
+    def __getattr__(self, name: str) -> "Stand":
+        return Stand(self.calls, f"{self.name}.{name}")
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> "Stand":
+        self.calls.append(f"{self.name}({_plain(arguments)}, {_plain(keywords)})")
+        return Stand(self.calls, f"{self.name}()")
+
+    def __iter__(self) -> Iterator["Stand"]:
+        return iter((Stand(self.calls, "one"), Stand(self.calls, "other")))
+
+    def __getitem__(self, key: Any) -> "Stand":
+        return Stand(self.calls, f"{self.name}[{_plain(key)}]")
+
+    def __or__(self, other: Any) -> "Stand":
+        return self("|", other)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __contains__(self, _: object) -> bool:
+        return False
+
+    def __lt__(self, _: object) -> bool:
+        return False
+
+    __gt__ = __ge__ = __lt__
+    __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = lambda self, _: self
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _plain(value: Any) -> Any:
+    """The value with mappings as dictionaries, whose order does not count."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(value[key]) for key in sorted(value, key=str)}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+class Science:
+    """A module of `science`: its constants, and a stand-in for each function."""
+
+    def __init__(self, calls: list[str], module: Any) -> None:
+        self.calls, self.module = calls, module
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self.module, name)
+        return Stand(self.calls, name) if callable(real) else real
+
+
+class Searched(RunContext):
+    """A context of which every search finds one dataset."""
+
+    calls: list[str]
+
+    def simulation(self, sim_id: str) -> Any:
+        return Stand(self.calls, "simulation")
+
+    def reference(self) -> Any:
+        return Stand(self.calls, "reference")
+
+
+@pytest.fixture()
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `science` was given, since it was cleared."""
+    calls: list[str] = []
+    for module in MODULES:
+        for name, value in list(vars(module).items()):
+            home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+            if str(home).startswith("espo_luigi.science") and (inspect.ismodule(value) or callable(value)):
+                stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
+                monkeypatch.setattr(module, name, stand)
+    monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))
+    monkeypatch.setattr(context_module, "open_match", Stand(calls, "open_match"))
+    monkeypatch.setattr(Searched, "calls", calls, raising=False)
+    return calls
+
+
+def production(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
+        monkeypatch.setenv(f"ESPO_{name}", f"/data/{name}")
+    folder = CONFIG.parent / "espo-g6"
+    return load([folder / "config.yml", folder / "paths.yml"])
+
+
+def keys_of(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key that holds a value; definitions of properties, which are handed on whole, count as one."""
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            yield from keys_of(getattr(value, name), (*at, field.alias or name))
+    elif isinstance(value, Mapping) and value and at[-1] != "properties":
+        for name in value:
+            yield from keys_of(value[name], (*at, name))
+    elif value is not None:
+        yield at
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return str(int(value) + 1) if value.isdigit() else f"{value}x"
+    if isinstance(value, Mapping):
+        return {**value, "another": 1}
+    if isinstance(value, tuple | list):
+        return type(value)([*map(other, value)]) if value else type(value)(["another"])
+    return Path("/another") if isinstance(value, Path) else "another"
+
+
+def changed(value: Any, key: tuple[str, ...]) -> Any:
+    """The value with another one under a key; unlike in a file, what was made of that one stays."""
+    if not key:
+        return other(value)
+    if isinstance(value, BaseModel):
+        name = next(name for name, field in type(value).model_fields.items() if (field.alias or name) == key[0])
+        return value.model_copy(update={name: changed(getattr(value, name), key[1:])})
+    return MappingProxyType({**value, key[0]: changed(value[key[0]], key[1:])})
+
+
+def wildcards_of(config: RunConfig) -> dict[str, str]:
+    """Wildcards of a task of any rule."""
+    domains = list(config.off_diag.domains) if config.off_diag else []
+    return {
+        "sim_id": (*config.clean_up.problems, "SIM")[0],
+        "region": next(iter(config.custom.regions)),
+        "var": next(iter(config.biasadjust.variables)),
+        "calendar": "noleap",
+        "diag_domain": (*domains, "")[0],
+        "level": "diag_sim_prop",
+    }
+
+
+def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
+    """A task of each rule that the configuration has."""
+    names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
+    found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules()]
+    return [one for one in found if config.diagnostics or not isinstance(one, stage2024.StageTask)]
+
+
+def given(task: EspoTask, calls: list[str]) -> list[str]:
+    """What the rule's science is given, and which tasks' outputs."""
+    calls.clear()
+    if isinstance(task, InputTask):
+        task.problems()
+    elif isinstance(task, tasks.FlagDetails):
+        task.details(Stand(calls, "final"), Stand(calls, "checks"))  # type: ignore[arg-type]
+    elif type(task).compute is not EspoTask.compute:
+        stands: dict[str, Any] = {}
+        wiring = []
+        for name, _ in ports_of(type(task), InputPort):
+            bound = getattr(task, name)
+            stand = Stand(calls, name)
+            stands[name.removeprefix("in_")] = [stand] * len(bound) if isinstance(bound, list) else stand
+            wiring += [one.task.task_id for one in (bound if isinstance(bound, list) else [bound])]
+        task.compute(**stands)
+        task.layout(Stand(calls, "output"))  # type: ignore[arg-type]
+        return [*wiring, *calls]
+    return list(calls)
+
+
+@dataclasses.dataclass
+class Look:
+    """What the rules are given under a configuration, and what their markers would say that they read of it."""
+
+    arguments: dict[str, list[str]]
+    read: dict[str, list[str]]
+
+
+@pytest.fixture()
+def look(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, dict[str, str]], Look]:
+    current: list[RunContext] = []
+    found: list[EspoTask] = []
+    for module in ("base", "context", "all"):
+        monkeypatch.setattr(f"espo_luigi.tasks.{module}.context", lambda: current[0])
+
+    def at(config: RunConfig, wildcards: dict[str, str]) -> Look:
+        current[:] = [Searched(config)]
+        if not found:
+            luigi.task_register.Register.clear_instance_cache()
+            found.extend(examples(config, wildcards))
+        for task in found:  # as if it were new: the configuration decides what its inputs are
+            for name in [name for name in vars(task) if name.startswith("in_")]:
+                del vars(task)[name]
+        read = {task.get_task_family(): [fingerprint(config, key) for key in task.reading()] for task in found}
+        return Look({task.get_task_family(): given(task, calls) for task in found}, read)
+
+    return at
+
+
+@pytest.mark.parametrize("which", ["demo", "espo-g6"])
+def test_a_key_that_alters_what_a_rule_is_given_is_one_that_it_says_it_reads(
+    which: str, look: Callable[[RunConfig, dict[str, str]], Look], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings.simplefilter("ignore", UserWarning)  # pydantic's, of values that it has not validated
+    config = production(monkeypatch) if which == "espo-g6" else load([CONFIG / "config.yml", CONFIG / "paths.yml"])
+    wildcards = wildcards_of(config)
+    before, unsaid, altering = look(config, wildcards), [], 0
+    for key in keys_of(config):
+        try:
+            after = look(changed(config, key), wildcards)
+        except KeyError:  # the key names something that is nowhere then, which the loader refuses
+            continue
+        for rule, arguments in before.arguments.items():
+            differs, says_so = after.arguments[rule] != arguments, after.read[rule] != before.read[rule]
+            altering += differs
+            unsaid += [(".".join(key), rule)] if differs and not says_so else []
+            assert not (says_so and PLACES.match(".".join(key))), f"{key} makes {rule} stale"
+    assert unsaid == []
+    assert altering > 100
+
+
+def stale() -> set[str]:
+    luigi.task_register.Register.clear_instance_cache()
+    return {task.task_id for task in walk([tasks.All()]) if isinstance(task, EspoTask) and task.stale()}
+
+
+def following(is_first: Callable[[EspoTask], bool]) -> set[str]:
+    """The tasks that are first, and all that is made of them."""
+    found: set[str] = set()
+    for task in in_order(tasks.All()):
+        if is_first(task) or {needed.task_id for needed in task.requires() if needed.is_material} & found:
+            found.add(task.task_id)
+    return found
+
+
+def fewer_quantiles(content: Any) -> None:
+    content["biasadjust"]["variables"]["tasmax"]["training_args"]["xclim_train_args"]["nquantiles"] = 40
+
+
+def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(complete_demo: Path) -> None:
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    concerned = stale()
+    assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
+    assert {one.partition("_")[0] for one in concerned} >= {"Train", "Adjust", "Move", "ConcatenationFinal", "MoveDiag"}
+    assert not any(one.startswith(("Regrid_", "RefDefault_", "MoveRef_")) for one in concerned)
+    assert all(task.complete() for task in walk([tasks.All()]))
+    get_config().set("espo", "rerun", "stale")
+    assert {task.task_id for task in walk([tasks.All()]) if not task.complete()} - {"All"} >= concerned
+    assert {task.task_id for task in in_order(tasks.All()) if not task.complete()} == concerned
+
+
+def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_they_are(complete_demo: Path) -> None:
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    luigi.task_register.Register.clear_instance_cache()
+    adjusted = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust) and task.var == "tasmax")
+    publish(adjusted, adjusted.marker())
+    assert adjusted.stale() == ["biasadjust.variables.tasmax.training_args"]
+    publish(adjusted.in_training.task, adjusted.in_training.task.marker())
+    publish(adjusted, adjusted.marker())
+    assert adjusted.stale() == []
+
+
+def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_path: Path) -> None:
+    with (complete_demo / "config.yml").open("a") as file:
+        file.write("# a comment\n")
+    get_config().set("Train", "memory", "120GB")
+    (complete_demo / "final").rename(complete_demo / "elsewhere")
+    edit(complete_demo / "paths.yml", lambda content: content["paths"].update(final=str(complete_demo / "elsewhere")))
+    try:
+        assert all(task.complete() for task in walk([tasks.All()]))
+        assert stale() == set()
+    finally:
+        get_config().remove_section("Train")
+
+
+def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is_there(complete_demo: Path) -> None:
+    def change(content: Any) -> None:
+        content["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"]["source"].append("Third")
+        content["health_checks"]["flags"]["tasmin"]["temperature_extremely_low"]["thresh"] = "-60 degC"
+
+    edit(complete_demo / "config.yml", change)
+    concerned = following(lambda task: isinstance(task, tasks.HealthChecks | InputTask))
+    assert stale() == concerned
+    assert {one.partition("_")[0] for one in concerned} == {"HealthChecks", "InputCheck", "RefInputCheck"}
+
+
+def test_the_report_follows_what_it_shows_and_its_summaries_follow_what_they_are_of(
+    complete_demo: Path, with_report: None
+) -> None:
+    complete_all()
+    assert stale() == set() and tasks.Report().complete()
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    concerned = stale()
+    assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
+    rules = {one.partition("_")[0] for one in concerned}
+    assert rules >= {"SeriesSummary", "FlagDetails", "Report"}
+    assert tasks.Report().complete()
+    get_config().set("espo", "rerun", "stale")
+    assert not tasks.Report().complete()
+    get_config().set("espo", "rerun", "missing")
+    shown = tasks.MoveRef(diag_domain="Highland")
+    publish(shown, dataclasses.replace(shown.marker(), made_of={"another": "one"}))
+    assert not tasks.Report().complete()
+
+
+def test_raw_files_that_were_replaced_concern_their_simulation(complete_demo: Path, own_raw: Path) -> None:
+    use([complete_demo / "config.yml", complete_demo / "paths.yml"], complete_demo)
+    for task in in_order(tasks.All()):
+        publish(task, task.marker())
+    assert stale() == set()
+    victim = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Extract))
+    raw = victim.raw_files()[0]
+    raw.write_bytes(raw.read_bytes() + b"more")
+    forget()
+    assert stale() == following(lambda task: task.raw() is not None and getattr(task, "sim_id", "") == victim.sim_id)
+
+
+def test_a_marker_without_parts_stands_for_the_whole_configuration(complete_demo: Path) -> None:
+    reference_, regrid = (
+        next(task for task in in_order(tasks.All()) if isinstance(task, rule))
+        for rule in (tasks.ReferenceCalendar, tasks.Regrid)
+    )
+    publish(reference_, dataclasses.replace(reference_.marker(), made_of={}))
+    publish(regrid, regrid.marker())
+    assert (reference_.stale(), regrid.stale()) == ([], [])
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    assert (reference_.stale(), regrid.stale()) == (["configuration"], ["configuration"])

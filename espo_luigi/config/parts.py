@@ -45,7 +45,9 @@ def _members(value: Any) -> Mapping[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True)
+        # What a later version may be told, and nobody has said, changes nothing.
+        values = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+        return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

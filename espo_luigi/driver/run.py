@@ -143,9 +143,15 @@ class Run:
         return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
-        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run."""
+        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run.
+
+        Not what is newer than a product that is made of it: that would be made again of it.
+        """
         with self._lock:
-            return [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
+            done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
+        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
+        consumers = _consumers(self._graph) if held else {}
+        return [task for task in held if _is_outdated(task) or not _has_outdated(consumers, task.task_id)]
 
     def release_left_over(self) -> None:
         """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
@@ -179,6 +185,31 @@ class Run:
 
     def _is_done_with(self, task_id: str) -> bool:
         return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+
+
+def _is_outdated(task: Task) -> bool:
+    return isinstance(task, SlurmTask) and task.is_outdated()
+
+
+def _consumers(graph: Graph) -> Mapping[str, list[Task]]:
+    found: dict[str, list[Task]] = defaultdict(list)
+    for task, needs in graph.values():
+        for needed in needs:
+            found[needed.task_id].append(task)
+    return found
+
+
+def _has_outdated(consumers: Mapping[str, list[Task]], task_id: str) -> bool:
+    """Whether something that is made of this task's outputs, or of what is made of these, is outdated."""
+    stack, seen = [task_id], {task_id}
+    while stack:
+        for task in consumers.get(stack.pop(), ()):
+            if _is_outdated(task):
+                return True
+            if task.task_id not in seen:
+                seen.add(task.task_id)
+                stack.append(task.task_id)
+    return False
 
 
 def _named(task: Task) -> str:

@@ -158,6 +158,14 @@ class SlurmTask(luigi.Task):
     def release(self) -> None:
         """Give up what only other tasks need; called once all are complete, in a run that `covers_everything`."""
 
+    def is_released(self) -> bool:
+        """Return True if there is nothing that `release` would give up."""
+        return False
+
+    def is_outdated(self) -> bool:
+        """Return True if the outputs are there and were made under a configuration that is another one now."""
+        return False
+
     def guarded(self) -> AbstractContextManager[None]:
         """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
         return nullcontext()

@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
 # Configurations for which it has been said that a product was made under another one: once is enough.
-_warned_for: set[str] = set()
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 
 
@@ -175,23 +174,29 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def complete(self) -> bool:
         """Return True if every kept output exists (or, where all are temporary, every output)."""
+        markers = self._markers()
+        if not markers or not staleness.of_one_piece(markers):
+            return False
+        if settings().rerun == "stale":
+            return not self.stale()
+        path, marker = next((path, marker) for path, marker in markers.items() if marker is not None)
+        if changed := staleness.changes(self.context, marker, files=False):
+            staleness.warn(path, marker, changed, self.context.config.hash)
+        return True
+
+    def _markers(self) -> dict[Path, store.Marker | None]:
+        """Return the markers of the kept outputs, or of all where there are no such."""
         infos = self._infos()
         kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
-        markers = {info.path: info.target.marker() for info in kept or infos.values()}
-        if not markers or not _of_one_piece(markers):
-            return False
-        marker = next(marker for marker in markers.values() if marker is not None)
-        again = settings().rerun == "stale"
-        changed = staleness.changes(self.context, marker, files=again)
-        if changed and not again:
-            _warn_of_another_configuration(next(iter(markers)), marker, changed, self.context.config.hash)
-        return not (changed and again)
+        return {info.path: info.target.marker() for info in kept or infos.values()}
 
     def stale(self) -> list[str]:
-        """Return the keys of what the outputs were made of and is another thing now, raw files included."""
-        found = (info.target.marker() for info in self._infos().values())
-        marker = next((marker for marker in found if marker is not None), None)
-        return staleness.changes(self.context, marker, files=True) if marker is not None else []
+        """Return the keys of what the outputs were made of and is another thing now, raw files and inputs included."""
+        marker = next((marker for marker in self._markers().values() if marker is not None), None)
+        if marker is None:
+            return []
+        material = [info for info in self.input_infos() if _is_material(info)]
+        return staleness.changes(self.context, marker, files=True) + staleness.made_anew(material, marker)
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads, `reads` with its wildcards."""
@@ -203,6 +208,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
             if store.is_complete(path):
                 logger.debug("Deleting %s: no task needs it any more", path)
                 store.remove(path)
+
+    def is_released(self) -> bool:
+        """Return True if none of the temporary outputs is there."""
+        return not any(store.is_complete(path) for path in self.temporary_paths())
+
+    def is_outdated(self) -> bool:
+        """Return True if the outputs are made under another configuration, raw files and inputs left aside."""
+        marker = next((marker for marker in self._markers().values() if marker is not None), None)
+        return marker is not None and bool(staleness.changes(self.context, marker, files=False))
 
     def temporary_paths(self) -> list[Path]:
         """Return the paths of the temporary outputs, whether they are there or not."""
@@ -283,7 +297,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
-        material = [marker for info, marker in inputs.items() if getattr(info.task, "is_material", True)]
+        material = [marker for info, marker in inputs.items() if _is_material(info)]
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
@@ -342,6 +356,10 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return [_info(one) for one in infos]
 
 
+def _is_material(info: ZarrInfo) -> bool:
+    return getattr(info.task, "is_material", True)
+
+
 def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:
     return {str(info.path): marker.id if marker is not None else "" for info, marker in inputs.items()}
 
@@ -356,14 +374,6 @@ def every_region(task: EspoTask) -> list[str]:
     return list(task.context.config.custom.regions)
 
 
-def _of_one_piece(markers: Mapping[Path, store.Marker | None]) -> bool:
-    """Whether all outputs are there and were made by the same work: of two works, they may not fit together."""
-    ids = {marker.id if marker is not None else "" for marker in markers.values()}
-    if len(ids) > 1 and "" not in ids:
-        logger.info("Made anew together, as they were not made together: %s", ", ".join(map(str, markers)))
-    return len(ids) == 1 and "" not in ids
-
-
 def _check_ours(path: Path, marker: store.Marker) -> None:
     """Check that the store that is to be packed is the one that this task has just published."""
     found = store.read_marker(path)
@@ -372,21 +382,6 @@ def _check_ours(path: Path, marker: store.Marker) -> None:
             f"{path} was published by this job with the marker {marker.id}, and has {found and found.id} now: another "
             "job works in that folder. It is not packed; the task is tried again"
         )
-
-
-def _warn_of_another_configuration(path: Path, marker: store.Marker, changed: list[str], config_hash: str) -> None:
-    if config_hash in _warned_for:
-        return
-    _warned_for.add(config_hash)
-    keys = ", ".join(key for key in changed if key != staleness.WHOLE)
-    logger.warning(
-        "%s was made under another configuration (%s, now %s%s). It is used as it is, and so is whatever else is "
-        "there: `espo plan` tells what the change concerns, and --espo-rerun stale makes that again",
-        path,
-        marker.config_hash,
-        config_hash,
-        f"; changed: {keys}" if keys else "",
-    )
 
 
 def _info(value: Any) -> ZarrInfo:

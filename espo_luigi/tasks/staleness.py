@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from espo_luigi.catalog import Match
 from espo_luigi.config.parts import fingerprint
 from espo_luigi.errors import CatalogError
-from espo_luigi.store import Marker
+from espo_luigi.ports import ZarrInfo
+from espo_luigi.store import Marker, read_marker
 from espo_luigi.tasks.context import RunContext
+
+logger = logging.getLogger(__name__)
 
 # What a marker stands for that was written before markers said what of the configuration they depend on: all of it.
 WHOLE = "configuration"
 _FILES = "files of "
+_BESIDE = "+"
+_warned_for: set[str] = set()
 
 
 def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Iterable[Marker | None]) -> dict[str, str]:
-    """Return the fingerprint of what is read now, by its key, and of all that the inputs were made of themselves."""
-    found: dict[str, str] = {}
-    for marker in inputs:
-        found |= _recorded(marker) if marker is not None else {}
-    found |= {key: _now(run, key) for key in keys}
-    return found if raw is None else found | {f"{_FILES}{raw.id}": _of_files(raw.files)}
+    """Return the fingerprint of what is read now, by its key, and of all that the inputs were made of themselves.
+
+    Where these differ, as one input is older, it is all of them, which is none that a thing can have now.
+    """
+    read = {key: _now(run, key) for key in keys}
+    if raw is not None:
+        read[f"{_FILES}{raw.id}"] = _of_files(raw.files)
+    found: dict[str, set[str]] = defaultdict(set)
+    for recorded in (read, *(_recorded(marker) for marker in inputs if marker is not None)):
+        for key, was in recorded.items():
+            found[key].update(was.split(_BESIDE))
+    return {key: _BESIDE.join(sorted(several)) for key, several in found.items()}
 
 
 def changes(run: RunContext, marker: Marker, *, files: bool) -> list[str]:
     """Return the keys of what a store was made of and is another thing now; raw files are looked at only if wanted."""
     recorded = _recorded(marker).items()
-    return [key for key, was in recorded if (files or not key.startswith(_FILES)) and _now(run, key) != was]
+    return [key for key, was in recorded if (files or not key.startswith(_FILES)) and _is_other(run, key, was)]
+
+
+def _is_other(run: RunContext, key: str, was: str) -> bool:
+    if _now(run, key) != was and key.startswith(_FILES):
+        # They may have changed since they were looked at last, before the store was made of them.
+        run.fingerprints[key] = _look(run, key)
+    return _now(run, key) != was
 
 
 def _recorded(marker: Marker) -> dict[str, str]:
@@ -65,3 +85,37 @@ def _described(path: Path) -> str:
         found = path.stat()
         return f"{path.name} {found.st_size} {int(found.st_mtime)}"
     return f"{path.name} gone"
+
+
+def made_anew(inputs: Iterable[ZarrInfo], marker: Marker) -> list[str]:
+    """Return a name for each task whose store is there and is not the one that the marker's was made of."""
+    found = []
+    for info in inputs:
+        now, former = read_marker(info.path), marker.inputs.get(str(info.path))
+        if now is not None and former not in (None, now.id):
+            found.append(f"input {info.task.label()}")
+    return list(dict.fromkeys(found))
+
+
+def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
+    """Whether all outputs are there and were made by the same work: of two works, they may not fit together."""
+    ids = {marker.id if marker is not None else "" for marker in markers.values()}
+    if len(ids) > 1 and "" not in ids:
+        logger.info("Made anew together, as they were not made together: %s", ", ".join(map(str, markers)))
+    return len(ids) == 1 and "" not in ids
+
+
+def warn(path: Path, marker: Marker, changed: list[str], config_hash: str) -> None:
+    """Say, once for a configuration, that a store was made under another one."""
+    if config_hash in _warned_for:
+        return
+    _warned_for.add(config_hash)
+    keys = ", ".join(key for key in changed if key != WHOLE)
+    logger.warning(
+        "%s was made under another configuration (%s, now %s%s). It is used as it is, and so is whatever else is "
+        "there: `espo plan` tells what the change concerns, and --espo-rerun stale makes that again",
+        path,
+        marker.config_hash,
+        config_hash,
+        f"; changed: {keys}" if keys else "",
+    )

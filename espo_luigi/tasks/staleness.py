@@ -99,6 +99,8 @@ def made_anew(inputs: Iterable[ZarrInfo], marker: Marker) -> list[str]:
 
 def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
     """Whether all outputs are there and were made by the same work: of two works, they may not fit together."""
+    if len(markers) == 1:  # the most usual, and an id takes its time
+        return None not in markers.values()
     ids = {marker.id if marker is not None else "" for marker in markers.values()}
     if len(ids) > 1 and "" not in ids:
         logger.info("Made anew together, as they were not made together: %s", ", ".join(map(str, markers)))

@@ -10,6 +10,9 @@ A stock run takes time in proportion to the square of the tasks, so it is measur
 catalogue of files that are not there, with every second simulation complete (markers without data), and as many results
 of jobs as tasks are complete.
 
+``--status`` measures `espo status`, as a command, of a run of N tasks with as many records of jobs: while its driver
+lives (500 jobs under way), and after it has died.
+
 ``--departures`` measures, at a twentieth of N, what each departure from stock Luigi earns: ours without the scheduler
 of its own, without the parameters that are looked up once, and without the threads in place of processes.
 """
@@ -137,6 +140,42 @@ def plan_seconds(n: int) -> dict[str, float]:
         return figures | json.loads(said)["counts"]
 
 
+def status_seconds(n: int) -> dict[str, float]:
+    """Make the files of a run of `n` tasks, and time `espo status` of it, with a driver and without."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "luigi.cfg").write_text("[espo]\nworkdir = run\nengine = slurm\n")
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        figures = {}
+        for driver in ("alive", "dead"):
+            _make_state(folder / "run", n, time.time() if driver == "alive" else 1.0)
+            wall, cpu = time.perf_counter(), _cpu_seconds()
+            command = [sys.executable, "-m", "espo_luigi.cli", "status"]
+            said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
+            figures |= {f"{driver}_s": time.perf_counter() - wall, f"{driver}_cpu_s": _cpu_seconds() - cpu}
+            assert f"of {n} done" in said, said
+        return figures
+
+
+def _make_state(workdir: Path, n: int, updated: float) -> None:
+    from espo_luigi.driver.board import FILE, Board, Job
+    from espo_luigi.jobs.records import Record, RecordStore
+
+    board, store = Board(), RecordStore(workdir / "slurm")
+    store.create_folders()
+    board.expect("All", "slurm", [(str(number), f"Rule{number % 28}") for number in range(n)])
+    for number in range(n):
+        rule, is_done, beat = f"Rule{number % 28}", number < n // 2, workdir / f"{number}.json"
+        if is_done:
+            board.end(str(number), True, 60.0, "")
+        elif number < n // 2 + 500:
+            board.begin(Job(str(number), f"{rule} n={number}", rule, updated, 4, 2**30, str(beat)))
+            board.tell(str(number), "PENDING (Priority), job 1" if number % 2 else "RUNNING", None)
+        state = "submitted" if n // 2 <= number < n // 2 + 500 else "finished"
+        store.save(Record(f"{rule}-{number}", rule, {"n": str(number)}, 2**30, 60, "log", state=state, job_id="1"))
+    (workdir / FILE).write_text(json.dumps(board.snapshot() | {"updated": updated}))
+
+
 def make_run(n: int) -> None:
     """Make the catalogue, the markers and the results, in the working folder."""
     from espo_luigi import store, tasks
@@ -205,6 +244,7 @@ def main() -> None:
     parser.add_argument("--one", choices=[*DEPARTURES, "stock"], help=argparse.SUPPRESS)
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--plan", action="store_true", help="measure espo plan instead")
+    parser.add_argument("--status", action="store_true", help="measure espo status instead")
     parser.add_argument("--make-run", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.make_run:
@@ -212,6 +252,9 @@ def main() -> None:
         return
     if options.plan:
         print(json.dumps({"tasks": options.tasks, **plan_seconds(options.tasks)}))
+        return
+    if options.status:
+        print(json.dumps({"tasks": options.tasks, **status_seconds(options.tasks)}))
         return
     if options.one:
         print(json.dumps(measure(options.one, options.tasks, options.run)))

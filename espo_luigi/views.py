@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,8 @@ def plan(
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
-    found = plan_of(rules, Selection(first, until, only, sim_id, region))
+    with _without_warnings_of("espo_luigi.tasks.base"):  # the plan itself tells what another configuration concerns
+        found = plan_of(rules, Selection(first, until, only, sim_id, region))
     if dag is not None:
         draw(found, dag)
     if as_json:
@@ -69,6 +73,17 @@ def plan(
     else:
         print(plan_text.render_plan(found, each=each))
     return 1 if found.of(BLOCKED) else 0
+
+
+@contextmanager
+def _without_warnings_of(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _be_quiet_about_other_parameters() -> None:

@@ -34,7 +34,10 @@ class Rule:
 
 @dataclass
 class Job:
-    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet."""
+    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet.
+
+    `words` are what `espo why` takes for it.
+    """
 
     id: str
     label: str
@@ -46,6 +49,7 @@ class Job:
     message: str = WAITING
     percent: int | None = None
     running_since: float = 0.0
+    words: str = ""
 
 
 @dataclass

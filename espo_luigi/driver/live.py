@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 # Of a narrower terminal, the numbers take all.
 _WIDTH_FOR_BARS = 90
 _LEAST_LINES = 5
+_BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
 _STYLES = {"failed:": "red", "pending:": "yellow", "longest at work:": ""}
 
 
@@ -121,7 +122,7 @@ def _rules(rules: Sequence[RuleRow], with_bars: bool) -> Table:
     names = ("done", "running", "pending", "waiting", "failed", "core-h")
     table.add_row("rule", *[""] * with_bars, *names, style="dim")
     for rule in rules:
-        bar = [ProgressBar(rule.total, rule.done)] if with_bars else []
+        bar = [ProgressBar(rule.total, rule.done, **_BAR)] if with_bars else []
         counts = [str(count or "-") for count in (rule.running, rule.pending, rule.waiting)]
         failed = Text(str(rule.failed or "-"), style="bold red" if rule.failed else "")
         table.add_row(rule.name, *bar, f"{rule.done}/{rule.total}", *counts, failed, f"{rule.core_hours:.3g}")

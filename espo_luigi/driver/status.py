@@ -184,7 +184,7 @@ def _longest(jobs: list[Any], now: float) -> Iterator[str]:
         begun = float(beat.get("started") or _begun(job))
         said = [duration(now - begun), percent, memory, *job["message"].splitlines()]
         # The name last: it is the longest, and a terminal may cut it.
-        yield f"{', '.join(filter(None, said))}: {job['label']}"
+        yield f"{', '.join(filter(None, said))}: {job.get('words') or job['label']}"
 
 
 def _begun(job: Mapping[str, Any]) -> float:

@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -200,7 +201,8 @@ class SlurmTask(luigi.Task):
         chosen = engine(settings().engine)
         granted, heartbeat = chosen.granted(order), str(order.files.heartbeat)
         cpus, memory = granted.cpus_per_task, granted.memory_bytes
-        board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat))
+        begun = Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat)
+        board().begin(replace(begun, words=" ".join([order.family, *sorted(self.wildcards.values(), key=len)])))
         self.job_seconds = chosen.run(order)
 
     def on_kill(self) -> None:

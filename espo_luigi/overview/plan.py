@@ -19,9 +19,11 @@ from espo_luigi.jobs.batch import refusals_of
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory, parse_memory
 from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.timing import Step, Timing, timing
-from espo_luigi.ports import OutputPort, ports_of
+from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.base import EspoTask
 
+# How many inputs are named in a reason.
+_SHOWN = 2
 _HALF = "half there, or another task's"
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 
@@ -176,9 +178,18 @@ def why_to_run(task: Task) -> str:
         others = [info.path.name for info in missing if info.path.exists()]
         named = ", ".join(info.path.name for info in missing)
         return f"output {_HALF if others else 'missing'}: {named}"
+    if task.is_about_all and (differing := _differing(task, infos[0])):
+        return f"not about what is there now: {', '.join(differing[:_SHOWN])}"
     if changed := task.stale():
         return f"changed: {', '.join(changed)}"
     return "its outputs were not made together, or what they say is not allowed any more"
+
+
+def _differing(task: EspoTask, made: ZarrInfo) -> list[str]:
+    """The names of the inputs that are others now, or gone, than those that an output says it was made of."""
+    marker, now = made.target.marker(), task.input_ids()
+    before = dict(marker.inputs) if marker is not None else {}
+    return [Path(path).name for path in {**before, **now} if before.get(path) != now.get(path)]
 
 
 @lru_cache

@@ -76,12 +76,12 @@ def _cost(tasks: list[Planned]) -> list[str]:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     for rule, tasks in _by_rule(plan).items():
-        reasons = Counter((one.state, one.reason.partition(": ")[0]) for one in tasks if one.reason)
+        reasons = Counter((one.state, _kind(one.reason)) for one in tasks if one.reason)
         for (state, reason), count in reasons.items():
             if reason == _MISSING:
                 continue  # which is what one expects
             same = [one for one in tasks if one.reason.startswith(reason) and one.state == state]
-            example = same[0].reason.partition(": ")[2].splitlines()
+            example = same[0].reason.removeprefix(reason).removeprefix(":").strip().splitlines()
             yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
         keys = list(dict.fromkeys(key for one in tasks for key in one.stale))
         if keys:
@@ -89,6 +89,12 @@ def _reasons(plan: Plan) -> Iterator[str]:
             yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
     if any(one.reason.startswith(_MISSING) for one in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
+
+
+def _kind(reason: str) -> str:
+    """The beginning of a reason, which many tasks have in common: of one that a task needs, its rule."""
+    kind = reason.partition(": ")[0]
+    return " ".join(kind.split()[:2]) if kind.startswith("needs ") else kind
 
 
 def _more(count: int, shown: int = 1) -> str:
@@ -113,12 +119,16 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield from _costs(plan, run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
-    yield from dict.fromkeys(_problem(one) for one in plan.of(BLOCKED) if not one.reason.startswith("needs "))
+    yield from _problems([one for one in plan.of(BLOCKED) if not one.reason.startswith("needs ")])
 
 
-def _problem(one: Planned) -> str:
-    named = one.reason if one.rule in one.reason else f"{one.task.label()}: {one.reason}"
-    return f"PROBLEM  {named}"
+def _problems(found: list[Planned]) -> Iterator[str]:
+    """Each problem once for a rule, with one of its tasks."""
+    first = {(one.rule, one.reason): one for one in reversed(found)}
+    counts = Counter((one.rule, one.reason) for one in found)
+    for (rule, reason), one in reversed(first.items()):
+        more = f" (and {counts[rule, reason] - 1} more of {rule})" if counts[rule, reason] > 1 else ""
+        yield f"PROBLEM  {reason if rule in reason else f'{one.task.label()}: {reason}'}{more}"
 
 
 def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:

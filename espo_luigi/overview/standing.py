@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,8 @@ from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.status import SILENT_SECONDS, duration, status_lines
 from espo_luigi.jobs.records import PLANNED, SUBMITTED, SUBMITTING, RecordStore, read_json
+
+_OPEN = re.compile(rb'"state": "(planned|submitting|submitted)"')
 
 
 def read() -> dict[str, Any]:
@@ -25,16 +31,23 @@ def read() -> dict[str, Any]:
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
     """By rule, the jobs that are out although no driver is: submitted, and of those with a sign of life, at work."""
     found: dict[str, Counter[str]] = {}
-    records = RecordStore(state_dir()).folder / "records"
-    for path in records.glob("*.json"):
-        # A record is read whole by the engine only; this is a look.
-        record = read_json(path) or {}
+    for record in _open_records(RecordStore(state_dir()).folder / "records"):
         if record.get("state") in (PLANNED, SUBMITTING, SUBMITTED):
             found.setdefault(str(record.get("rule")), Counter())[str(record["state"])] += 1
     for path in (workdir / "heartbeats").glob("*/*.json"):
         if time.time() - path.stat().st_mtime < SILENT_SECONDS:
             found.setdefault(path.parent.name, Counter())["at work"] += 1
     return {rule: dict(counts) for rule, counts in found.items()}
+
+
+def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records that may be of jobs that are out; there may be 20 000 others, which are not parsed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError, ValueError):
+                text = Path(entry.path).read_bytes()
+                if _OPEN.search(text):
+                    yield json.loads(text)
 
 
 def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -> list[str]:

@@ -37,12 +37,23 @@ def why(words: Sequence[str]) -> str:
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
-    chain = _chain(named_task(words))
+    chain = _chain(named_task(words), {})
     start, root = chain[0], chain[-1]
     if len(chain) == 1:
         return about(root)
-    between = "".join(f", which waits for {one.label()}" for one in chain[1:])
-    return f"{start.label()} waits for{between.removeprefix(', which waits for')}.\n{about(root)}"
+    between = ", which waits for ".join(_names(chain)[1:])
+    return f"{start.label()} waits for {between}.\n{about(root)}"
+
+
+def _names(chain: Sequence[SlurmTask]) -> list[str]:
+    """The tasks' names, without the parameters that have been said of one before."""
+    said: dict[str, str] = {}
+    names = []
+    for task in chain:
+        own = [f"{name}={value}" for name, value in task.wildcards.items() if said.get(name) != value]
+        names.append(" ".join([task.get_task_family(), *own]))
+        said |= task.wildcards
+    return names
 
 
 def named_task(words: Sequence[str]) -> SlurmTask:
@@ -66,11 +77,14 @@ def _values(task: SlurmTask) -> list[str]:
     return [*task.wildcards.values(), *(f"{name}={value}" for name, value in task.wildcards.items())]
 
 
-def _chain(task: SlurmTask) -> list[SlurmTask]:
+def _chain(task: SlurmTask, known: dict[str, list[SlurmTask]]) -> list[SlurmTask]:
     """Return the task, and what it waits for: first what has failed, then what pends or runs, then what is missing."""
-    missing = [] if task.complete() or _has_job(task) else [need for need in task.deps() if not need.complete()]
-    chains = [[task, *_chain(need)] for need in missing if isinstance(need, SlurmTask)]
-    return min(chains, key=lambda chain: _rank(chain[-1]), default=[task])
+    if task.task_id not in known:
+        is_root = task.complete() or _has_job(task)
+        missing = [] if is_root else [need for need in task.deps() if not need.complete()]
+        chains = [[task, *_chain(need, known)] for need in missing if isinstance(need, SlurmTask)]
+        known[task.task_id] = min(chains, key=lambda chain: _rank(chain[-1]), default=[task])
+    return known[task.task_id]
 
 
 def _has_job(task: SlurmTask) -> bool:

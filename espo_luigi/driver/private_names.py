@@ -16,6 +16,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "create_remote_scheduler": "(self, url)",
         "create_worker": "(self, scheduler, worker_processes, assistant=False)",
     },
+    "luigi.parameter.Parameter": {"_default": ""},
     "luigi.rpc": {"_urljoin": "(base, url)"},
     "luigi.rpc.RemoteScheduler": {
         "_fetch": "(self, url_suffix, body)",
@@ -40,6 +41,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
     "luigi.task.Task": {
         "get_params": "()",
         "get_param_values": "(params, args, kwargs)",
+        "_get_param_visibilities": "(self)",
     },
     "luigi.worker.TaskProcess": {
         "_handle_run_exception": "(self, ex)",

@@ -14,6 +14,7 @@ import luigi
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
+from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import Job, board
@@ -102,6 +103,10 @@ class SlurmTask(luigi.Task):
             return list(super().get_param_values(params, args, {**known, **kwargs}))
         values = {**known, **{name: own[name].normalize(value) for name, value in kwargs.items()}}
         return [(name, _hashable(values[name])) for name in own]
+
+    def _get_param_visibilities(self) -> dict[str, int]:
+        """Return what luigid's page shows: what identifies this task, and what somebody has set."""
+        return {name: _visibility(parameter, getattr(self, name)) for name, parameter in self.get_params()}
 
     @property
     def retry_count(self) -> int:
@@ -253,6 +258,11 @@ class SlurmTask(luigi.Task):
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+def _visibility(parameter: luigi.Parameter, value: Any) -> int:
+    is_shown = parameter.significant or value != _hashable(parameter._default)
+    return int(ParameterVisibility.PUBLIC if is_shown else ParameterVisibility.HIDDEN)
 
 
 def _is_option(task: type[SlurmTask], name: str) -> bool:

@@ -6,10 +6,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.slurm_reasons import in_plain_words
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
@@ -19,6 +17,8 @@ _WAITING = re.compile(r"(waiting|planned)\b")
 _REASON = re.compile(r"PENDING \((\w+)")
 LONGEST = 5
 _SHOWN_FAILURES = 5
+# Of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
+_SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
 SILENT_SECONDS = 60.0
 
@@ -91,13 +91,9 @@ def _longest(jobs: list[Any], now: float) -> Iterator[str]:
     if jobs:
         yield from ("", "longest at work:")
     for job in sorted(jobs, key=lambda job: job["since"])[:LONGEST]:
-        beat = read_json(Path(job["heartbeat"])) or {}
-        percent = f"{job['percent']} %" if job["percent"] else ""
-        used = beat.get("peak_memory_bytes")
-        memory = f"{used / 2**30:.1f} of {job['memory_bytes'] / 2**30:.1f} GiB" if used else ""
-        said = [duration(now - job["since"]), percent, memory, *job["message"].splitlines()]
         # The name last: it is the longest, and a terminal may cut it.
-        yield f"  {', '.join(filter(None, said))}: {job['label']}"
+        said = ", ".join([duration(now - job["since"]), *job["message"].splitlines()[:_SHOWN_LINES]])
+        yield f"  {said}: {job['label']}"
 
 
 def _pending(jobs: list[Any]) -> Iterator[str]:

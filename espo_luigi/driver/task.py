@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
-from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
 
@@ -133,6 +134,8 @@ class SlurmTask(luigi.Task):
 
     # How long the job worked, once it is done; the task waited longer.
     job_seconds = 0.0
+    # The link that Luigi's page shows.
+    _dashboard = ""
 
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
@@ -198,7 +201,11 @@ class SlurmTask(luigi.Task):
         label, since = order.label, time.time()
         job = Job(order.id, label, order.family, since, asked.cpus_per_task, asked.memory_bytes, heartbeat)
         board().begin(job)
-        self.job_seconds = engine(settings().engine).run(order)
+        try:
+            self.job_seconds = engine(settings().engine).run(order)
+        except EspoError as error:
+            self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
+            raise
 
     def on_kill(self) -> None:
         """Stop this task's job; called when the run is stopped."""
@@ -248,13 +255,16 @@ class SlurmTask(luigi.Task):
         common = configuration.defaults().items()
         return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
 
-    def _show(self, message: str, percent: int | None) -> None:
+    def _show(self, standing: Standing) -> None:
         """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, message, percent)
+        board().tell(self.task_id, standing.message, standing.percent)
         if self.set_status_message:
-            self.set_status_message(message)
-            if percent is not None:
-                self.set_progress_percentage(percent)
+            self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
+            if standing.percent is not None:
+                self.set_progress_percentage(standing.percent)
+            if standing.dashboard != self._dashboard:
+                self._dashboard = standing.dashboard
+                self.set_tracking_url(standing.dashboard)
 
 
 add_options(SlurmTask, OPTION_NAMES)

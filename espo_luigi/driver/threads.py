@@ -10,9 +10,10 @@ from collections import deque
 from typing import Any
 
 import luigi.worker
-from luigi.scheduler import DONE, FAILED, PENDING
+from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
 from luigi.task import Task
 
+from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.run import Run
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, JobInputError
@@ -91,6 +92,28 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         logger.error("%s", ex)
         self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
+
+
+class StatusReporter(luigi.worker.TaskStatusReporter):
+    """Tells luigid what its page shows of a task; with a link, all that luigid would else forget of the task."""
+
+    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
+        super().__init__(scheduler, task.task_id, worker_id, messages)
+        self._task = task
+
+    def update_tracking_url(self, tracking_url: str) -> None:
+        """Show a link, where there is a page; none if it is empty."""
+        if isinstance(self._scheduler, PatientScheduler):
+            self._scheduler.show(
+                task_id=self._task.task_id,
+                worker=self._worker_id,
+                status=RUNNING,
+                tracking_url=tracking_url,
+                priority=self._task.priority,
+                resources=self._task.process_resources(),
+                retry_policy_dict=luigi.worker._get_retry_policy_dict(self._task),
+                accepts_messages=self._task.accepts_messages,
+            )
 
 
 class Results(queue.SimpleQueue[Any]):

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.progress import between_beats
 from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class Monitor:
         self._moved: dict[psutil.Process, tuple[int, int]] = {}
         self.peak_memory_bytes = 0
         self.spilled_bytes = 0
+        # What the job may take, and where on the node's loopback Dask's dashboard is; 0: not known, none.
+        self.memory_bytes = 0
+        self.dashboard_port = 0
 
     @property
     def worker_restarts(self) -> int:
@@ -79,6 +83,8 @@ class Monitor:
         memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
+        # What Dask is given after it has done all is another computation.
+        self._most = max(self._most, self.tasks_left) if self.tasks_left else 1
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
@@ -140,6 +146,8 @@ class Monitor:
             "node": socket.gethostname(),
             "started": self._started,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "memory_bytes": self.memory_bytes,
+            "dashboard_port": self.dashboard_port,
             "percent": round(100 * (1 - left / self._most)) if left else 0,
             "message": f"Dask: {left} tasks to go" if left else "working",
             "blocks": dict(self.blocks()),
@@ -154,14 +162,17 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
     """
     done = threading.Event()
     trouble = Minutely()
+    began = time.monotonic()
 
     def beat() -> None:
         moved, written = True, -math.inf
         while True:
             moved = _has_moved(monitor, trouble) or moved
-            if moved and time.monotonic() - written >= every_seconds:
-                written, moved = time.monotonic(), not _is_written(monitor, write, trouble)
-            if done.wait(min(every_seconds, _LOOK_SECONDS)):
+            now = time.monotonic()
+            between = between_beats(now - began, every_seconds)
+            if moved and now - written >= between:
+                written, moved = now, not _is_written(monitor, write, trouble)
+            if done.wait(min(between, _LOOK_SECONDS)):
                 return
 
     thread = threading.Thread(target=beat, daemon=True)

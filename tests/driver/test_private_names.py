@@ -35,6 +35,7 @@ def instances() -> dict[str, Any]:
         "luigi.scheduler.Scheduler": scheduler,
         "luigi.scheduler.SimpleTaskState": scheduler._state,
         "luigi.worker.TaskProcess": TaskProcess(task, "w", multiprocessing.Queue(), reporter),
+        "luigi.worker.TaskStatusReporter": reporter,
         "luigi.worker.Worker": Worker(scheduler=scheduler),
     }
 

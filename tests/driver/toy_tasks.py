@@ -40,6 +40,15 @@ class Fail(Count):
         raise ValueError("no such luck")
 
 
+class Grumble(Count):
+    """Fail with a text that a browser would take for HTML."""
+
+    uses_dask = False
+
+    def work(self) -> None:
+        raise ValueError("1 < 2 & 3")
+
+
 class Sum(Count):
     """Add what two `Count` tasks wrote, without Dask."""
 
@@ -363,3 +372,14 @@ class Blocks(Count):
         )
         marker = Marker("Blocks", created="")
         write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, key="work")
+
+
+class Shown(luigi.WrapperTask):
+    """Tasks of which one takes a while, some wait for it, and one fails."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        others = [Count(n=n, folder=self.folder) for n in (1, 2)]
+        return [Blocks(n=self.n, folder=self.folder), *others, Grumble(n=1, folder=self.folder)]

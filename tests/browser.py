@@ -29,6 +29,8 @@ _OPTIONS = (
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--no-first-run",
+    # Pages of this machine only.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
 
 

@@ -62,6 +62,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "_generate_worker_id": "(self, worker_info)",
         "_create_task_process": "(self, task)",
         "_add_task_history": "",
+        "_assistant": "",
         "_batch_families_sent": "",
         "_config": "",
         "_get_work_response_history": "",

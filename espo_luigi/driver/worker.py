@@ -8,7 +8,7 @@ import logging
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import luigi.scheduler
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import ParameterVisibility
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
@@ -144,6 +145,8 @@ class EspoWorker(luigi.worker.Worker):
             self._disabled.discard(task_id)
             # Only who says "disabled" may say "pending" after a scheduler's own "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        if keywords.get("params"):
+            keywords["params"] = _shown(self._scheduled_tasks[task_id], keywords["params"])
         super()._add_task(*arguments, **keywords)
 
     def _get_work(self) -> Any:
@@ -169,7 +172,7 @@ class EspoWorker(luigi.worker.Worker):
         # driver of this work folder that was asked for more, or from anybody who reaches its port.
         ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
         others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
-        if not others:
+        if self._assistant or not others:
             return super()._get_work_task_id(get_work_response)
         for task_id in others:
             logger.warning("luigid hands out %s, which is not of this run: not run", task_id)
@@ -276,6 +279,12 @@ class EspoWorker(luigi.worker.Worker):
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,
             check_complete_on_run=self._config.check_complete_on_run,
         )
+
+
+def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
+    """Those that luigid's page shows: its command to run a task again would else fill a screen."""
+    visibilities = task._get_param_visibilities()
+    return {name: text for name, text in params.items() if visibilities.get(name) == ParameterVisibility.PUBLIC}
 
 
 def _say_stopped(interrupt: KeyboardInterrupt) -> None:

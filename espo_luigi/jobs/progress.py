@@ -22,7 +22,7 @@ _REASON = re.compile(r"PENDING \((.+)\)")
 
 def between_beats(age: float, every_seconds: float) -> float:
     """Return how many seconds pass between two signs of life of a job that is `age` seconds old."""
-    return min(every_seconds, max(_SHORTEST_SECONDS, age / 2))
+    return min(every_seconds, max(_SHORTEST_SECONDS, age / 5))
 
 
 def of_batch(progress: Progress) -> Standing:
@@ -44,7 +44,7 @@ def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
     lines = [
         _listed(where, f"{percent} %" if percent else "", _memory(beat)),
         str(beat.get("message", "")),
-        f"Dask's dashboard: {url} once this runs where your browser is:\n{_tunnel(port, beat)}" if port else "",
+        f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
     ]
     return Standing("\n".join(filter(None, lines)), percent if beat else None, url)
 

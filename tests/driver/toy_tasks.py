@@ -45,6 +45,9 @@ class Grumble(Count):
 
     uses_dask = False
 
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"grumble-{self.n}.txt"))
+
     def work(self) -> None:
         raise ValueError("1 < 2 & 3")
 

@@ -66,5 +66,5 @@ def test_what_is_done_is_told_with_its_time_and_most_memory() -> None:
 
 
 def test_a_young_job_is_listened_to_more_often() -> None:
-    assert [between_beats(age, 30.0) for age in (0.0, 8.0, 60.0, 1e9)] == [0.5, 4.0, 30.0, 30.0]
+    assert [between_beats(age, 30.0) for age in (0.0, 20.0, 150.0, 1e9)] == [0.5, 4.0, 30.0, 30.0]
     assert between_beats(0.0, 0.1) == 0.1

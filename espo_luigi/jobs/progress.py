@@ -42,7 +42,7 @@ def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
     percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
     url = f"http://127.0.0.1:{port}/status" if port else ""
     lines = [
-        _listed(where, f"{percent} %" if percent else "", _memory(beat)),
+        _listed(where, f"{percent} %" if percent else "", _memory(beat) if beat else "starting"),
         str(beat.get("message", "")),
         f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
     ]

@@ -21,7 +21,7 @@ def test_a_running_job_is_told_with_its_node_progress_and_memory() -> None:
     assert of_batch(Progress("RUNNING", "1234", 1, "n3", BEAT)) == Standing(
         "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43
     )
-    assert of_batch(Progress("RUNNING", "1234", 2, "n3")) == Standing("job 1234 on n3, attempt 2")
+    assert of_batch(Progress("RUNNING", "1234", 2, "n3")) == Standing("job 1234 on n3, attempt 2, starting")
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,12 @@ class _SlurmCommand(click.Command):
 
 
 @click.group()
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
+@click.option("--debug", is_flag=True, expose_value=False, hidden=True)
+@click.help_option("--help", hidden=True)
 def espo() -> None:
-    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example; `espo
+    --debug COMMAND` shows the traceback of an error.
+    """
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 import warnings
@@ -88,12 +89,19 @@ def status(watch: bool, as_json: bool) -> int:
         if as_json:
             print_json(found)
         else:
-            if watch:
+            columns, lines = _screen() if watch and found["alive"] else (None, 0)
+            if lines:
                 click.clear()
-            print("\n".join(standing.render(found)))
+            print("\n".join(line[:columns] for line in standing.render(found, lines=lines)))
         if not watch or not found["alive"]:
             return 0
         time.sleep(_WATCH_SECONDS)
+
+
+def _screen() -> tuple[int | None, int]:
+    """How many columns and lines there are above the cursor's; no limit where there is no terminal."""
+    columns, lines = shutil.get_terminal_size()
+    return (columns, lines - 1) if sys.stdout.isatty() else (None, 0)
 
 
 @click.command(epilog="Example: espo why Train south pr Demo-NoLeap")

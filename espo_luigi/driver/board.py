@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.driver.status import RUNNING, standing
 from espo_luigi.jobs.records import write_atomically
 
 FILE = "run.json"
@@ -32,7 +34,7 @@ class Rule:
 
 @dataclass
 class Job:
-    """A task that was begun: what is known of its job."""
+    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet."""
 
     id: str
     label: str
@@ -43,6 +45,7 @@ class Job:
     heartbeat: str
     message: str = WAITING
     percent: int | None = None
+    running_since: float = 0.0
 
 
 @dataclass
@@ -56,6 +59,8 @@ class State:
     started: float = field(default_factory=time.time)
     updated: float = 0.0
     ended: bool = False
+    # "done", "failed", "stopped" or "detached", once it has ended.
+    outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -89,16 +94,19 @@ class Board:
     def tell(self, task_id: str, message: str, percent: int | None) -> None:
         """Take note of where a job stands."""
         with self._lock:
-            if task_id in self.state.jobs:
-                self.state.jobs[task_id].message, self.state.jobs[task_id].percent = message, percent
+            if job := self.state.jobs.get(task_id):
+                job.message, job.percent = message, percent
+                is_running = standing(message) == RUNNING
+                job.running_since = (job.running_since or time.time()) if is_running else 0.0
 
     def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:
-        """Take note of how a task ended."""
+        """Take note of how a task ended, and how long its job worked; 0 if that is not known."""
         with self._lock:
             job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
             if name is None:
                 return
             rule = self.state.rules[name]
+            seconds = seconds or (time.time() - job.running_since if job is not None and job.running_since else 0.0)
             rule.seconds += seconds
             rule.core_hours += seconds * (job.cpus if job is not None else 0) / 3600
             if succeeded:
@@ -114,10 +122,16 @@ class Board:
             self.state.updated = time.time()
             return asdict(self.state)
 
-    def close(self) -> None:
-        """Say that the run has ended."""
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was to run is done."""
+        return all(rule.done == rule.total for rule in self.state.rules.values())
+
+    def close(self, outcome: str = "") -> None:
+        """Say that the run has ended, and how."""
         with self._lock:
             self.state.ended = True
+            self.state.outcome = outcome or self.state.outcome
 
 
 class Reporter:
@@ -147,14 +161,11 @@ class Reporter:
 
     def _write(self) -> None:
         state = self._board.snapshot()
-        for show in self.shows:
-            show(state)
-        try:
+        with suppress(OSError):  # nothing depends on it, and the next one comes soon
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(state))
-        except OSError:
-            # Nothing depends on it, and the next one comes soon.
-            return
+        for show in self.shows:
+            show(state)
 
 
 _boards: list[Board] = []

@@ -15,32 +15,33 @@ from typing import Any
 
 from espo_luigi.driver.board import Reporter, board
 from espo_luigi.driver.settings import settings
+from espo_luigi.driver.signals import Detach
 from espo_luigi.driver.status import status_lines, summary_line
 
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY_SECONDS = 300.0
 _NOTIFY_TIMEOUT_SECONDS = 60.0
+_FAILURES_TOLD = 50
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Write and show how the run stands while the block goes on; tell whom ``[espo] notify`` names when it ends."""
+    """Write and show how the run stands while the block goes on, and note how it ended."""
     if not board().state.rules:  # nothing to do
         yield
         return
     reporter = Reporter(board(), Path(settings().workdir).absolute())
-    how = "stopped"
-    try:
-        with in_terminal(reporter) if _is_terminal() else _by_line(reporter):
-            reporter.start()
-            try:
-                yield
-                how = "failed" if board().state.failures else "done"
-            finally:
-                reporter.stop()
-    finally:
-        notify(settings().notify, how, board().snapshot())
+    with in_terminal(reporter) if _is_terminal() else _by_line(reporter):
+        reporter.start()
+        try:
+            yield
+            board().close("done" if board().is_done else "failed")
+        except BaseException as error:
+            board().close("detached" if isinstance(error, Detach) else "stopped")
+            raise
+        finally:
+            reporter.stop()
 
 
 def _is_terminal() -> bool:
@@ -63,44 +64,35 @@ def _by_line(reporter: Reporter) -> Iterator[None]:
 @contextmanager
 def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
     """Show what the reporter says as a table at the bottom of a terminal."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+    from espo_luigi.driver.live import Screen
 
-    console = console or Console(stderr=True)
-    with Live(console=console, auto_refresh=False, redirect_stdout=False) as live, _logging_above():
-
-        def show(state: Mapping[str, Any]) -> None:
-            lines = status_lines(state)[: max(console.height - 1, 3)]
-            live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
-
-        reporter.shows.append(show)
-        yield
-
-
-@contextmanager
-def _logging_above() -> Iterator[None]:
-    """Have what is logged to the terminal go above the table: rich has put a stream of its own in place of stderr."""
-    names = ("", "espo_luigi", "luigi", "luigi-interface")
-    handlers = [one for name in names for one in logging.getLogger(name).handlers]
-    ours = [one for one in handlers if isinstance(one, logging.StreamHandler) and one.stream is sys.__stderr__]
-    for one in ours:
-        one.setStream(sys.stderr)
+    screen = Screen(console)
+    screen.open()
+    reporter.shows.append(screen.show)
     try:
         yield
     finally:
-        for one in ours:
-            one.setStream(sys.__stderr__)
+        screen.close()
 
 
-def notify(command: str, how: str, state: Mapping[str, Any]) -> None:
-    """Run the command of ``[espo] notify``, without a shell: the status on its standard input, `how` in ESPO_RESULT."""
+def tell_the_end() -> None:
+    """Tell whom ``[espo] notify`` names how the run ended, if there was one."""
+    if board().state.outcome:
+        notify(settings().notify, board().snapshot())
+
+
+def notify(command: str, state: Mapping[str, Any]) -> None:
+    """Run the command, without a shell: how the run ended on its standard input, and in its environment."""
     if not command:
         return
-    environ = {**os.environ, "ESPO_RESULT": how, "ESPO_SUMMARY": summary_line(state, time.time())}
-    text = "\n".join([f"{how}: {environ['ESPO_SUMMARY']}", *status_lines(state)[1:], ""])
+    how, summary = state["outcome"], summary_line(state, time.time())
+    counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done", "failed")}
+    told = {"RESULT": how, "SUMMARY": summary, **{name.upper(): str(count) for name, count in counts.items()}}
+    environ = {**os.environ, **{f"ESPO_{name}": value for name, value in told.items()}}
+    lines = status_lines(state, most_failures=_FAILURES_TOLD)[1:]
+    text = "\n".join([f"{how}: {summary}", f"work folder: {Path(settings().workdir).absolute()}", *lines, ""])
     try:
         words = shlex.split(command)
-        subprocess.run(words, input=text, text=True, env=environ, timeout=_NOTIFY_TIMEOUT_SECONDS, check=True)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        subprocess.run(words, input=text.encode(), env=environ, timeout=_NOTIFY_TIMEOUT_SECONDS, check=True)
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         logger.warning("[espo] notify = %s: %s", command, error)

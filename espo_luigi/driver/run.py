@@ -46,6 +46,22 @@ def _graph(roots: Iterable[Task], *, check: bool) -> Graph:
     return graph
 
 
+def each_after_its_needs(roots: Iterable[Task], graph: Graph | None = None) -> Graph:
+    """Return the graph below `roots` in the order in which it can be done; what is known of it already may be given."""
+    found: Graph = {}
+
+    def visit(task: Task) -> None:
+        if task.task_id not in found:
+            needs = graph[task.task_id][1] if graph is not None else task.deps()
+            for needed in needs:
+                visit(needed)
+            found[task.task_id] = task, needs
+
+    for root in roots:
+        visit(root)
+    return found
+
+
 class Run:
     """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
 
@@ -87,7 +103,8 @@ class Run:
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
-        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
+        in_order = each_after_its_needs([root], graph)
+        tasks = [(task_id, task.task_family) for task_id, (task, _) in in_order.items() if isinstance(task, SlurmTask)]
         board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
             self._expect(graph, pending)
@@ -143,8 +160,9 @@ class Run:
             self._open.discard(task.task_id)
             label = _named(task)
             outcome = "done" if succeeded else "FAILED"
-            seconds = getattr(task, "job_seconds", 0.0) or seconds
-            board().end(task.task_id, succeeded, seconds, _in_one_line(label, reason))
+            worked = getattr(task, "job_seconds", 0.0)
+            seconds = worked or seconds
+            board().end(task.task_id, succeeded, worked, _in_one_line(label, reason))
             logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)

@@ -1,13 +1,16 @@
-"""How a run stands, as lines of text, from what its driver wrote."""
+"""How a run stands, from what its driver wrote: as a value, cut to fit a screen, and as lines of text."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.slurm_reasons import in_plain_words
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
@@ -21,6 +24,67 @@ _SHOWN_FAILURES = 5
 _SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
 SILENT_SECONDS = 60.0
+_LISTS = ("longest", "pending", "failed")
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """One rule's tasks: how many there are, where they stand, and what those that ended took."""
+
+    name: str
+    total: int
+    done: int
+    running: int
+    pending: int
+    waiting: int
+    failed: int
+    core_hours: float
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anything of it is begun and not done, or has failed."""
+        return bool(self.running or self.pending or self.waiting or self.failed or 0 < self.done < self.total)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All that is said of a run: one line, its rules, its longest jobs, what pends and why, what failed (last first).
+
+    `folded` are lines in the place of rules that are not listed one by one.
+    """
+
+    summary: str
+    rules: Sequence[RuleRow]
+    folded: Sequence[str]
+    longest: Sequence[str]
+    pending: Sequence[str]
+    failed: Sequence[str]
+
+    def parts(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the lists that are not empty, with their titles."""
+        titles = ("longest at work:", "pending:", "failed:")
+        yield from (
+            (title, lines) for title, name in zip(titles, _LISTS, strict=True) if (lines := getattr(self, name))
+        )
+
+    @property
+    def height(self) -> int:
+        """How many lines it takes."""
+        return 3 + len(self.rules) + len(self.folded) + sum(2 + len(lines) for _, lines in self.parts())
+
+
+def standing_of(state: Mapping[str, Any], now: float, most_failures: int = _SHOWN_FAILURES) -> Standing:
+    """Return how a run stands that has this state."""
+    jobs = list(state["jobs"].values())
+    counts = Counter((job["rule"], standing(job["message"])) for job in jobs)
+    return Standing(
+        summary_line(state, now),
+        [_row(name, rule, counts) for name, rule in state["rules"].items()],
+        [],
+        list(_longest([job for job in jobs if standing(job["message"]) == RUNNING], now)),
+        list(_pending(jobs)),
+        list(_failures(state["failures"], most_failures)),
+    )
 
 
 def standing(message: str) -> str:
@@ -28,19 +92,49 @@ def standing(message: str) -> str:
     return WAITING if _WAITING.match(message) else PENDING if _PENDING.match(message) else RUNNING
 
 
-def status_lines(state: Mapping[str, Any], now: float | None = None) -> list[str]:
-    """Return the status of a run: its tasks by rule, its longest jobs, what pends and why, what failed."""
-    now = time.time() if now is None else now
-    jobs = list(state["jobs"].values())
-    counts = Counter((job["rule"], standing(job["message"])) for job in jobs)
-    return [
-        summary_line(state, now),
-        "",
-        *_table(state["rules"], counts),
-        *_longest([job for job in jobs if standing(job["message"]) == RUNNING], now),
-        *_pending(jobs),
-        *_failures(state["failures"]),
-    ]
+def fitted(found: Standing, lines: int) -> Standing:
+    """Return what fits so many lines: first the rules that are not at work are folded, then lists become shorter."""
+    if found.height <= lines:
+        return found
+    found = _folded(found)
+    while found.height > lines:
+        longest = max(_LISTS, key=lambda name: len(getattr(found, name)))
+        if len(getattr(found, longest)) < 2:
+            break
+        found = replace(found, **{longest: getattr(found, longest)[:-1]})
+    return found
+
+
+def _folded(found: Standing) -> Standing:
+    done = [rule for rule in found.rules if not rule.is_at_work and rule.done]
+    later = [rule for rule in found.rules if not rule.is_at_work and not rule.done]
+    folded = [f"{said}: {_named(rules)}" for said, rules in (("done", done), ("to come", later)) if rules]
+    return replace(found, rules=[rule for rule in found.rules if rule.is_at_work], folded=folded)
+
+
+def _named(rules: Sequence[RuleRow]) -> str:
+    count = sum(rule.total for rule in rules)
+    return f"{count} task(s) of {', '.join(rule.name for rule in rules)}"
+
+
+def status_lines(
+    state: Mapping[str, Any], now: float | None = None, lines: int = 0, most_failures: int = _SHOWN_FAILURES
+) -> list[str]:
+    """Return the status of a run as text, cut to `lines` lines if there is such a number."""
+    found = standing_of(state, time.time() if now is None else now, most_failures)
+    return list(_as_text(fitted(found, lines) if lines else found))[: lines or None]
+
+
+def _as_text(found: Standing) -> Iterator[str]:
+    yield from (found.summary, "")
+    yield f"{'rule':24}{'tasks':>8}{'done':>8}{'running':>9}{'pending':>9}{'waiting':>9}{'failed':>8}{'core-h':>10}"
+    for rule in found.rules:
+        at_work = "".join(f"{count or '-':>9}" for count in (rule.running, rule.pending, rule.waiting))
+        counts = f"{rule.total:>8}{rule.done or '-':>8}{at_work}{rule.failed or '-':>8}"
+        yield f"{rule.name:24}{counts}{rule.core_hours:>10.3g}"
+    yield from found.folded
+    for title, lines in found.parts():
+        yield from ("", title, *(f"  {line}" for line in lines))
 
 
 def summary_line(state: Mapping[str, Any], now: float) -> str:
@@ -52,13 +146,14 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     hours = sum(rule["core_hours"] for rule in rules)
     left = seconds_left(state, now)
     parts = [
-        f"{state['root'] or 'run'}: {done} of {total} done",
+        f"{done} of {total} done",
         at_work,
         f"{failed} FAILED" if failed else "",
         f"{hours:.3g} core-hours",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
-    return ", ".join(part for part in parts if part)
+    # The name last: it may be long, and a terminal may cut it.
+    return f"{', '.join(part for part in parts if part)}: {state['root'] or 'run'}"
 
 
 def seconds_left(state: Mapping[str, Any], now: float) -> float:
@@ -76,42 +171,36 @@ def seconds_left(state: Mapping[str, Any], now: float) -> float:
     return float(left / max(at_once, 1e-9))
 
 
-def _table(rules: Mapping[str, Any], counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
-    yield f"{'rule':24}{'tasks':>8}{'done':>8}{'running':>9}{'pending':>9}{'waiting':>9}{'failed':>8}{'core-h':>10}"
-    for name, rule in rules.items():
-        at_work = (counts.get((name, where), 0) for where in (RUNNING, PENDING, WAITING))
-        cells = "".join(f"{count or '-':>9}" for count in at_work)
-        yield (
-            f"{name:24}{rule['total']:>8}{rule['done'] or '-':>8}{cells}{rule['failed'] or '-':>8}"
-            f"{rule['core_hours']:>10.3g}"
-        )
+def _row(name: str, rule: Mapping[str, Any], counts: Mapping[tuple[str, str], int]) -> RuleRow:
+    running, pending, waiting = (counts.get((name, where), 0) for where in (RUNNING, PENDING, WAITING))
+    total, done, failed = rule["total"], rule["done"], rule["failed"]
+    return RuleRow(name, total, done, running, pending, waiting, failed, rule["core_hours"])
 
 
 def _longest(jobs: list[Any], now: float) -> Iterator[str]:
-    if jobs:
-        yield from ("", "longest at work:")
-    for job in sorted(jobs, key=lambda job: job["since"])[:LONGEST]:
+    for job in sorted(jobs, key=_begun)[:LONGEST]:
+        beat = read_json(Path(job["heartbeat"])) or {}
+        begun = float(beat.get("started") or _begun(job))
         # The name last: it is the longest, and a terminal may cut it.
-        said = ", ".join([duration(now - job["since"]), *job["message"].splitlines()[:_SHOWN_LINES]])
-        yield f"  {said}: {job['label']}"
+        said = ", ".join([duration(now - begun), *job["message"].splitlines()[:_SHOWN_LINES]])
+        yield f"{said}: {job['label']}"
+
+
+def _begun(job: Mapping[str, Any]) -> float:
+    return float(job.get("running_since") or job["since"])
 
 
 def _pending(jobs: list[Any]) -> Iterator[str]:
     found = (_REASON.match(job["message"]) for job in jobs)
     reasons = Counter(match[1] for match in found if match)
-    if reasons:
-        yield from ("", "pending:")
     for reason, count in reasons.most_common():
-        yield f"  {count} job(s), {reason}: {in_plain_words(reason)}"
+        yield f"{count} job(s), {reason}: {in_plain_words(reason)}"
 
 
-def _failures(failures: Mapping[str, str]) -> Iterator[str]:
-    if failures:
-        yield from ("", "failed:")
-    for reason in list(failures.values())[-_SHOWN_FAILURES:]:
-        yield f"  {reason}"
-    if len(failures) > _SHOWN_FAILURES:
-        yield f"  and {len(failures) - _SHOWN_FAILURES} more"
+def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:
+    yield from list(failures.values())[: -most - 1 : -1]
+    if len(failures) > most:
+        yield f"and {len(failures) - most} before"
 
 
 def duration(seconds: float) -> str:

@@ -197,12 +197,12 @@ class SlurmTask(luigi.Task):
                 "espo_luigi.install() where your tasks are defined"
             )
         order = self.order()
-        asked, heartbeat = order.resources, str(order.files.heartbeat)
-        label, since = order.label, time.time()
-        job = Job(order.id, label, order.family, since, asked.cpus_per_task, asked.memory_bytes, heartbeat)
-        board().begin(job)
+        chosen = engine(settings().engine)
+        granted, heartbeat = chosen.granted(order), str(order.files.heartbeat)
+        cpus, memory = granted.cpus_per_task, granted.memory_bytes
+        board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat))
         try:
-            self.job_seconds = engine(settings().engine).run(order)
+            self.job_seconds = chosen.run(order)
         except EspoError as error:
             self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
             raise

@@ -22,7 +22,7 @@ from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.driver.board import forget_board
-from espo_luigi.driver.display import watched
+from espo_luigi.driver.display import tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
@@ -259,6 +259,7 @@ class EspoWorker(luigi.worker.Worker):
             self._running_tasks.clear()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
+        tell_the_end()
         if isinstance(error, KeyboardInterrupt):
             _say_stopped(error)
         return False

@@ -86,6 +86,10 @@ class BatchEngine:
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
             self._manager.submitter.check("check", request_of(fitting, self._settings))
 
+    def granted(self, order: JobOrder) -> Resources:
+        """Return what a job of this order gets, of what it asks for."""
+        return fitted(order, self._settings).resources
+
     def run(self, order: JobOrder) -> float:
         """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
 

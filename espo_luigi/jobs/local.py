@@ -181,6 +181,11 @@ class LocalEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all: values reach the job in a file, so that any is safe."""
 
+    def granted(self, order: JobOrder) -> Resources:
+        """Return what a job of this order gets, of what it asks for."""
+        largest = self._launcher.largest
+        return order.resources.fitted(largest.cpus, largest.memory_bytes)
+
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for it, and return the seconds that it took.
 
@@ -238,8 +243,7 @@ class LocalEngine:
             self._launcher.close()
 
     def _fit(self, order: JobOrder) -> Resources:
-        asked, family, largest = order.resources, order.family, self._launcher.largest
-        fitted = asked.fitted(largest.cpus, largest.memory_bytes)
+        asked, family, fitted = order.resources, order.family, self.granted(order)
         if fitted != asked and family not in self._said:
             self._said.add(family)
             place = self._launcher.place

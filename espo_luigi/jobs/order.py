@@ -115,9 +115,11 @@ _NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
-    """Refuses orders that it cannot run, runs one and says how many seconds it took, stops one, ends."""
+    """Refuses orders that it cannot run, says what a job gets, runs one and says how long it took, stops one, ends."""
 
     def check(self, orders: Iterable[JobOrder]) -> None: ...
+
+    def granted(self, order: JobOrder) -> Resources: ...
 
     def run(self, order: JobOrder) -> float: ...
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph
+from espo_luigi.driver.run import Graph, each_after_its_needs
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
@@ -82,7 +82,7 @@ def room() -> int:
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
     """Plan a run of `ends` and what they need; rules that are not `allowed` do not run."""
-    graph = _each_after_its_needs(ends)
+    graph = each_after_its_needs(ends)
     tasks = {
         task_id: Planned(task, [need.task_id for need in needs])
         for task_id, (task, needs) in graph.items()
@@ -100,21 +100,6 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
         if task_id in pending:
             _decide(one, tasks, allowed, experience)
     return Plan(tasks, again & tasks.keys(), covers_everything)
-
-
-def _each_after_its_needs(ends: Iterable[Task]) -> Graph:
-    found: Graph = {}
-
-    def visit(task: Task) -> None:
-        if task.task_id not in found:
-            needs = task.deps()
-            for needed in needs:
-                visit(needed)
-            found[task.task_id] = task, needs
-
-    for end in ends:
-        visit(end)
-    return found
 
 
 def _pending(ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool]) -> tuple[set[str], set[str]]:

@@ -34,8 +34,8 @@ _MISSING = "output missing"
 
 def render_plan(plan: Plan, *, each: bool = False) -> str:
     """Return the table by rule, the reasons, what it costs, and what is wrong; with `each`, every task with its own."""
-    lines = [*_table(plan), "", *(_each(plan) if each else _reasons(plan)), *_summary(plan)]
-    return "\n".join(lines)
+    parts = (_table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
+    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
 def _by_rule(plan: Plan) -> dict[str, list[Planned]]:
@@ -89,7 +89,6 @@ def _reasons(plan: Plan) -> Iterator[str]:
             yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
     if any(one.reason.startswith(_MISSING) for one in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
-    yield ""
 
 
 def _more(count: int, shown: int = 1) -> str:
@@ -102,7 +101,6 @@ def _each(plan: Plan) -> Iterator[str]:
         again = "made again with --rerun stale" if one.task.task_id in plan.again else ""
         said = "; ".join(filter(None, (one.reason, stale, again)))
         yield f"{one.state:8} {one.task.label()}{f'  ({said})' if said else ''}"
-    yield ""
 
 
 def _summary(plan: Plan) -> Iterator[str]:
@@ -113,6 +111,8 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield f"{len(plan.again)} of them would be made again with --rerun stale"
     if run:
         yield from _costs(plan, run)
+    elif not plan.of(BLOCKED):
+        yield "nothing to do: all of it is there"
     yield from dict.fromkeys(_problem(one) for one in plan.of(BLOCKED) if not one.reason.startswith("needs "))
 
 
@@ -133,7 +133,9 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
         f"at once; the longest chain takes {duration(took.longest_chain_seconds)})"
     )
     if unknown:
-        yield f"  < is what may be used at most: no job of these has ended yet here: {', '.join(unknown)}"
+        of_all = len(unknown) == len({one.rule for one in run})
+        these = "no job has ended yet here" if of_all else f"no job of these has ended yet here: {', '.join(unknown)}"
+        yield f"  < is what may be used at most, by the rules' limits: {these}"
     yield from _disk(plan, took.temporary_bytes, most)
 
 

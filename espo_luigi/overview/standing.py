@@ -37,8 +37,8 @@ def _left(workdir: Path) -> dict[str, dict[str, int]]:
     return {rule: dict(counts) for rule, counts in found.items()}
 
 
-def render(found: Mapping[str, Any], now: float | None = None) -> list[str]:
-    """Return the state as lines for people."""
+def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -> list[str]:
+    """Return the state as lines for people; if `lines` is a number, cut to so many."""
     now = time.time() if now is None else now
     state = found["run"]
     if state is None:
@@ -49,11 +49,14 @@ def render(found: Mapping[str, Any], now: float | None = None) -> list[str]:
     if found["alive"]:
         driver = f"driver: process {state['pid']} on {state['host']}, {since}"
     elif state["ended"]:
-        driver = f"no driver: the last run ended {duration(now - state['updated'])} ago"
+        ended = f"ended {duration(now - state['updated'])} ago"
+        driver = f"no driver: the last run {ended}: {state.get('outcome', '')}".removesuffix(": ")
     else:
         heard = duration(now - state["updated"])
         driver = f"no driver: process {state['pid']} on {state['host']} was heard last {heard} ago"
-    return [driver, *status_lines(state, now), *_rendered_left(found["left"])]
+    left = _rendered_left(found["left"])
+    room = max(lines - 1 - len(left), 1) if lines else 0
+    return [driver, *status_lines(state, now, room), *left][: lines or None]
 
 
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:

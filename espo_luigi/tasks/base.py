@@ -121,6 +121,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     only_links: ClassVar[bool] = False
     # Whether other tasks' outputs are made of this one's; else they only wait for it.
     is_material: ClassVar[bool] = True
+    # Whether it is about all of a run: a part of the run is without it, unless its rule is named.
+    is_about_all: ClassVar[bool] = False
     _began_with = ""
 
     def compute(self, *args: Any, **inputs: Any) -> xr.Dataset | Mapping[str, xr.Dataset]:
@@ -280,17 +282,21 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def marker(self) -> store.Marker:
         """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
-        inputs = {info: store.read_marker(info.path) for info in self._input_infos()}
+        inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
         material = [marker for info, marker in inputs.items() if getattr(info.task, "is_material", True)]
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
             versions=_versions(),
-            inputs={str(info.path): getattr(marker, "id", "") for info, marker in inputs.items()},
+            inputs=_ids(inputs),
             config_hash=self.context.config.hash,
             made_of=staleness.made_of(self.context, self.reading(), self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def input_ids(self) -> dict[str, str]:
+        """Return the id of each input's marker now, by its path; an empty one of what is not there."""
+        return _ids({info: store.read_marker(info.path) for info in self.input_infos()})
 
     def _with_provenance(self, dataset: xr.Dataset, marker: store.Marker) -> xr.Dataset:
         return dataset.assign_attrs(self.provenance(marker))
@@ -325,14 +331,19 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}
 
     def _input_paths(self) -> list[Path]:
-        return [info.path for info in self._input_infos()]
+        return [info.path for info in self.input_infos()]
 
-    def _input_infos(self) -> list[Any]:
+    def input_infos(self) -> list[ZarrInfo]:
+        """Return the stores that its inputs are."""
         infos: list[Any] = []
         for name, _ in ports_of(type(self), InputPort):
             value = getattr(self, name)
             infos.extend(value if isinstance(value, list) else [value])
         return [_info(one) for one in infos]
+
+
+def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:
+    return {str(info.path): marker.id if marker is not None else "" for info, marker in inputs.items()}
 
 
 @functools.cache

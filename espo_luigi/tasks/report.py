@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.errors import SizingError
 from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory, render_memory
 from espo_luigi.jobs.session import dask_session
-from espo_luigi.ports import OutputPort, kept, ports_of, upstream
+from espo_luigi.ports import OutputPort, ZarrInfo, kept, ports_of, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.report.write import write_report
 from espo_luigi.science import flags, samples, summaries
@@ -45,6 +46,11 @@ class SeriesSummary(DomainTask):
     in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
     in_final = upstream(ConcatenationFinal, "out_final")
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
+    reads = (
+        "custom.ref_period",
+        "off-diag.steps.ref.domain.{diag_domain}",
+        "off-diag.steps.sim.domain.{diag_domain}",
+    )
 
     def compute(
         self, ref_prop: xr.Dataset, reference: xr.Dataset, regchunked: xr.Dataset, final: xr.Dataset
@@ -68,15 +74,19 @@ class FlagDetails(EspoTask):
     in_final = upstream(ConcatenationFinal, "out_final")
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
+    reads = ("health_checks.flags",)
 
     def work(self) -> None:
         """Write the table."""
-        checks = store.open_store(self.in_checks().path)
-        raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        settings_of = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
-        found = flags.flag_details(store.open_store(self.in_final().path), raised, settings_of)
+        found = self.details(store.open_store(self.in_final().path), store.open_store(self.in_checks().path))
         rows = [{name: _text(value) for name, value in asdict(one).items()} for one in found]
         store.write_table(FLAG_COLUMNS, rows, self.out_flags().path, self.marker())
+
+    def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
+        """Describe each flag of the checks; computes."""
+        raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
+        settings_of = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
+        return flags.flag_details(final, raised, settings_of)
 
 
 class Report(EspoTask):
@@ -85,15 +95,21 @@ class Report(EspoTask):
     # A worker draws one figure at a time, as matplotlib is not made for threads.
     resources_default = Resources(n_workers=4, cpus_per_task=4, memory="16GB", time="1000")
     out_page = kept("report/report.html")
+    is_about_all = True
+    reads = ("custom.ref_period",)
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all products and of the summaries of them."""
+        return self._shown
+
+    @functools.cached_property
+    def _shown(self) -> list[luigi.Task]:
         return [*products(), *summary_tasks()]
 
     def complete(self) -> bool:
         """Return True if the page is there and about the products that are there now."""
         marker = self.out_page().target.marker()
-        return marker is not None and dict(marker.inputs) == self.marker().inputs
+        return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
     def check(self) -> None:
         """Raise an error, too, if a worker would have several threads."""
@@ -108,8 +124,9 @@ class Report(EspoTask):
         """Write the page."""
         write_report(run_view(), self.out_page().path, self.marker())
 
-    def _input_paths(self) -> list[Path]:
-        return [path for task in self.requires() for path in outputs_of(task)]
+    def input_infos(self) -> list[ZarrInfo]:
+        """Return all that the page shows."""
+        return [info for task in self.requires() for info in kept_by(task)]
 
 
 def write_now(out: Path) -> None:
@@ -144,16 +161,16 @@ def _domains() -> list[str]:
     return list(off_diag.domains) if off_diag else []
 
 
-def outputs_of(task: luigi.Task) -> list[Path]:
-    """Return the paths of what a task makes and the run keeps."""
-    return [getattr(task, name)().path for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
+def kept_by(task: luigi.Task) -> list[ZarrInfo]:
+    """Return what a task makes and the run keeps."""
+    return [getattr(task, name)() for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
 
 
 def run_view() -> RunView:
     """Return what the report has to know of the current run: names, and where everything is or should be."""
     run = context()
     graph = walk([*products(), *summary_tasks()])
-    wanted = [task for task in graph if isinstance(task, EspoTask) and outputs_of(task)]
+    wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
     return RunView(
         config_files=settings().config_files,
         config_hash=run.config.hash,
@@ -176,7 +193,7 @@ def run_view() -> RunView:
 
 
 def _made(task: EspoTask) -> Made:
-    return Made(task.get_task_family(), task.label(), tuple(outputs_of(task)), task.complete())
+    return Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
 
 
 def _diagnosed(sim_id: str, domain: str) -> Diagnosed:

@@ -50,9 +50,9 @@ class Selection:
         self._check_names(tasks)
         after = self.allowed(tasks)
         wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
-        if self.regions:
-            reach = _reach(tasks, "region")
-            wanted = [task for task in wanted if reach[task.task_id] <= set(_words(self.regions))]
+        for name, words in (("sim_id", _words(self.sims)), ("region", _words(self.regions))):
+            reach = _reach(tasks, name) if words else {}
+            wanted = [task for task in wanted if not words or reach[task.task_id] <= set(words)]
         needed = {needed.task_id for task in wanted for needed in task.deps()}
         if not wanted:
             raise ParameterError("no task is all of that: " + ", ".join(self._said()))
@@ -75,6 +75,8 @@ class Selection:
     def _wants(self, task: Task) -> bool:
         last = self.only or self.until
         if last and task.task_family != last:
+            return False
+        if getattr(task, "is_about_all", False) and task.task_family not in (last, self.first):
             return False
         chosen = {"sim_id": _words(self.sims), "region": _words(self.regions)}
         return all(not words or getattr(task, name, last and words[0]) in words for name, words in chosen.items())

@@ -1,7 +1,6 @@
 """How a run stands, as others see it from its files, and its driver in its terminal."""
 
 import functools
-import io
 import json
 import sys
 import threading
@@ -13,11 +12,9 @@ import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
-from rich.console import Console
 
 from espo_luigi import SlurmTask, cli
 from espo_luigi.driver.board import Board, Job, Reporter
-from espo_luigi.driver.display import in_terminal
 from espo_luigi.driver.engines import close_engines
 from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.status import seconds_left, standing, status_lines
@@ -153,7 +150,7 @@ def board_of_a_cluster() -> Board:
 
 def test_jobs_of_a_cluster_are_told_apart_and_their_reasons_are_in_plain_words() -> None:
     lines = status_lines(board_of_a_cluster().snapshot())
-    assert lines[0] == "All: 0 of 10 done, 2 pending, 1 waiting, 0 core-hours"
+    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 core-hours: All"
     assert "  1 job(s), Priority: other people's jobs go first" in lines
     assert any("QOSMaxCpuPerUserLimit: your QOS may not have more at once" in line for line in lines)
     assert not any("longest at work" in line for line in lines)
@@ -172,14 +169,3 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     assert state["rules"]["Train"]["core_hours"] == pytest.approx(800 / 3600)
     board.begin(Job("0", "", "Train", 0.0, 2, 1, ""))
     assert board.snapshot()["rules"]["Train"]["failed"] == 0
-
-
-def test_a_terminal_shows_the_table_and_what_is_logged_stays_above_it(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    reporter = Reporter(board_of_a_cluster(), tmp_path, every_seconds=0.05)
-    with in_terminal(reporter, Console(file=screen, force_terminal=True, width=100, height=12)):
-        reporter.start()
-        eventually(lambda: "other people's jobs go first" in screen.getvalue())
-        reporter.stop()
-    assert "All: 0 of 10 done" in screen.getvalue()
-    assert json.loads((tmp_path / "run.json").read_text())["ended"]

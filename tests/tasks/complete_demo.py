@@ -40,6 +40,9 @@ def publish(task: EspoTask, marker: store.Marker) -> None:
         if path.suffix == ".csv":
             store.write_table(inputs.COLUMNS, [], path, marker)
             continue
+        if path.suffix == ".html":
+            store.write_page("<html>\n</html>\n", path, marker)
+            continue
         path.mkdir(parents=True, exist_ok=True)
         (path / "zarr.json").write_text("{}")
         (path / store.MARKER_NAME).write_text(marker.to_json())

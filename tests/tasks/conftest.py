@@ -62,3 +62,12 @@ def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Iter
     yield tmp_path
     get_config().set("espo", "final_format", "zip")
     get_config().set("espo", "rerun", "missing")
+
+
+@pytest.fixture()
+def with_report() -> Iterator[None]:
+    """Have `All` end with the report."""
+    before = get_config().get("espo", "report")
+    get_config().set("espo", "report", "true")
+    yield
+    get_config().set("espo", "report", before)

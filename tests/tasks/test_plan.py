@@ -1,5 +1,6 @@
 """What a run would do and cost, told before it does anything."""
 
+import configparser
 import json
 import re
 import shlex
@@ -28,6 +29,10 @@ from espo_luigi.tasks.context import context
 from espo_luigi.tasks.selection import Selection
 
 Configure = Callable[..., list[Path]]
+ROOT = Path(__file__).parent.parent.parent
+SIM = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DEMO = configparser.ConfigParser()
+DEMO.read(ROOT / "luigi.cfg")
 
 
 def planned(*rules: str, **narrowed: str) -> Plan:
@@ -143,6 +148,28 @@ def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(com
     of_region = planned(regions="south, north")
     assert {getattr(one.task, "region", "south") for one in of_region.tasks.values()} == {"south", "north"}
     assert not {one.rule for one in of_region.tasks.values()} & {"ConcatenationFinal", "HealthChecks", "MoveDiag"}
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "ends"),
+    [
+        ({"first": "HealthChecks"}, {"FlagDetails"}),
+        ({"sims": SIM}, {"FlagDetails", "SeriesSummary", "MoveDiag"}),
+        ({"until": "Report"}, {"Report"}),
+        ({"only": "Report"}, {"Report"}),
+        ({"first": "Report"}, {"Report"}),
+    ],
+)
+def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
+    configured: Configure, narrowed: dict[str, str], ends: set[str]
+) -> None:
+    configured()
+    get_config().set("espo", "report", "true")
+    assert {task.task_family for task in tasks.All().requires()} > {"Report", "Move"}
+    found = {task.task_family for task in Selection(**narrowed).ends(tasks.All().everything())}
+    assert found >= ends and ("Report" in found) == ("Report" in ends)
+    with pytest.raises(ParameterError, match=f"no task is all of that: --until Report, --sim-id {SIM}"):
+        Selection(until="Report", sims=SIM).ends(tasks.All().everything())
 
 
 @pytest.mark.parametrize(
@@ -265,5 +292,6 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
 
 def test_the_picture_of_the_readme_is_that_of_the_demo_before_its_first_run(configured: Configure) -> None:
     configured()
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    get_config().set("espo", "report", DEMO["espo"]["report"])
+    readme = (ROOT / "README.md").read_text()
     assert f"```mermaid\n{as_mermaid(nodes_of(planned()))}```" in readme

@@ -11,7 +11,7 @@ from typing import Any
 
 import luigi
 import pytest
-from complete_demo import edit, in_order, publish
+from complete_demo import complete_all, edit, in_order, publish
 from demo_runs import CONFIG, use
 from luigi.configuration import get_config
 from pydantic import BaseModel
@@ -21,14 +21,14 @@ from espo_luigi.config import RunConfig, load
 from espo_luigi.config.parts import fingerprint
 from espo_luigi.driver.run import walk
 from espo_luigi.ports import InputPort, ports_of
-from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, simulation, stage2024
+from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, forget
 from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
 
-MODULES = (adjustment, diagnostics, inputs, product, reference, simulation, stage2024)
+MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
 
@@ -188,6 +188,8 @@ def given(task: EspoTask, calls: list[str]) -> list[str]:
     calls.clear()
     if isinstance(task, InputTask):
         task.problems()
+    elif isinstance(task, tasks.FlagDetails):
+        task.details(Stand(calls, "final"), Stand(calls, "checks"))  # type: ignore[arg-type]
     elif type(task).compute is not EspoTask.compute:
         stands: dict[str, Any] = {}
         wiring = []
@@ -316,6 +318,25 @@ def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is
     concerned = following(lambda task: isinstance(task, tasks.HealthChecks | InputTask))
     assert stale() == concerned
     assert {one.partition("_")[0] for one in concerned} == {"HealthChecks", "InputCheck", "RefInputCheck"}
+
+
+def test_the_report_follows_what_it_shows_and_its_summaries_follow_what_they_are_of(
+    complete_demo: Path, with_report: None
+) -> None:
+    complete_all()
+    assert stale() == set() and tasks.Report().complete()
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    concerned = stale()
+    assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
+    rules = {one.partition("_")[0] for one in concerned}
+    assert rules >= {"SeriesSummary", "FlagDetails", "Report"}
+    assert tasks.Report().complete()
+    get_config().set("espo", "rerun", "stale")
+    assert not tasks.Report().complete()
+    get_config().set("espo", "rerun", "missing")
+    shown = tasks.MoveRef(diag_domain="Highland")
+    publish(shown, dataclasses.replace(shown.marker(), made_of={"another": "one"}))
+    assert not tasks.Report().complete()
 
 
 def test_raw_files_that_were_replaced_concern_their_simulation(complete_demo: Path, own_raw: Path) -> None:

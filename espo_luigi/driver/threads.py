@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import textwrap
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persiste
 logger = logging.getLogger(__name__)
 
 _STACK_BYTES = 512 * 1024
+_PAGE_COLUMNS = 70
 _trouble = Minutely()
 
 
@@ -70,7 +72,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
                 self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
         finally:
             # Luigi waits for this whatever else goes wrong.
-            queue.put(results[0])
+            queue.put(_readable(results[0]))
 
     def _put_back(self) -> tuple[Any, ...]:
         """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
@@ -92,6 +94,16 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         logger.error("%s", ex)
         self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
+
+
+def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return how a task ended, the first line of an error, which is long, in lines that fit luigid's page."""
+    task_id, status, reason, *others = result
+    if status == FAILED and reason:
+        first, *rest = str(reason).splitlines()
+        told = textwrap.wrap(first, _PAGE_COLUMNS, break_long_words=False, break_on_hyphens=False)
+        reason = "\n".join([*told, *rest])
+    return task_id, status, reason, *others
 
 
 class StatusReporter(luigi.worker.TaskStatusReporter):

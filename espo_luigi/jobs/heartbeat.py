@@ -46,6 +46,7 @@ class Monitor:
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
+        self._known_before = 0
         self._started = time.time()
         self._last = (0, 0.0, 0.0, time.monotonic())
         self._used: dict[psutil.Process, tuple[float, float]] = {}
@@ -83,8 +84,7 @@ class Monitor:
         memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
-        # What Dask is given after it has done all is another computation.
-        self._most = max(self._most, self.tasks_left) if self.tasks_left else 1
+        self._look_at_tasks()
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
@@ -122,6 +122,14 @@ class Monitor:
         spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
         self.spilled_bytes = max(self.spilled_bytes, spilled)
 
+    def _look_at_tasks(self) -> None:
+        """Find out how many tasks a computation has: what Dask is given after it has done all is another one."""
+        left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
+        if left:
+            self._most = max(self._most, known - self._known_before, left)
+        else:
+            self._most, self._known_before = 1, known
+
     def _others_work(self) -> bool:
         """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
         workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
@@ -130,10 +138,11 @@ class Monitor:
     @property
     def tasks_left(self) -> int:
         """How many of Dask's tasks wait or are being computed."""
-        if self.scheduler is None:
-            return 0
-        states = [prefix.states for prefix in list(self.scheduler.task_prefixes.values())]
-        return sum(state["waiting"] + state["processing"] + state["queued"] for state in states)
+        return sum(states["waiting"] + states["processing"] + states["queued"] for states in self._task_states())
+
+    def _task_states(self) -> list[Mapping[str, int]]:
+        prefixes = self.scheduler.task_prefixes.values() if self.scheduler is not None else ()
+        return [prefix.states for prefix in list(prefixes)]
 
     def sign_of_life(self) -> dict[str, Any]:
         """Return what the heartbeat file says now."""

@@ -10,7 +10,7 @@ from browser import Browser, missing_browser
 from test_luigid import Luigid
 from test_slurm_engine import Driver
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
-from toy_tasks import Blocks, Count, Grumble
+from toy_tasks import Count, Grumble, Halfway
 
 from espo_luigi.report.view import Made, RunView
 from espo_luigi.report.write import write_report
@@ -19,6 +19,7 @@ _MISSING = missing_packages(False) or missing_browser()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 # What Luigi's page asks for in vain: it has no icon, and a font of its style is to come from the network.
 OF_LUIGI = ("fonts.googleapis.com", "/favicon.ico")
+LINK = 'a[title="Track Progress"]'
 CONFIGURATION = Path(__file__).parents[2] / "config" / "luigid.cfg"
 
 
@@ -67,6 +68,15 @@ class Page:
         self.browser.click(f'.statusMessage[data-task-id="{task_id}"]')
         return str(self.browser.until("document.querySelector('#statusMessageModal.in pre')?.innerText"))
 
+    def until_linked(self, task_id: str) -> str:
+        """Load the page until a task has a link to a dashboard; return it."""
+        deadline = time.monotonic() + 60
+        found = f"document.querySelector('.statusMessage[data-task-id=\"{task_id}\"]')?.closest('tr')"
+        while not (link := self.browser.evaluate(f"{found}?.querySelector('{LINK}')?.href")):
+            assert time.monotonic() < deadline, self.browser.text()
+            self.load()
+        return str(link)
+
     def until_said(self, task_id: str, pattern: str) -> str:
         """Load the page until a task's message is like the pattern; return it."""
         said: list[str] = []
@@ -76,7 +86,7 @@ class Page:
             said += [self.message(task_id)] if self.row(task_id) else []
             if said and re.match(pattern, said[-1]):
                 return said[-1]
-        raise AssertionError(f"{task_id}: {said}, expected {pattern!r}; page: {self.browser.text()}")
+        raise AssertionError(f"{task_id}: {said[-3:]}, expected {pattern!r}; page: {self.browser.text()}")
 
 
 def report(folder: Path, *tasks: Count) -> None:
@@ -97,26 +107,28 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
 ) -> None:
     driver, page = Driver(tmp_path, cluster), Page(browser, luigid)
     folder = str(tmp_path)
-    blocks, counts = Blocks(n=60, folder=folder), [Count(n=n, folder=folder) for n in (1, 2)]
+    halfway, count = Halfway(n=20, folder=folder), Count(n=1, folder=folder)
     grumble = Grumble(n=1, folder=folder)
-    options = ["--n", "60", "--espo-dashboard", "true", "--slurm-heartbeat-seconds", "1"]
+    options = ["--n", "20", "--espo-dashboard", "true", "--slurm-heartbeat-seconds", "1"]
     process = driver.start("Shown", *options, luigid=luigid)
     try:
-        said = page.until_said(blocks.task_id, r"job \d+ on \S+, [1-9]\d? %, 0\.\d of 1 GiB\nDask: \d+ tasks to go")
+        link = page.until_linked(halfway.task_id)
+        said = page.until_said(halfway.task_id, r"job \d+ on \S+, [1-9]\d? %, 0\.\d of 1 GiB\nDask: \d+ tasks to go")
         dashboard = re.search(r"http://127\.0\.0\.1:(\d+)/status", said)
         assert dashboard and f"ssh -N -L {dashboard[1]}:127.0.0.1:{dashboard[1]} " in said.splitlines()[-1]
         assert int(browser.evaluate("document.querySelector('#statusMessageModal .progress-bar').ariaValueNow")) > 0
-        assert browser.evaluate("document.querySelector('a[title=\"Track Progress\"]').href") == dashboard[0]
-        assert "n=60" in page.row(blocks.task_id) and "partition" not in page.row(blocks.task_id)
-        report(tmp_path, blocks, *counts, grumble)
+        assert dashboard[0] == link
+        assert "n=20" in page.row(halfway.task_id) and "partition" not in page.row(halfway.task_id)
+        report(tmp_path, halfway, count, grumble)
         browser.open((tmp_path / "report.html").as_uri())
-        assert f"{blocks.label()} no result: it is still waiting or at work" in words(browser)
+        assert f"{halfway.label()} no result: it is still waiting or at work" in words(browser)
     finally:
+        (tmp_path / "go").touch()
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 30, errors
     page.load()
-    assert not browser.evaluate("document.querySelectorAll('a[title=\"Track Progress\"]').length")
-    assert re.match(r"done: job \d+ on \S+, \d+\.\d s, 0\.\d of 1 GiB", page.message(blocks.task_id))
+    assert browser.evaluate(f"document.querySelectorAll('{LINK}').length") == 0
+    assert re.match(r"done: job \d+ on \S+, \d+\.\d s, 0\.\d of 1 GiB", page.message(halfway.task_id))
     page.load()
     assert "ValueError: 1 < 2 & 3" in page.message(grumble.task_id)
     page.load()
@@ -124,11 +136,12 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
     error = browser.until("document.querySelector('#errorModal.in pre')?.innerText")
     again = browser.evaluate("document.querySelectorAll('#errorModal pre')[1].innerText")
     assert again.startswith("luigi --module toy_tasks Grumble --n ") and "partition" not in again
-    assert "ValueError: 1 < 2 & 3" in error and 'raise ValueError("1 < 2 & 3")' in error and "log: " in error
-    report(tmp_path, blocks, *counts, grumble)
+    assert all(len(line) <= 70 or "/" in line for line in error.splitlines()), error
+    assert "ValueError: 1 < 2 & 3" in error and 'raise ValueError("1 < 2 & 3")' in error and "log:" in error
+    report(tmp_path, halfway, count, grumble)
     browser.open((tmp_path / "report.html").as_uri())
     said = words(browser)
-    assert "3 of 4 tasks whose products are kept are complete" in said and "ValueError: 1 < 2 & 3" in said
+    assert "2 of 3 tasks whose products are kept are complete" in said and "ValueError: 1 < 2 & 3" in said
     log = re.search(r"\S+/slurm_logs/Grumble/\S+\.out", said)
     assert log and "1 < 2 & 3" in Path(log[0]).read_text()
     assert browser.evaluate("document.images.length") == 2  # of the run: nothing else was computed

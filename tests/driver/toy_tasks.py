@@ -377,12 +377,32 @@ class Blocks(Count):
         write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, key="work")
 
 
+class Halfway(Count):
+    """Give Dask `n` tasks, half of which are not done before there is a file called ``go``."""
+
+    def work(self) -> None:
+        import dask
+
+        folder = Path(str(self.folder))
+
+        def compute(number: int) -> int:
+            with (folder / "computed").open("a") as file:
+                file.write(f"{number}\n")
+            while not (folder / "go").exists() and len((folder / "computed").read_text().split()) > int(self.n) / 2:
+                time.sleep(0.1)
+            return number
+
+        total = sum(dask.compute(*[dask.delayed(compute)(number) for number in range(int(self.n))]))
+        with self.output().open("w") as file:
+            file.write(str(total))
+
+
 class Shown(luigi.WrapperTask):
-    """Tasks of which one takes a while, some wait for it, and one fails."""
+    """Tasks of which one is held halfway, one is short, and one fails."""
 
     n = luigi.IntParameter()
     folder = luigi.Parameter()
 
     def requires(self) -> list[luigi.Task]:
-        others = [Count(n=n, folder=self.folder) for n in (1, 2)]
-        return [Blocks(n=self.n, folder=self.folder), *others, Grumble(n=1, folder=self.folder)]
+        folder = self.folder
+        return [Halfway(n=self.n, folder=folder), Count(n=1, folder=folder), Grumble(n=1, folder=folder)]

@@ -28,7 +28,7 @@ from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.pilot import fly
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session, limit_thread_pools
+from espo_luigi.jobs.session import dashboard_port, dask_session, limit_thread_pools
 from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
 
@@ -60,12 +60,14 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     gc.freeze()
     resources = allocated(order.resources, order.family)
     monitor.blocks = manifest.tally
+    monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
     # Whoever has the claim, or is a child or a step of the driver that has the locks, is the only one to do this work:
     # it goes on from what earlier starts have left.
     ours = publishing_after(check_claim, sole=True)
     with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
+        monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
         if order.workers and order.workers.workers_to_wait_for:
             client.wait_for_workers(order.workers.workers_to_wait_for)
         logger.info("%s starts", task.label())

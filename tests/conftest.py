@@ -24,6 +24,7 @@ LONG = (
     "driver/test_many_nodes.py",
     "jobs/test_real_sge_drivers.py",
     "driver/test_luigid.py",
+    "driver/test_browser.py",
     "driver/test_preemption.py",
     "driver/test_allocation.py",
     "jobs/test_bundles_real.py",

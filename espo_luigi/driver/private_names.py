@@ -16,6 +16,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "create_remote_scheduler": "(self, url)",
         "create_worker": "(self, scheduler, worker_processes, assistant=False)",
     },
+    "luigi.parameter.Parameter": {"_default": ""},
     "luigi.rpc": {"_urljoin": "(base, url)"},
     "luigi.rpc.RemoteScheduler": {
         "_fetch": "(self, url_suffix, body)",
@@ -40,19 +41,28 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
     "luigi.task.Task": {
         "get_params": "()",
         "get_param_values": "(params, args, kwargs)",
+        "_get_param_visibilities": "(self)",
     },
+    "luigi.worker": {"_get_retry_policy_dict": "(task)"},
     "luigi.worker.TaskProcess": {
         "_handle_run_exception": "(self, ex)",
         "_run_get_new_deps": "(self)",
         "result_queue": "",
     },
+    "luigi.worker.TaskStatusReporter": {
+        "update_tracking_url": "(self, tracking_url)",
+        "_scheduler": "",
+        "_worker_id": "",
+    },
     "luigi.worker.Worker": {
         "_add": "(self, task, is_complete)",
         "_add_task": "(self, *args, **kwargs)",
         "_get_work": "(self)",
+        "_get_work_task_id": "(self, get_work_response)",
         "_generate_worker_id": "(self, worker_info)",
         "_create_task_process": "(self, task)",
         "_add_task_history": "",
+        "_assistant": "",
         "_batch_families_sent": "",
         "_config": "",
         "_get_work_response_history": "",

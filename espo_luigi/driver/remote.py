@@ -42,6 +42,10 @@ class PatientScheduler(RemoteScheduler):
             except (OSError, http.client.HTTPException) as error:
                 self._wait(error)
 
+    def show(self, **task: Any) -> None:
+        """Tell luigid of a running task what only its page shows, unless luigid does not answer now."""
+        self._try("/api/add_task", {"data": json.dumps(task)})
+
     def _try(self, url_suffix: str, body: Any) -> str:
         # These calls come from the thread that watches the jobs, which must not wait.
         if self._silent_since is not None and url_suffix != _OPTIONAL[0]:

@@ -20,6 +20,8 @@ _WAITING = re.compile(r"(waiting|planned)\b")
 _REASON = re.compile(r"PENDING \((\w+)")
 LONGEST = 5
 _SHOWN_FAILURES = 5
+# Of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
+_SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
 SILENT_SECONDS = 60.0
 _LISTS = ("longest", "pending", "failed")
@@ -178,13 +180,10 @@ def _row(name: str, rule: Mapping[str, Any], counts: Mapping[tuple[str, str], in
 def _longest(jobs: list[Any], now: float) -> Iterator[str]:
     for job in sorted(jobs, key=_begun)[:LONGEST]:
         beat = read_json(Path(job["heartbeat"])) or {}
-        percent = f"{job['percent']} %" if job["percent"] else ""
-        used = beat.get("peak_memory_bytes")
-        memory = f"{used / 2**30:.1f} of {job['memory_bytes'] / 2**30:.1f} GiB" if used else ""
         begun = float(beat.get("started") or _begun(job))
-        said = [duration(now - begun), percent, memory, *job["message"].splitlines()]
         # The name last: it is the longest, and a terminal may cut it.
-        yield f"{', '.join(filter(None, said))}: {job.get('words') or job['label']}"
+        said = ", ".join([duration(now - begun), *job["message"].splitlines()[:_SHOWN_LINES]])
+        yield f"{said}: {job.get('words') or job['label']}"
 
 
 def _begun(job: Mapping[str, Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import luigi
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
+from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import Job, board
@@ -22,8 +24,8 @@ from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
-from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
 
@@ -104,6 +106,10 @@ class SlurmTask(luigi.Task):
         values = {**known, **{name: own[name].normalize(value) for name, value in kwargs.items()}}
         return [(name, _hashable(values[name])) for name in own]
 
+    def _get_param_visibilities(self) -> dict[str, int]:
+        """Return what luigid's page shows: what identifies this task, and what somebody has set."""
+        return {name: _visibility(parameter, getattr(self, name)) for name, parameter in self.get_params()}
+
     @property
     def retry_count(self) -> int:
         """How often Luigi tries: once, unless ``[scheduler]`` says otherwise; the engines retry by cause."""
@@ -129,6 +135,8 @@ class SlurmTask(luigi.Task):
 
     # How long the job worked, once it is done; the task waited longer.
     job_seconds = 0.0
+    # The link that Luigi's page shows.
+    _dashboard = ""
 
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
@@ -203,7 +211,11 @@ class SlurmTask(luigi.Task):
         cpus, memory = granted.cpus_per_task, granted.memory_bytes
         begun = Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat)
         board().begin(replace(begun, words=" ".join([order.family, *sorted(self.wildcards.values(), key=len)])))
-        self.job_seconds = chosen.run(order)
+        try:
+            self.job_seconds = chosen.run(order)
+        except EspoError as error:
+            self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
+            raise
 
     def on_kill(self) -> None:
         """Stop this task's job; called when the run is stopped."""
@@ -253,16 +265,24 @@ class SlurmTask(luigi.Task):
         common = configuration.defaults().items()
         return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
 
-    def _show(self, message: str, percent: int | None) -> None:
+    def _show(self, standing: Standing) -> None:
         """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, message, percent)
+        board().tell(self.task_id, standing.message, standing.percent)
         if self.set_status_message:
-            self.set_status_message(message)
-            if percent is not None:
-                self.set_progress_percentage(percent)
+            self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
+            if standing.percent is not None:
+                self.set_progress_percentage(standing.percent)
+            if standing.dashboard != self._dashboard:
+                self._dashboard = standing.dashboard
+                self.set_tracking_url(standing.dashboard)
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+def _visibility(parameter: luigi.Parameter, value: Any) -> int:
+    is_shown = parameter.significant or value != _hashable(parameter._default)
+    return int(ParameterVisibility.PUBLIC if is_shown else ParameterVisibility.HIDDEN)
 
 
 def _is_option(task: type[SlurmTask], name: str) -> bool:

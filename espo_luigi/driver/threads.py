@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import queue
+import textwrap
 import threading
 import time
 from collections import deque
 from typing import Any
 
 import luigi.worker
-from luigi.scheduler import DONE, FAILED, PENDING
+from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
 from luigi.task import Task
 
+from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.run import Run
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, JobInputError
@@ -21,6 +23,7 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persiste
 logger = logging.getLogger(__name__)
 
 _STACK_BYTES = 512 * 1024
+_PAGE_COLUMNS = 70
 _trouble = Minutely()
 
 
@@ -69,7 +72,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
                 self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
         finally:
             # Luigi waits for this whatever else goes wrong.
-            queue.put(results[0])
+            queue.put(_readable(results[0]))
 
     def _put_back(self) -> tuple[Any, ...]:
         """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
@@ -91,6 +94,38 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         logger.error("%s", ex)
         self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
+
+
+def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return how a task ended, the first line of an error, which is long, in lines that fit luigid's page."""
+    task_id, status, reason, *others = result
+    if status == FAILED and reason:
+        first, *rest = str(reason).splitlines()
+        told = textwrap.wrap(first, _PAGE_COLUMNS, break_long_words=False, break_on_hyphens=False)
+        reason = "\n".join([*told, *rest])
+    return task_id, status, reason, *others
+
+
+class StatusReporter(luigi.worker.TaskStatusReporter):
+    """Tells luigid what its page shows of a task; with a link, all that luigid would else forget of the task."""
+
+    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
+        super().__init__(scheduler, task.task_id, worker_id, messages)
+        self._task = task
+
+    def update_tracking_url(self, tracking_url: str) -> None:
+        """Show a link, where there is a page; none if it is empty."""
+        if isinstance(self._scheduler, PatientScheduler):
+            self._scheduler.show(
+                task_id=self._task.task_id,
+                worker=self._worker_id,
+                status=RUNNING,
+                tracking_url=tracking_url,
+                priority=self._task.priority,
+                resources=self._task.process_resources(),
+                retry_policy_dict=luigi.worker._get_retry_policy_dict(self._task),
+                accepts_messages=self._task.accepts_messages,
+            )
 
 
 class Results(queue.SimpleQueue[Any]):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import json
 import logging
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import luigi.scheduler
 import luigi.worker
 from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import ParameterVisibility
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
@@ -27,12 +29,14 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_si
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.signals import Detach, Signals, Stopped, end_quietly
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
-from espo_luigi.driver.threads import Results, ThreadTaskProcess, is_complete
+from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
+
+_NOT_OURS = json.dumps("Not of the run that is at work in this work folder: give a command that asks for it.")
 
 
 def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
@@ -68,6 +72,7 @@ class EspoWorker(luigi.worker.Worker):
         self._disabled: set[str] = set()
         self._announcing_again = False
         self._is_running = False
+        self._was_given_others = False
         self._signals = Signals(leaves_jobs_on_sigterm)
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
@@ -140,18 +145,40 @@ class EspoWorker(luigi.worker.Worker):
             self._disabled.discard(task_id)
             # Only who says "disabled" may say "pending" after a scheduler's own "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        if keywords.get("params"):
+            keywords["params"] = _shown(self._scheduled_tasks[task_id], keywords["params"])
         super()._add_task(*arguments, **keywords)
 
     def _get_work(self) -> Any:
-        response = super()._get_work()
+        response = self._ask_for_work()
         if self._is_remote and self._was_forgotten(response):
             self._announce_again()
-            response = super()._get_work()
+            response = self._ask_for_work()
         while self._is_remote and response.task_id in self._ended_well:
             # luigid was restarted with an older state.
             self._scheduler.add_task(worker=self._id, task_id=response.task_id, status=DONE)
+            response = self._ask_for_work()
+        return response
+
+    def _ask_for_work(self) -> Any:
+        self._was_given_others = True
+        while self._was_given_others:
+            self._was_given_others = False
             response = super()._get_work()
         return response
+
+    def _get_work_task_id(self, get_work_response: Any) -> Any:
+        # Luigi would import the module that luigid names, and run what is there: luigid may have it from an earlier
+        # driver of this work folder that was asked for more, or from anybody who reaches its port.
+        ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
+        others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
+        if self._assistant or not others:
+            return super()._get_work_task_id(get_work_response)
+        for task_id in others:
+            logger.warning("luigid hands out %s, which is not of this run: not run", task_id)
+            self._scheduler.add_task(worker=self._id, task_id=task_id, status=FAILED, expl=_NOT_OURS, runnable=False)
+        self._was_given_others = True
+        return None
 
     def _was_forgotten(self, response: Any) -> bool:
         if response.worker_state == luigi.scheduler.WORKER_STATE_DISABLED:
@@ -247,12 +274,18 @@ class EspoWorker(luigi.worker.Worker):
             task,
             self._id,
             self._task_result_queue,
-            luigi.worker.TaskStatusReporter(self._scheduler, task.task_id, self._id, messages),
+            StatusReporter(task, self._scheduler, self._id, messages),
             use_multiprocessing=True,
             worker_timeout=self._config.timeout,
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,
             check_complete_on_run=self._config.check_complete_on_run,
         )
+
+
+def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
+    """Those that luigid's page shows: its command to run a task again would else fill a screen."""
+    visibilities = task._get_param_visibilities()
+    return {name: text for name, text in params.items() if visibilities.get(name) == ParameterVisibility.PUBLIC}
 
 
 def _say_stopped(interrupt: KeyboardInterrupt) -> None:

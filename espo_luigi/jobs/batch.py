@@ -14,10 +14,11 @@ from typing import Any
 from espo_luigi.errors import JobError, JobInputError, SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.handles import JobRequest, Progress, Success
+from espo_luigi.jobs.handles import JobRequest, Success
 from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.progress import done, of_batch
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.scheduler import Scheduler
@@ -100,8 +101,9 @@ class BatchEngine:
         order = replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         request = replace(request_of(order, self._settings), write_order=order.write)
-        outcome = self._manager.submit(request, on_progress=lambda progress: _report(order, progress)).wait()
+        outcome = self._manager.submit(request, on_progress=lambda progress: order.report(of_batch(progress))).wait()
         if isinstance(outcome, Success):
+            order.report(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
         kind = JobInputError if outcome.cause is Cause.INPUT else JobError
@@ -275,10 +277,3 @@ def _warn_of_another_configuration(order: JobOrder, earlier: Mapping[str, Any]) 
             theirs or "none",
             order.configuration or "none",
         )
-
-
-def _report(order: JobOrder, progress: Progress) -> None:
-    beat: Mapping[str, Any] = progress.heartbeat
-    place = f"job {progress.job_id} on {progress.node}" if progress.node else f"job {progress.job_id or '-'}"
-    message = f"{progress.state}, {place}, attempt {progress.attempt}\n{beat.get('message', '')}"
-    order.report(message, int(beat["percent"]) if "percent" in beat else None)

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.progress import between_beats
 from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Monitor:
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
+        self._known_before = 0
         self._started = time.time()
         self._last = (0, 0.0, 0.0, time.monotonic())
         self._used: dict[psutil.Process, tuple[float, float]] = {}
@@ -53,6 +55,9 @@ class Monitor:
         self._moved: dict[psutil.Process, tuple[int, int]] = {}
         self.peak_memory_bytes = 0
         self.spilled_bytes = 0
+        # What the job may take, and where on the node's loopback Dask's dashboard is; 0: not known, none.
+        self.memory_bytes = 0
+        self.dashboard_port = 0
 
     @property
     def worker_restarts(self) -> int:
@@ -79,6 +84,7 @@ class Monitor:
         memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
+        self._look_at_tasks()
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
@@ -116,6 +122,14 @@ class Monitor:
         spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
         self.spilled_bytes = max(self.spilled_bytes, spilled)
 
+    def _look_at_tasks(self) -> None:
+        """Find out how many tasks a computation has: what Dask is given after it has done all is another one."""
+        left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
+        if left:
+            self._most = max(self._most, known - self._known_before, left)
+        else:
+            self._most, self._known_before = 1, known
+
     def _others_work(self) -> bool:
         """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
         workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
@@ -124,10 +138,11 @@ class Monitor:
     @property
     def tasks_left(self) -> int:
         """How many of Dask's tasks wait or are being computed."""
-        if self.scheduler is None:
-            return 0
-        states = [prefix.states for prefix in list(self.scheduler.task_prefixes.values())]
-        return sum(state["waiting"] + state["processing"] + state["queued"] for state in states)
+        return sum(states["waiting"] + states["processing"] + states["queued"] for states in self._task_states())
+
+    def _task_states(self) -> list[Mapping[str, int]]:
+        prefixes = self.scheduler.task_prefixes.values() if self.scheduler is not None else ()
+        return [prefix.states for prefix in list(prefixes)]
 
     def sign_of_life(self) -> dict[str, Any]:
         """Return what the heartbeat file says now."""
@@ -140,6 +155,8 @@ class Monitor:
             "node": socket.gethostname(),
             "started": self._started,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "memory_bytes": self.memory_bytes,
+            "dashboard_port": self.dashboard_port,
             "percent": round(100 * (1 - left / self._most)) if left else 0,
             "message": f"Dask: {left} tasks to go" if left else "working",
             "blocks": dict(self.blocks()),
@@ -154,14 +171,17 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
     """
     done = threading.Event()
     trouble = Minutely()
+    began = time.monotonic()
 
     def beat() -> None:
         moved, written = True, -math.inf
         while True:
             moved = _has_moved(monitor, trouble) or moved
-            if moved and time.monotonic() - written >= every_seconds:
-                written, moved = time.monotonic(), not _is_written(monitor, write, trouble)
-            if done.wait(min(every_seconds, _LOOK_SECONDS)):
+            now = time.monotonic()
+            between = between_beats(now - began, every_seconds)
+            if moved and now - written >= between:
+                written, moved = now, not _is_written(monitor, write, trouble)
+            if done.wait(min(between, _LOOK_SECONDS)):
                 return
 
     thread = threading.Thread(target=beat, daemon=True)

@@ -18,15 +18,15 @@ from typing import Any, Protocol
 
 from espo_luigi.errors import JobError, JobInputError
 from espo_luigi.jobs.forkserver import ForkServer
-from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
+from espo_luigi.jobs.order import JobOrder, Standing, last_lines, seconds_of
+from espo_luigi.jobs.progress import at_work, done
 from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 
-_HEARTBEAT_SECONDS = 2.0
-WAITING = "waiting"
+_HEARTBEAT_SECONDS = 0.5
 
 
 class Child(Protocol):
@@ -195,7 +195,7 @@ class LocalEngine:
             If the job fails; the message has its error's last lines and the path of its log.
         """
         order = replace(order, resources=self._fit(order))
-        order.report(f"{WAITING} for free CPUs", None)
+        order.report(Standing("waiting for free CPUs"))
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
@@ -203,14 +203,16 @@ class LocalEngine:
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
-            order.report("running", None)
+            order.report(Standing("running"))
             self._wait(order, self._start(order, node))
             # Before another job takes the place: where nothing can be started any more, it learns of that here.
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:
         try:
-            return seconds_of(_checked_result(order, self._launcher.why_killed))
+            result = _checked_result(order, self._launcher.why_killed)
+            order.report(done(result))
+            return seconds_of(result)
         except JobInputError:
             raise
         except JobError:
@@ -261,7 +263,7 @@ class LocalEngine:
     def _wait(self, order: JobOrder, child: Child) -> None:
         while not child.ended.wait(_HEARTBEAT_SECONDS):
             if heartbeat := read_json(order.files.heartbeat):
-                order.report(f"running\n{heartbeat.get('message', '')}", int(heartbeat.get("percent", 0)))
+                order.report(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]
 
 

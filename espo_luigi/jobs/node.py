@@ -190,6 +190,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "started": started,
         "ended": time.time(),
         "peak_memory_bytes": monitor.peak_memory_bytes,
+        "memory_bytes": monitor.memory_bytes,
         "cpu_seconds": monitor.cpu_seconds,
         "read_bytes": monitor.read_bytes,
         "written_bytes": monitor.written_bytes,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import Resources
@@ -149,6 +150,11 @@ def dask_session(
         ):
             logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
             yield session
+
+
+def dashboard_port(client: Any) -> int:
+    """Return the port of the dashboard of a client's scheduler; 0 without one."""
+    return urlsplit(getattr(client, "dashboard_link", None) or "").port or 0
 
 
 def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashboard: bool) -> dict[str, Any]:

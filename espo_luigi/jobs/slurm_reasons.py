@@ -13,6 +13,7 @@ _WORDS = {
     "JobHeldAdmin": "it is held by an administrator: ask there",
     "Licenses": "it waits for a licence",
     "NodeDown": "a node that it needs is down",
+    "PartitionConfig": "it asks for more than a node of its partition has: lower the rule's request, or choose another",
     "PartitionDown": "its partition is down: ask the site, or choose another",
     "PartitionInactive": "its partition is closed at the moment",
     "PartitionNodeLimit": "it asks for more than its partition has: lower the rule's request, or choose another",

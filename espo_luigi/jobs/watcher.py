@@ -6,6 +6,7 @@ A look costs the same number of commands, and of folder listings, however many j
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight, listed_names
 from espo_luigi.jobs.leftovers import Leftovers, orphans
+from espo_luigi.jobs.progress import between_beats
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.scheduler import Phase, Row
 from espo_luigi.jobs.submitter import JobSettings, Submitter
@@ -140,7 +142,8 @@ class Watcher:
         for flight in flights:
             # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
-                flight.listen(now, self._settings.beat_seconds)
+                age = now - flight.started_after if flight.started_after is not None else math.inf
+                flight.listen(now, between_beats(age, self._settings.beat_seconds))
             if flight.has_begun_well(now):
                 self._nodes.does_well(flight.node, flight.started_after)
             flight.handle.report(flight.progress())

@@ -12,6 +12,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.report.run import Job
 
 
@@ -79,18 +80,36 @@ def order_of(result: Path) -> Path:
     return result.with_name(result.name.removesuffix(".result.json") + ".json")
 
 
-def read_failures(workdir: Path) -> Iterator[Failed]:
+def read_failures(workdir: Path, engine: str = "") -> Iterator[Failed]:
     """Yield the jobs that have failed, and those that were ordered and have left no result."""
+    logs = _scheduler_logs(workdir, engine)
     for path in sorted((workdir / "jobs").glob("*/*.json")):
         if path.name.endswith(".result.json"):
             continue
         result = read_json(path.with_name(path.name.removesuffix(".json") + ".result.json"))
         if result is None or result.get("outcome") != "success":
-            yield _failed(read_json(path) or {}, result, path)
+            order = read_json(path) or {}
+            own = str(order.get("files", {}).get("log", ""))
+            yield _failed(order, result, path, logs.get(_key(path.parent.name, order.get("wildcards", {})), own))
 
 
-def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Path) -> Failed:
-    log = str(order.get("files", {}).get("log", ""))
+def _scheduler_logs(workdir: Path, engine: str) -> dict[tuple[Any, ...], str]:
+    """Return the log of each task's last job of a scheduler, which is not where the local engine's would be."""
+    if engine not in SCHEDULERS:
+        return {}
+    records, _ = read_records(workdir / "slurm")
+    return {
+        _key(one.rule, one.wildcards): SCHEDULERS[engine].log_path(one.log_pattern, one.job_id)
+        for one in records
+        if one.job_id
+    }
+
+
+def _key(rule: str, wildcards: Mapping[str, str]) -> tuple[Any, ...]:
+    return rule, *sorted(wildcards.items())
+
+
+def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Path, log: str) -> Failed:
     label = str(order.get("label", path.stem))
     if result is None:
         return Failed(label, "no result: it is still waiting or at work, or was killed", log)

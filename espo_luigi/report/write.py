@@ -66,7 +66,7 @@ def _check_replaceable(figures: Path) -> None:
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
     """Return the seven sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
-    failed = [one for one in read_failures(view.workdir) if one.label.split()[:1] != [_OURSELVES]]
+    failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
     improved, shares = sections.improvement_section(view)
     found, reader = sections.read_summaries(view)
     return [

@@ -133,6 +133,18 @@ def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: L
     assert time.monotonic() - began < 45  # luigid gives a dead worker up after 60 s
 
 
+def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path: Path, luigid: Luigid) -> None:
+    driver = start(luigid, tmp_path, "Link", "--n", "2", "--seconds", "0.5")
+    wait_until(lambda: starts(tmp_path)["0"])
+    driver.kill()
+    driver.communicate()
+    driver = start(luigid, tmp_path, "Count", "--n", "5")
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 0, errors
+    assert (tmp_path / "count-5.txt").exists()
+    assert not (tmp_path / "link-2.txt").exists()
+
+
 def test_a_second_driver_is_refused_and_does_not_disturb_the_first(tmp_path: Path, luigid: Luigid) -> None:
     arguments = ("Link", "--n", "1", "--seconds", "4")
     first = start(luigid, tmp_path, *arguments)

@@ -30,10 +30,12 @@ def instances() -> dict[str, Any]:
     scheduler, task = Scheduler(), luigi.Task()
     reporter = TaskStatusReporter(scheduler, task.task_id, "w", None)
     return {
+        "luigi.parameter.Parameter": luigi.Parameter(),
         "luigi.rpc.RemoteScheduler": RemoteScheduler("http://127.0.0.1:1"),
         "luigi.scheduler.Scheduler": scheduler,
         "luigi.scheduler.SimpleTaskState": scheduler._state,
         "luigi.worker.TaskProcess": TaskProcess(task, "w", multiprocessing.Queue(), reporter),
+        "luigi.worker.TaskStatusReporter": reporter,
         "luigi.worker.Worker": Worker(scheduler=scheduler),
     }
 

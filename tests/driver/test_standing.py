@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
         assert (job["label"], standing(job["message"]), told["left"]) == (task.label(), "running", {})
-        assert any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read()))
+        eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:
         (tmp_path / "go").touch()

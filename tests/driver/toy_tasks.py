@@ -40,6 +40,18 @@ class Fail(Count):
         raise ValueError("no such luck")
 
 
+class Grumble(Count):
+    """Fail with a text that a browser would take for HTML."""
+
+    uses_dask = False
+
+    def output(self) -> luigi.LocalTarget:
+        return luigi.LocalTarget(str(Path(str(self.folder)) / f"grumble-{self.n}.txt"))
+
+    def work(self) -> None:
+        raise ValueError("1 < 2 & 3")
+
+
 class Sum(Count):
     """Add what two `Count` tasks wrote, without Dask."""
 
@@ -363,3 +375,34 @@ class Blocks(Count):
         )
         marker = Marker("Blocks", created="")
         write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, key="work")
+
+
+class Halfway(Count):
+    """Give Dask `n` tasks, half of which are not done before there is a file called ``go``."""
+
+    def work(self) -> None:
+        import dask
+
+        folder = Path(str(self.folder))
+
+        def compute(number: int) -> int:
+            with (folder / "computed").open("a") as file:
+                file.write(f"{number}\n")
+            while not (folder / "go").exists() and len((folder / "computed").read_text().split()) > int(self.n) / 2:
+                time.sleep(0.1)
+            return number
+
+        total = sum(dask.compute(*[dask.delayed(compute)(number) for number in range(int(self.n))]))
+        with self.output().open("w") as file:
+            file.write(str(total))
+
+
+class Shown(luigi.WrapperTask):
+    """Tasks of which one is held halfway, one is short, and one fails."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        folder = self.folder
+        return [Halfway(n=self.n, folder=folder), Count(n=1, folder=folder), Grumble(n=1, folder=folder)]

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import Browser, missing_browser
 from distributed import Client
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
@@ -84,6 +85,21 @@ def test_the_figures_of_the_page_are_the_files_beside_it(written: Path) -> None:
         *("improvement", "heatmap", "map", "annual-cycle", "quantiles", "wet-days", "yearly-means", "change"),
         *("timeline.png", "resources.png"),
     }
+
+
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
+def test_a_browser_shows_the_page_whole_and_finds_nothing_wrong(written: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "browser") as browser:
+        browser.open(written.as_uri())
+        assert browser.evaluate("[...document.querySelectorAll('h2')].map(one => one.innerText.slice(3))") == TITLES
+        assert browser.evaluate("document.images.length") >= len(list((written.parent / "report-figures").iterdir()))
+        assert browser.evaluate("[...document.images].filter(one => !one.naturalWidth).length") == 0
+        # Of what is wider than the window, each part scrolls by itself.
+        assert browser.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert browser.evaluate(
+            "[...document.querySelectorAll('nav a')].every(one => document.querySelector(one.hash))"
+        )
+        assert browser.errors == []
 
 
 def test_the_table_of_improvements_has_the_published_values_and_the_stores(written: Path, view: RunView) -> None:

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from distributed import Client
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
 from espo_luigi import store
@@ -175,11 +174,10 @@ def test_a_figure_that_cannot_be_drawn_is_a_paragraph_that_says_why() -> None:
     assert section.blocks == [Warned("Annual cycle: could not be drawn (DataError: no day)")]
 
 
-def test_where_there_are_dask_workers_they_draw_the_same(view: RunView) -> None:
+def test_several_processes_draw_the_same(view: RunView) -> None:
     improved, _ = sections.improvement_section(view)
     alone = with_pictures([improved])
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
-        assert with_pictures([improved]) == alone
+    assert with_pictures([improved], processes=2) == alone
     assert len(alone[0].pictures) == 2
 
 

@@ -75,6 +75,7 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
         place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [d]", title=f"{name[:3].title()} spells")
         place.set_ylabel("Share of spells as long or longer [1]")
         place.set_xlim(1, _longest(summaries, name))
+        place.locator_params(axis="x", integer=True)
     _transitions(follow, summaries)
     _lines(correlation, summaries, "corr_tasmax_pr", "month")
     correlation.set(ylabel="Spearman's correlation [1]", title="Correlation tasmax, pr")

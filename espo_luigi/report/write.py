@@ -184,9 +184,9 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
                 f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}",
                 f"{max(job.peak_memory_bytes for job in of) / GIB:.2f} of "
                 f"{max(job.memory_bytes for job in of) / GIB:.1f}",
-                f"{max(job.seconds for job in of) / 60:.1f} of {max(job.time_minutes for job in of)}",
-                f"{sum(job.seconds for job in of) / 3600:.2f}",
-                f"{max(waits) / 60:.1f}" if waits else "–",
+                f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}",
+                _few(sum(job.seconds for job in of) / 3600),
+                _few(max(waits) / 60) if waits else "–",
             ]
         )
     columns = [
@@ -200,3 +200,8 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
         "Longest wait [min]",
     ]
     return Table(columns, rows, "Used, of what was asked for")
+
+
+def _few(value: float) -> str:
+    """A number of minutes or hours: jobs take seconds or days."""
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"

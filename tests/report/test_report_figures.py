@@ -221,3 +221,9 @@ def test_what_runs_jobs_does_not_import_matplotlib() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stdout + done.stderr
+
+
+def test_properties_are_in_the_order_of_the_published_ones(shares: xr.DataArray) -> None:
+    mixed = shares.isel(properties=[2, 1, 0])
+    assert list(improvement.in_published_order(mixed)["properties"].values) == ["mean_tasmax", "dry_wet", "mean_dtr"]
+    np.testing.assert_array_equal(improvement.in_published_order(mixed), shares)

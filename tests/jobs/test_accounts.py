@@ -16,6 +16,7 @@ from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.scheduler import Account, Phase
 from espo_luigi.jobs.sge_answers import parse_accounts as parse_qacct
 from espo_luigi.jobs.slurm_accounts import parse_accounts as parse_sacct
+from espo_luigi.report.accounts import accounted, read_accounts, submissions
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
@@ -105,30 +106,38 @@ def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytes
 
 @pytest.mark.slurm
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_sacct_tells_of_a_job_that_ended_well_and_of_one_that_was_killed(
-    work: Work, with_accounting: ThrowawayCluster
+def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
+    work: Work, with_accounting: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, with_accounting.environ[name])
+    found: dict[str, Account] = {}
     with running(work, with_accounting) as manager:
         big = manager.submit(work.request("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
         dead = manager.submit(work.request("dead", "die", retries=0))
         success_of(big)
         failure_of(dead)
-        names = {str(record.job_id): record.name for record in manager.store.all()}
-        found: dict[str, Account] = {}
+        known = submissions(manager.store.all())
 
         def has_both() -> bool:
             # The end of a job comes to the database some seconds after its result.
-            found.update({one.job_id: one for one in manager.commands.accounted(names, names.values()) or ()})
-            return len(found) == 2 and all(one.ended for one in found.values())
+            found.update({one.job_id: one for one in read_accounts("slurm", known)})
+            return len(found) == 2
 
         eventually(has_both, 60)
-    assert {job_id: one.name for job_id, one in found.items()} == names
+    assert {(one.job_id, one.name) for one in found.values()} == known.keys()
     first, second = found[job_id_of(big)], found[job_id_of(dead)]
     assert (first.phase, first.cpus, first.memory_bytes, first.time_minutes) == (Phase.COMPLETED, 2, 500 * MIB, 10)
     assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
     assert 4 <= first.ended - first.started < 60
     assert abs(first.started - time.time()) < 300, "times are UTC's"
     assert (second.phase, second.memory_bytes) == (Phase.FAILED, 100 * MIB)
+
+    jobs = accounted([], known, list(found.values()))
+    assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {
+        ("rule", True, 2, 10),
+        ("rule", False, 1, 10),
+    }
 
 
 @pytest.mark.parametrize("why", ["fail Slurm accounting storage is disabled", "missing"])

@@ -26,6 +26,7 @@ import xarray as xr
 from scipy.ndimage import gaussian_filter
 
 from espo_luigi import store
+from espo_luigi.jobs.resources import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import diagnostics, summaries
@@ -60,11 +61,9 @@ def measure(folder: Path) -> None:
     """Write the report, in this process, and print what it took; imports are counted."""
     began = time.perf_counter()
     from espo_luigi.report.write import write_report
-    from espo_luigi.tasks.report import drawing_processes
 
     view, out = pickle.loads((folder / "view").read_bytes()), folder / "out" / "report.html"  # noqa: S301  # our own file
-    with drawing_processes():
-        write_report(view, out)
+    write_report(view, out, processes=min(4, machine_cpus()))
     used, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     figures = {
         "elapsed_s": round(time.perf_counter() - began, 1),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.scheduler import Memory, Query, Row, Scheduler
+from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, Said, Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,11 @@ class Commands:
         # There is no memory here, which is no silence: what is in no listing is gone.
         return []
 
+    def accounted(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Account] | None:
+        """What the scheduler has accounted of jobs, each with its id and its name; None where that is not to be had."""
+        said, _ = self._ask(self.scheduler.accounts(_user(), list(job_ids), list(names)))
+        return said
+
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
@@ -134,9 +139,9 @@ class Commands:
         for argv in self.scheduler.stack_dumps(job_ids):
             self.run(argv)
 
-    def _ask(self, queries: Iterable[Query]) -> tuple[list[Row] | None, Answer | None]:
+    def _ask(self, queries: Iterable[Query[Said]]) -> tuple[list[Said] | None, Answer | None]:
         """Return the rows of all answers, or None and the first that was none."""
-        rows: list[Row] = []
+        rows: list[Said] = []
         for query in queries:
             self._status_rate.wait()
             answer = self.run(query.argv)

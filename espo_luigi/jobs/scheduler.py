@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.script import PackOptions, ScriptValues
@@ -83,14 +83,38 @@ class Refusal(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Query:
+class Account:
+    """What a scheduler has accounted of one run of a job; what it does not say is 0 or empty.
+
+    Times are seconds since 1970. CPUs, bytes and minutes are those that the job was given.
+    """
+
+    job_id: str
+    name: str
+    phase: Phase
+    node: str = ""
+    queued: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    cpus: int = 0
+    memory_bytes: int = 0
+    time_minutes: int = 0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+
+
+Said = TypeVar("Said")
+
+
+@dataclass(frozen=True)
+class Query(Generic[Said]):
     """A command that asks about jobs, and how its answer is read: `parse` raises ValueError for one that is not whole.
 
     `none` is what a command may say that fails because there is no such job.
     """
 
     argv: tuple[str, ...]
-    parse: Callable[[str], list[Row]]
+    parse: Callable[[str], list[Said]]
     none: tuple[str, ...] = ()
 
 
@@ -99,7 +123,7 @@ class Memory:
     """Commands that tell of jobs that ended a while ago; `without` is said where `program` is not to be had."""
 
     program: str
-    queries: tuple[Query, ...]
+    queries: tuple[Query[Row], ...]
     without: str = ""
 
 
@@ -143,10 +167,10 @@ class Scheduler(Protocol):
     def refusal(self, words: str, /) -> Refusal:
         """Whether the same job may be accepted later."""
 
-    def listing(self, user: str, /) -> Query:
+    def listing(self, user: str, /) -> Query[Row]:
         """All jobs of the user, those that ended a short while ago included."""
 
-    def one_job(self, user: str, job_id: str, /) -> Query:
+    def one_job(self, user: str, job_id: str, /) -> Query[Row]:
         """One job; its `start` is when it is expected to start, where the scheduler tells that."""
 
     def memories(
@@ -156,6 +180,9 @@ class Scheduler(Protocol):
 
         `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
         """
+
+    def accounts(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Account]]:
+        """What tells of jobs that have ended what they were given and took, by id, or by the names that they have."""
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
         """Whether a memory says that there is none here."""

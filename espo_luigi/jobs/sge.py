@@ -15,13 +15,14 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
-from espo_luigi.jobs.scheduler import Memory, Query, chunked
+from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (
     NO_JOB,
     has_ended,
     job_name,
     keeps_no_memory,
+    parse_accounts,
     parse_qacct,
     parse_qstat,
     refusal,
@@ -37,6 +38,7 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SgeOptions",
+    "accounts",
     "arguments",
     "bundled",
     "cancellations",
@@ -247,13 +249,13 @@ def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
-def listing(user: str) -> Query:
+def listing(user: str) -> Query[Row]:
     """All jobs of this user that wait or run; those that have ended are in no list for long."""
     # qstat takes no number for a user: by this word, it finds out itself who asks. A user's defaults may hide states.
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
-def one_job(user: str, job_id: str) -> Query:
+def one_job(user: str, job_id: str) -> Query[Row]:
     """All jobs of this user, one of which it is; nothing is said of when it may start."""
     return listing(user)
 
@@ -262,16 +264,26 @@ def memories(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
 ) -> tuple[Memory, ...]:
     """What the accounting file says of jobs that have ended; it may say it late."""
-    asked = [*job_ids, *map(job_name, names)]
-    # Of a year's runs, the file may hold more than can be read in each cycle.
-    chosen = asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
+    asked = _asked(job_ids, names, known_names)
     return (
         Memory(
             "qacct",
-            tuple(Query(("qacct", "-j", one), parse_qacct, NO_JOB) for one in chosen),
+            tuple(Query(("qacct", "-j", one), parse_qacct, NO_JOB) for one in asked),
             without="no accounting (%s): how a job has ended that left no result is not known",
         ),
     )
+
+
+def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Account]]:
+    """What qacct says that jobs were given and took."""
+    return [Query(("qacct", "-j", one), parse_accounts, NO_JOB) for one in _asked(job_ids, (), names)]
+
+
+def _asked(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str]) -> list[str]:
+    """What to ask qacct for, a command each: jobs by id and by name, or all whose names begin as these do."""
+    asked = [*job_ids, *map(job_name, names)]
+    # Of a year's runs, the file may hold more than can be read in each cycle.
+    return asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
 
 
 def _beginning(names: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import logging
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 
-from espo_luigi.jobs.scheduler import Phase, Refusal, Row
+from espo_luigi.jobs.scheduler import Account, Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
@@ -97,13 +98,47 @@ _KILLED = 128
 
 def parse_qacct(text: str) -> list[Row]:
     """Jobs in the answer of ``qacct -j``; of a job's several runs the last."""
-    latest: dict[tuple[str, str], Row] = {}
+    rows = map(_ended, _runs(text))
+    return list({(row.job_id, row.name): row for row in rows}.values())
+
+
+def _runs(text: str) -> Iterator[dict[str, str]]:
     for block in re.split(r"^=+$", text, flags=re.MULTILINE):
         fields = {key: value.strip() for key, value in re.findall(r"^(\w+)[ \t]+(.*)$", block, re.MULTILINE)}
         if fields.get("jobnumber", "").isdigit() and "exit_status" in fields:
-            row = _ended(fields)
-            latest[row.job_id, row.name] = row
-    return list(latest.values())
+            yield fields
+
+
+def parse_accounts(text: str) -> list[Account]:
+    """Runs in the answer of ``qacct -j``: nothing of the memory that was used, as only address space is counted."""
+    return [_account(fields, _ended(fields)) for fields in _runs(text)]
+
+
+def _account(fields: Mapping[str, str], row: Row) -> Account:
+    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    slots = max(1, _leading(fields.get("slots", "")))
+    cpu = re.match(r"\d+(\.\d+)?", fields.get("cpu", ""))
+    return Account(
+        job_id=row.job_id,
+        name=row.name,
+        phase=row.phase,
+        node=row.node,
+        queued=_moment(fields.get("qsub_time", "")),
+        started=_moment(fields.get("start_time", "")),
+        ended=_moment(fields.get("end_time", "")),
+        cpus=slots,
+        memory_bytes=int(_bytes(asked.get("h_vmem", "")) * slots),
+        time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
+        cpu_seconds=float(cpu.group()) if cpu else 0.0,
+    )
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of a time in this machine's zone; 0 for one in another form, or none."""
+    try:
+        return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _ended(fields: Mapping[str, str]) -> Row:

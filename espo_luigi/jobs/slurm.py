@@ -14,7 +14,7 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
-from espo_luigi.jobs.scheduler import Memory, Query, chunked
+from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import (
     PACKING,
     JobOptions,
@@ -27,6 +27,7 @@ from espo_luigi.jobs.script import (
     render_script,
     safe,
 )
+from espo_luigi.jobs.slurm_accounts import ACCOUNTS_FORMAT, parse_accounts
 from espo_luigi.jobs.slurm_answers import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -50,6 +51,7 @@ __all__ = [
     "SUBMIT",
     "VARIABLES",
     "SlurmOptions",
+    "accounts",
     "asked",
     "bundled",
     "cancellations",
@@ -255,14 +257,14 @@ def _for_header(directive: str) -> str:
     return f'{name}="{escaped}"'
 
 
-def listing(user: str) -> Query:
+def listing(user: str) -> Query[Row]:
     """All jobs of this user that the controller knows, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
-def one_job(user: str, job_id: str) -> Query:
+def one_job(user: str, job_id: str) -> Query[Row]:
     """One job that waits or runs, with the time at which it is expected to start."""
     return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
 
@@ -286,6 +288,12 @@ def memories(
         ),
         Memory("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), parse_scontrol),)),
     )
+
+
+def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Account]]:
+    """What sacct says that jobs were given and took, step by step, as of these is the memory."""
+    form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={ACCOUNTS_FORMAT}", f"--user={user}")
+    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), parse_accounts) for group in chunked(job_ids)]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ What they draw are `science.summaries`, by kind: `{"reference": [one], "raw": [o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +75,7 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
         place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [d]", title=f"{name[:3].title()} spells")
         place.set_ylabel("Share of spells as long or longer [1]")
         place.set_xlim(1, _longest(summaries, name))
+        place.locator_params(axis="x", integer=True)
     _transitions(follow, summaries)
     _lines(correlation, summaries, "corr_tasmax_pr", "month")
     correlation.set(ylabel="Spearman's correlation [1]", title="Correlation tasmax, pr")
@@ -107,10 +108,15 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
 def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -> None:
     """One line a summary; many of a kind are thin."""
     for kind, of in summaries.items():
-        for one in of:
-            if name in one:
-                axes.plot(one[dim].values, one[name].values, **_style(kind, len(of)), **style)
+        if found := [one for one in of if name in one]:
+            places, values = (_in_a_row(one[which].values for one in found) for which in (dim, name))
+            axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)
+
+
+def _in_a_row(lines: Iterable[np.ndarray]) -> np.ndarray:
+    """Several lines as one with gaps, which is drawn in the time of one."""
+    return np.concatenate([part for line in lines for part in ([np.nan], line)][1:])
 
 
 def _style(kind: str, how_many: int) -> dict[str, Any]:
@@ -156,9 +162,11 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
     of_reference = summaries["reference"][0][f"{name}_quantile"]
     wanted = of_reference.values[chosen]
     for kind in ("raw", "adjusted"):
-        for one in summaries.get(kind, ()):
-            style = {**_style(kind, len(summaries[kind])), "marker": "." if len(wanted) < 20 else None, "markersize": 4}
-            axes.plot(wanted, one[f"{name}_quantile"].values[chosen], **style)
+        of = summaries.get(kind, ())
+        if of:
+            style = {**_style(kind, len(of)), "marker": "." if len(wanted) < 20 else None, "markersize": 4}
+            values = _in_a_row(one[f"{name}_quantile"].values[chosen] for one in of)
+            axes.plot(_in_a_row([wanted] * len(of)), values, **style)
     axes.plot(wanted, wanted, **{**REFERENCE, "linewidth": 0.9, "label": "reference"})
     axes.grid(True)
     units = units_text(of_reference.attrs.get("units", ""))

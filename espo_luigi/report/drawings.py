@@ -1,14 +1,16 @@
-"""Figures that are yet to be drawn, each by itself: by the workers of a job's Dask session, or here, one by one."""
+"""Figures that are yet to be drawn, each by itself: one by one, or by several processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import EspoError
 from espo_luigi.report.page import Picture, Section, Warned
-from espo_luigi.report.style import png
+from espo_luigi.report.style import png, warm_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,18 +34,24 @@ class Drawing:
             return Warned(f"{self.caption}: could not be drawn ({type(error).__name__}: {error})")
 
 
-def with_pictures(sections: Sequence[Section]) -> list[Section]:
-    """Return the sections with their drawings drawn, at once where this process has Dask workers."""
+def with_pictures(sections: Sequence[Section], processes: int = 1) -> list[Section]:
+    """Return the sections with their drawings drawn, by so many processes."""
     drawings = [block for section in sections for block in section.blocks if isinstance(block, Drawing)]
-    done = dict(zip(map(id, drawings), _each(drawings), strict=True))
+    done = dict(zip(map(id, drawings), _each(drawings, processes), strict=True))
     return [replace(section, blocks=[done.get(id(block), block) for block in section.blocks]) for section in sections]
 
 
-def _each(drawings: Sequence[Drawing]) -> list[Picture | Warned]:
-    from distributed import get_client
-
-    try:
-        client = get_client()
-    except ValueError:
+def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]:
+    if min(processes, len(drawings)) < 2:
         return [drawing.drawn() for drawing in drawings]
-    return list(client.gather(client.map(Drawing.drawn, drawings, pure=False)))
+    # Forked ones have what this process has imported, which takes a new one as long as drawing ten figures.
+    warm_up()
+    with ProcessPoolExecutor(processes, get_context("fork"), _alone) as pool:
+        return list(pool.map(Drawing.drawn, drawings))
+
+
+def _alone() -> None:
+    """Have a forked process compute by itself: the threads of its parent's pools are not in it."""
+    import dask
+
+    dask.config.set(scheduler="synchronous")

@@ -39,6 +39,14 @@ PUBLISHED: dict[str, tuple[float, float, float]] = {
 PUBLISHED_ROW = "ESPO-G6-R2, published"
 
 
+def in_published_order(table: xr.DataArray) -> xr.DataArray:
+    """Return a table with its properties as ESPO-G6-R2's heatmap has them, others behind."""
+    names = [str(name) for name in table["properties"].values]
+    known = [name for name in PUBLISHED if name in names]
+    plain = table.assign_coords(properties=names)
+    return plain.sel(properties=[*known, *(name for name in names if name not in known)])
+
+
 @drawing
 def improvement_matrix(improved: xr.DataArray, *, title: str = "", published: bool = True) -> Figure:
     """Draw the share of improved cells, (realization, properties), beside the published values of ESPO-G6-R2."""

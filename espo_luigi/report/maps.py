@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.report.coast import coast_lines
 from espo_luigi.report.style import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
 from espo_luigi.science.stack import horizontal_dims
 
@@ -30,18 +31,20 @@ def property_maps(
     """Draw five maps (y, x) of one property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data stay blank, and a line goes around those with data. Fluxes are shown in mm d-1.
+    Cells without data stay blank; a thin line goes around those with data, a thick one is the coast. Fluxes are shown
+    in mm d-1.
     """
     fields = [readable(one) for one in (reference, simulation, scenario)]
     measures = [readable(one) for one in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
+    coast = coast_lines(fields[0])
     images = [
-        _map(axes, one, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
+        _map(axes, one, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
         for axes, one in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
-    biases = [_map(axes, one, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
+    biases = [_map(axes, one, coast, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
         axes.set(yticks=[], ylabel="")
@@ -99,12 +102,13 @@ def _shrinking(field: xr.DataArray) -> float:
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
-def _map(axes: Any, field: xr.DataArray, scale: dict[str, Any]) -> Any:
+def _map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any]) -> Any:
     y, x = horizontal_dims(field.to_dataset(name="x"))
     values = field.transpose(y, x).values.astype(float)
     rows, columns = _edges(field[y].values), _edges(field[x].values)
     image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
     _outline(axes, columns, rows, np.isfinite(values))
+    _lines(axes, coast, colors="black", linewidths=0.8)
     axes.set_aspect(1 / _shrinking(field))
     axes.set_xlabel(_axis(field[x], "longitude", "degrees_east"))
     axes.set_ylabel(_axis(field[y], "latitude", "degrees_north"))
@@ -128,14 +132,18 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 
 def _outline(axes: Any, columns: np.ndarray, rows: np.ndarray, land: np.ndarray) -> None:
-    """Draw the borders between cells with and without data: the coast, as the data have it."""
-    from matplotlib.collections import LineCollection
-
+    """Draw the borders between cells with and without data."""
     row, edge = np.nonzero(land[:, 1:] != land[:, :-1])
     upright = [((columns[j + 1], rows[i]), (columns[j + 1], rows[i + 1])) for i, j in zip(row, edge, strict=True)]
     edge, column = np.nonzero(land[1:] != land[:-1])
     level = [((columns[j], rows[i + 1]), (columns[j + 1], rows[i + 1])) for i, j in zip(edge, column, strict=True)]
-    axes.add_collection(LineCollection([*upright, *level], colors="#444444", linewidths=0.7))
+    _lines(axes, [*upright, *level], colors="#666666", linewidths=0.4)
+
+
+def _lines(axes: Any, pieces: Any, **style: Any) -> None:
+    from matplotlib.collections import LineCollection
+
+    axes.add_collection(LineCollection(pieces, **style), autolim=False)
 
 
 def _around(measures: list[xr.DataArray]) -> dict[str, Any]:

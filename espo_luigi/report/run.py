@@ -29,7 +29,10 @@ _MOST_LANES = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What one job was given and what it took: bytes, seconds, CPUs; times are seconds since 1970."""
+    """What one job was given and what it took: bytes, seconds, CPUs; times are seconds since 1970.
+
+    `accounted` are those figures that a scheduler has counted; others are the job's own.
+    """
 
     rule: str
     node: str
@@ -43,6 +46,8 @@ class Job:
     time_minutes: int
     peak_memory_bytes: int
     cpu_seconds: float
+    job_id: str = ""
+    accounted: bool = False
 
     @classmethod
     def of(cls, result: Mapping[str, Any], ordered: float | None = None) -> Job:
@@ -61,6 +66,7 @@ class Job:
             time_minutes=parse_time(asked["time"]),
             peak_memory_bytes=int(result["peak_memory_bytes"]),
             cpu_seconds=float(result.get("cpu_seconds", 0.0)),
+            job_id=str(result.get("job_id") or ""),
         )
 
     @property
@@ -130,25 +136,35 @@ def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
     lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
     height = sum(len(of) for of in lanes.values()) + len(nodes)
     figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
-    first, low = min((job.started for job in jobs), default=0.0), 0
+    first = min((job.started for job in jobs), default=0.0)
     unit, words = _unit_of_time(max((job.ended for job in jobs), default=0.0) - first)
-    ticks = []
+    low, ticks, bars = 0, list[float](), defaultdict[tuple[str, bool], list[Any]](list)
     for node in nodes:
-        for lane, of in enumerate(lanes[node]):
-            for job in of:
-                axes.broken_barh(
-                    [((job.started - first) / unit, max(job.seconds, 0.002 * unit) / unit)],
-                    (low + lane, 0.8),
-                    facecolor=rules.get(job.rule, _OTHERS),
-                    edgecolor="none" if job.succeeded else "black",
-                    hatch=None if job.succeeded else "xxxx",
-                )
+        for place, lane in enumerate(lanes[node], low):
+            for job in lane:
+                bar = _bar((job.started - first) / unit, max(job.seconds / unit, 0.002), place)
+                bars[rules.get(job.rule, _OTHERS), job.succeeded].append(bar)
         ticks.append(low + len(lanes[node]) / 2)
         low += len(lanes[node]) + 1
+    _add_bars(axes, bars)
     axes.set_yticks(ticks, nodes)
     axes.set(xlabel=f"Time since the first job began [{words}]", ylabel="Node", ylim=(low, -1), title=title)
     _legend_of_rules(figure, rules, jobs)
     return figure
+
+
+def _bar(left: float, width: float, low: float) -> list[tuple[float, float]]:
+    return [(left, low), (left + width, low), (left + width, low + 0.8), (left, low + 0.8)]
+
+
+def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None:
+    """Add the bars of each colour, those of failed jobs hatched, as one artist: there may be thousands."""
+    from matplotlib.collections import PolyCollection
+
+    for (colour, succeeded), corners in bars.items():
+        looks: dict[str, Any] = {"edgecolor": "none"} if succeeded else {"edgecolor": "black", "hatch": "xxxx"}
+        axes.add_collection(PolyCollection(corners, facecolor=colour, **looks))
+    axes.autoscale_view()
 
 
 @drawing

@@ -122,10 +122,7 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
 
 
 def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any]:
-    table = _joined({short(sim): one for sim, one in shares.items()})
-    known = [name for name in improvement.PUBLISHED if name in table["properties"].values]
-    others = [str(name) for name in table["properties"].values if name not in known]
-    ordered = table.sel(properties=[*known, *others])
+    ordered = improvement.in_published_order(_joined({short(sim): one for sim, one in shares.items()}))
     caption = f"{domain}: share of improved cells, by simulation and property"
     return [Drawing(f"improvement+{domain}", caption, improvement.improvement_matrix, [ordered], {"title": domain})]
 
@@ -152,7 +149,8 @@ def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
 def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
     """Draw the heatmap of stores of measures, by row."""
     opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
-    return improvement.heatmap_figure(diagnostics.heatmap(opened)["heatmap"].compute(), title=title)
+    found = diagnostics.heatmap(opened)["heatmap"].compute()
+    return improvement.heatmap_figure(improvement.in_published_order(found), title=title)
 
 
 def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) -> Section:
@@ -176,7 +174,7 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
     )
     text = (
         f"{rule} Reference, simulation and scenario share a scale, and so do the two measures. Cells without data (the "
-        "sea) are blank; the grey line goes around the cells that have some."
+        "sea) are blank; a thin grey line goes around those that have some, the black one is the coast (Natural Earth)."
     )
     if not names:
         blocks.append(Warned("No share of improved cells is there, which says what properties there are to map."))

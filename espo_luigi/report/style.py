@@ -106,6 +106,11 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def warm_up() -> None:
+    """Draw an empty figure, after which matplotlib is imported, and has found its fonts."""
+    png(new_figure(1, 1)[0])
+
+
 def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file."""
     file = io.BytesIO()

@@ -14,6 +14,7 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import checks, run, sections
+from espo_luigi.report.accounts import accounted, read_accounts, submissions
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
@@ -29,8 +30,8 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 _OURSELVES = "Report"
 
 
-def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -> None:
-    """Write the page `out`; figures are drawn by this process, or by the workers of its Dask client.
+def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 1) -> None:
+    """Write the page `out`; its figures are drawn by so many processes.
 
     Beside it are `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said on the page.
 
@@ -42,7 +43,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None) -
     figures = out.with_name(f"{out.stem}-figures")
     _check_replaceable(figures)
     undrawn, shares = make_sections(view)
-    parts = with_pictures(undrawn)
+    parts = with_pictures(undrawn, processes)
     with written_aside(figures) as partial:
         partial.mkdir(parents=True)
         for picture in (one for part in parts for one in part.pictures):
@@ -128,14 +129,10 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     """Return what the jobs took, by node and by rule, and what would have sufficed."""
     records, trouble = read_records(view.workdir / "slurm")
     blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
+    known = submissions(record for record in records if record.rule != _OURSELVES)
+    jobs = accounted(jobs, known, read_accounts(view.engine, known))
     if not jobs:
         return Section("The run", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
-    nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
-    text = (
-        f"{len(jobs)} job(s) on {len(nodes)} node(s), {hours:.2f} core-hours reserved, of the last run of each task. "
-        "Memory is the most that a job and its processes held at once, CPUs the mean over the job, as the jobs have "
-        "counted themselves; waiting is from the order to the start."
-    )
     counted = run.retries(records)
     rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
     again: Any = (
@@ -147,7 +144,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
         "The run",
         [
             *blocks,
-            Text(text),
+            Text(_spent(jobs)),
             Drawing("timeline", "When each job worked, by node", run.timeline, [jobs]),
             Drawing("resources", "Asked for, and the most that was used, by rule", run.requested_and_used, [jobs]),
             _rule_table(jobs),
@@ -158,6 +155,20 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
             ),
             Code(run.rule_blocks(jobs)),
         ],
+    )
+
+
+def _spent(jobs: Sequence[Job]) -> str:
+    """What the jobs took in all, and who has counted it."""
+    nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
+    said = sum(job.accounted for job in jobs)
+    counted = "as the jobs have counted themselves, of the last run of each task"
+    if said:
+        others = f"; the other {len(jobs) - said} {counted}" if said < len(jobs) else ""
+        counted = f"{said} of them by the scheduler's accounts, with the runs that failed{others}"
+    return (
+        f"{len(jobs)} job(s) on {len(nodes)} node(s), {hours:.2f} core-hours reserved, {counted}. Memory is the most "
+        "that a job and its processes held at once, CPUs the mean over the job; waiting is from the order to the start."
     )
 
 
@@ -173,9 +184,9 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
                 f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}",
                 f"{max(job.peak_memory_bytes for job in of) / GIB:.2f} of "
                 f"{max(job.memory_bytes for job in of) / GIB:.1f}",
-                f"{max(job.seconds for job in of) / 60:.1f} of {max(job.time_minutes for job in of)}",
-                f"{sum(job.seconds for job in of) / 3600:.2f}",
-                f"{max(waits) / 60:.1f}" if waits else "–",
+                f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}",
+                _few(sum(job.seconds for job in of) / 3600),
+                _few(max(waits) / 60) if waits else "–",
             ]
         )
     columns = [
@@ -189,3 +200,8 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
         "Longest wait [min]",
     ]
     return Table(columns, rows, "Used, of what was asked for")
+
+
+def _few(value: float) -> str:
+    """A number of minutes or hours: jobs take seconds or days."""
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"

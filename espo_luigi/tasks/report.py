@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import luigi
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.run import walk
-from espo_luigi.errors import SizingError
-from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory, render_memory
-from espo_luigi.jobs.session import dask_session
+from espo_luigi.jobs.resources import Resources, machine_cpus
 from espo_luigi.ports import OutputPort, ZarrInfo, kept, ports_of, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.report.write import write_report
@@ -40,7 +36,7 @@ class SeriesSummary(DomainTask):
     """Rule `series_summary`, which ESPO-G has not: what daily series in a domain are like, before and after."""
 
     sim_id = SimulationParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=4, memory="16GB", time="1000")
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_ref_prop = upstream(MoveRef, "out_prop")
     in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
     in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
@@ -70,7 +66,7 @@ class FlagDetails(EspoTask):
     """Rule `flag_details`, which ESPO-G has not: how often a flag of the health checks is true, and where most."""
 
     sim_id = SimulationParameter()
-    resources_default = Resources(n_workers=2, cpus_per_task=4, memory="16GB", time="1000")
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_final = upstream(ConcatenationFinal, "out_final")
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
@@ -92,8 +88,9 @@ class FlagDetails(EspoTask):
 class Report(EspoTask):
     """Rule `report`, which ESPO-G has not: one page about the run, its figures, and the table of improvements."""
 
-    # A worker draws one figure at a time, as matplotlib is not made for threads.
-    resources_default = Resources(n_workers=4, cpus_per_task=4, memory="16GB", time="1000")
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
+    # Figures are drawn by forked processes, one a CPU: matplotlib is not made for threads.
+    uses_dask = False
     out_page = kept("report/report.html")
     is_about_all = True
     reads = ("custom.ref_period",)
@@ -111,18 +108,11 @@ class Report(EspoTask):
         marker = self.out_page().target.marker()
         return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
-    def check(self) -> None:
-        """Raise an error, too, if a worker would have several threads."""
-        super().check()
-        if self.n_workers != self.cpus_per_task:
-            raise SizingError(
-                f"Report: n_workers = {self.n_workers}, cpus_per_task = {self.cpus_per_task}; expected as many workers "
-                "as CPUs: each draws one figure at a time"
-            )
-
     def work(self) -> None:
         """Write the page."""
-        write_report(run_view(), self.out_page().path, self.marker())
+        write_report(
+            run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
+        )
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return all that the page shows."""
@@ -131,17 +121,7 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
-    with drawing_processes():
-        write_report(run_view(), out)
-
-
-def drawing_processes() -> AbstractContextManager[Any]:
-    """Return a Dask session of up to four workers of this machine."""
-    cpus = min(4, machine_cpus())
-    resources = Resources(
-        n_workers=cpus, cpus_per_task=cpus, memory=render_memory(min(cpus * 2 * GIB, machine_memory() // 2)), time="60"
-    )
-    return dask_session(resources)
+    write_report(run_view(), out, processes=min(4, machine_cpus()))
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ from PIL import Image
 from report_examples import BIAS, RATIO, compared, field, measures, properties
 
 from espo_luigi.report import distributions, improvement, maps
+from espo_luigi.report.coast import coast_lines
 from espo_luigi.report.style import png, short
 
 
@@ -85,9 +86,19 @@ def test_a_ratio_is_shown_around_one() -> None:
 
 
 def test_a_line_goes_around_the_cells_that_have_data(five: Figure) -> None:
-    (outline,) = titled(five, "Reference").collections
+    outline, _ = titled(five, "Reference").collections
     corners = {tuple(np.round(point, 3)) for segment in outline.get_segments() for point in segment}
     assert corners == {(-69.75, 44.75), (-69.75, 45.25), (-70.25, 45.25)}
+
+
+def test_every_map_has_the_coast_and_goes_no_further_than_its_cells() -> None:
+    at_sea = properties(0.0)["mean_tasmax"].assign_coords(lon=[-64.5, -64.0, -63.5, -63.0], lat=[44.0, 44.5, 45.0])
+    figure = maps.property_maps(at_sea, at_sea, at_sea, at_sea * 0, at_sea * 0)
+    shown = [axes for axes in figure.axes if axes.images]
+    assert len(shown) == 5
+    for axes in shown:
+        assert len(axes.collections[1].get_segments()) == len(coast_lines(at_sea)) > 20
+        assert (axes.get_xlim(), axes.get_ylim()) == ((-64.75, -62.75), (43.75, 45.25))
 
 
 def test_maps_of_a_rotated_grid_and_of_one_row_can_be_drawn() -> None:
@@ -177,7 +188,10 @@ def test_every_axis_of_every_figure_of_series_has_a_label_with_units(series: dic
 def test_many_simulations_are_thin_lines_and_counted_in_the_legend(series: dict[str, list[xr.Dataset]]) -> None:
     many = {"reference": series["reference"], "raw": series["raw"] * 5, "adjusted": series["adjusted"] * 5}
     figure = distributions.annual_cycle(many)
-    assert len(figure.axes[0].lines) == 11
+    assert [line.get_linewidth() for line in figure.axes[0].lines] == [1.8, 0.6, 0.6]
+    cycle = lines_of(figure.axes[0])
+    one = lines_of(distributions.annual_cycle(series).axes[0])["raw"]
+    np.testing.assert_array_equal(cycle["raw"], np.concatenate([*([*one, np.nan] for _ in range(4)), one]))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "reference",
         "raw (5 simulations)",
@@ -207,3 +221,9 @@ def test_what_runs_jobs_does_not_import_matplotlib() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stdout + done.stderr
+
+
+def test_properties_are_in_the_order_of_the_published_ones(shares: xr.DataArray) -> None:
+    mixed = shares.isel(properties=[2, 1, 0])
+    assert list(improvement.in_published_order(mixed)["properties"].values) == ["mean_tasmax", "dry_wet", "mean_dtr"]
+    np.testing.assert_array_equal(improvement.in_published_order(mixed), shares)

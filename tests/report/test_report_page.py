@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -11,14 +12,13 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, missing_browser
-from distributed import Client
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.report import sections
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.page import Section, Text, Warned, render_page
+from espo_luigi.report.page import Section, Table, Text, Warned, render_page
 from espo_luigi.report.view import Made, RunView
 from espo_luigi.report.write import make_sections, write_report
 
@@ -191,11 +191,10 @@ def test_a_figure_that_cannot_be_drawn_is_a_paragraph_that_says_why() -> None:
     assert section.blocks == [Warned("Annual cycle: could not be drawn (DataError: no day)")]
 
 
-def test_where_there_are_dask_workers_they_draw_the_same(view: RunView) -> None:
+def test_several_processes_draw_the_same(view: RunView) -> None:
     improved, _ = sections.improvement_section(view)
     alone = with_pictures([improved])
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None):
-        assert with_pictures([improved]) == alone
+    assert with_pictures([improved], processes=2) == alone
     assert len(alone[0].pictures) == 2
 
 
@@ -207,3 +206,19 @@ def test_a_folder_of_other_things_is_not_replaced_by_figures(tmp_path: Path, vie
         write_report(view, tmp_path / "mine.html")
     assert mine.read_text() == "years of work"
     assert not (tmp_path / "mine.html").exists()
+
+
+def test_used_times_are_told_of_jobs_of_seconds_and_of_hours(tmp_path: Path, view: RunView) -> None:
+    workdir = tmp_path / "run"
+    write_job(workdir, "Train", "var=pr", started=100.0)
+    order, result = (workdir / "jobs" / "Train" / f"var=pr{end}" for end in (".json", ".result.json"))
+    os.utime(order, (99.9, 99.9))
+    result.write_text(result.read_text().replace('"ended": 160.0', '"ended": 7300.0'))
+    write_job(workdir, "Adjust", "var=pr", started=8000.0)
+    os.utime(workdir / "jobs" / "Adjust" / "var=pr.json", (7970.0, 7970.0))
+    run = make_sections(replace(view, workdir=workdir))[0][-1]
+    (table,) = [block for block in run.blocks if isinstance(block, Table)]
+    assert [row[5:] for row in table.rows] == [
+        ["120.0 of 1000", "2.0", "< 0.01"],
+        ["1.0 of 1000", "0.02", "0.50"],
+    ]

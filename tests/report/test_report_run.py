@@ -56,11 +56,11 @@ def test_the_timeline_has_a_bar_for_each_job_and_overlapping_ones_in_lanes() -> 
     axes = run.timeline(jobs).axes[0]
     bars = [path.get_extents() for collection in axes.collections for path in collection.get_paths()]
     assert len(bars) == 3
-    assert [round(bar.x0) for bar in bars] == [0, 5, 0]
-    assert len({round(bar.y0) for bar in bars}) == 3
+    assert [(round(bar.x0), round(bar.x1)) for bar in bars] == [(0, 10), (5, 15), (0, 10)]
+    assert [bar.y0 for bar in bars] == [0, 1, 3], "a lane each, and one free between nodes"
     assert [label.get_text() for label in axes.get_yticklabels()] == ["n1", "n2"]
     assert axes.get_xlabel() == "Time since the first job began [min]"
-    assert [collection.get_hatch() for collection in axes.collections] == [None, None, "xxxx"]
+    assert [collection.get_hatch() for collection in axes.collections] == [None, "xxxx"]
 
 
 def test_requested_and_used_have_units_and_the_largest_of_each_rule() -> None:

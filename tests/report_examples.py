@@ -138,7 +138,9 @@ def _write_flags(path: Path, raised: bool) -> Path:
     return path
 
 
-def write_job(workdir: Path, rule: str, name: str, started: float, outcome: str = "success", node: str = "n1") -> None:
+def write_job(
+    workdir: Path, rule: str, name: str, started: float, outcome: str = "success", node: str = "n1", job_id: str = ""
+) -> None:
     """Write the order and the result of a job of 60 s that used 1.5 of 4 CPUs and 1.5 of 8 GiB."""
     folder = workdir / "jobs" / rule
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,6 +149,7 @@ def write_job(workdir: Path, rule: str, name: str, started: float, outcome: str 
     result = {
         "outcome": outcome,
         "exception": None if outcome == "success" else "ValueError: <the cause>",
+        "job_id": job_id or None,
         "family": rule,
         "parameters": {"n_workers": "2", "cpus_per_task": "4", "memory": "8GB", "time": "1000"},
         "node": node,

@@ -1,0 +1,71 @@
+"""`espo report`, as people give it, about a run of which some products are there."""
+
+import csv
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from luigi.configuration import get_config
+from report_examples import compared, measures, properties, write_job
+
+from espo_luigi import store
+from espo_luigi.report.view import Diagnosed
+from espo_luigi.science import diagnostics
+from espo_luigi.tasks.report import run_view
+
+NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
+
+
+@pytest.fixture()
+def part(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[list[Diagnosed]]:
+    """Of a configured run, what is there of one simulation, in one of the two domains but for its summary."""
+    get_config().set("espo", "final_format", "sharded")
+    files = configured()
+    config = " ".join(map(str, files))
+    (tmp_path / "luigi.cfg").write_text(
+        f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {config}\nfinal_format = sharded\n"
+    )
+    found = [one for one in run_view().diagnosed if one.sim_id == NOLEAP]
+    for one in found:
+        write_stores(one, {} if one.domain == "Lowland" else {"summary": compared()})
+    write_job(tmp_path / "run", "Train", "var=pr", started=100.0, outcome="error")
+    yield found
+    get_config().set("espo", "final_format", "zip")
+
+
+def write_stores(one: Diagnosed, more: dict) -> None:
+    stores = {
+        "reference": properties(0.0),
+        "sim_prop": properties(2.0),
+        "sim_meas": measures(2.0),
+        "scen_prop": properties(0.1),
+        "scen_meas": measures(0.1),
+        "improvement": diagnostics.improvement(measures(2.0), measures(0.1)),
+        **more,
+    }
+    for name, ds in stores.items():
+        store.write_store(ds, getattr(one, name), store.Marker("Example", {}, {"xarray": "1"}, {}, "abc"))
+
+
+def test_the_page_is_whole_and_says_what_is_missing(part: list[Diagnosed], tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "espo"), "report", "--out", "mine/page.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "mine/page.html\n"), done.stderr
+    page = (tmp_path / "mine" / "page.html").read_text()
+    assert page.rstrip().endswith("</html>") and page.count("<h2>") == 7
+    missing = re.findall(r"• (\S+): not made", page)
+    assert str(part[1].summary) in missing and part[1].domain == "Lowland"
+    assert any(DAY360 in path and path.endswith("improvement.zarr") for path in missing)
+    assert "ValueError: &lt;the cause&gt;" in page
+
+    names = {path.stem.split("+")[0] for path in (tmp_path / "mine" / "page-figures").iterdir()}
+    assert names == {
+        *("improvement", "heatmap", "map", "annual-cycle", "quantiles", "wet-days", "yearly-means", "change"),
+        *("timeline", "resources"),
+    }
+    rows = list(csv.DictReader((tmp_path / "mine" / "page-improvement.csv").read_text().splitlines()))
+    assert [(row["domain"], row["simulation"]) for row in rows[1:]] == [("Highland", NOLEAP), ("Lowland", NOLEAP)]

@@ -65,9 +65,13 @@ class Browser:
             stderr=subprocess.DEVNULL,
         )
         self._thread.start()
-        self._wait(self._connect())
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
+        try:
+            self._wait(self._connect())
+            for domain in ("Page", "Runtime", "Log"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self._process.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,14 +20,14 @@ from typing import Any, Protocol
 from espo_luigi.errors import JobError, JobInputError
 from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, Standing, last_lines, seconds_of
-from espo_luigi.jobs.progress import at_work, done
+from espo_luigi.jobs.progress import at_work, between_beats, done
 from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 
-_HEARTBEAT_SECONDS = 0.5
+_HEARTBEAT_SECONDS = 2.0
 
 
 class Child(Protocol):
@@ -261,7 +262,8 @@ class LocalEngine:
         return child
 
     def _wait(self, order: JobOrder, child: Child) -> None:
-        while not child.ended.wait(_HEARTBEAT_SECONDS):
+        began = time.monotonic()
+        while not child.ended.wait(between_beats(time.monotonic() - began, _HEARTBEAT_SECONDS)):
             if heartbeat := read_json(order.files.heartbeat):
                 order.report(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]

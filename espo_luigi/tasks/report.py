@@ -15,7 +15,6 @@ from espo_luigi.driver.run import walk
 from espo_luigi.jobs.resources import Resources, machine_cpus
 from espo_luigi.ports import OutputPort, ZarrInfo, kept, ports_of, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.report.write import write_report
 from espo_luigi.science import flags, samples, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.context import context
@@ -110,6 +109,8 @@ class Report(EspoTask):
 
     def work(self) -> None:
         """Write the page."""
+        from espo_luigi.report.write import write_report
+
         write_report(
             run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
         )
@@ -121,6 +122,8 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    from espo_luigi.report.write import write_report
+
     write_report(run_view(), out, processes=min(4, machine_cpus()))
 
 

@@ -95,7 +95,14 @@ class _SlurmCommand(click.Command):
         return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
 
 
-@click.group()
+class _OneScreen(click.Group):
+    """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+
+
+@click.group(cls=_OneScreen, options_metavar="[--debug] [--help]")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
     """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
@@ -310,6 +317,26 @@ def tasks(as_json: bool) -> None:
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])
     print(job_table(workdir))
+
+
+@espo.command(epilog="Example: espo publish --json")
+@click.option("--catalog", is_flag=True, help="The catalogue of the products only.")
+@click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
+@_json_option
+def publish(catalog: bool, crate: bool, as_json: bool) -> None:
+    """Have others find the products, and where they come from.
+
+    The catalogue of intake-esm and xscen is that of `paths.project_catalog`, in which others' rows stay; provenance is
+    the RO-Crate `ro-crate-metadata.json` in the folder of the products.
+    """
+    from espo_luigi.tasks.publish import publish
+
+    done = publish(with_catalogue=catalog or not crate, with_crate=crate or not catalog)
+    if as_json:
+        return _print_json(asdict(done))
+    print(done)
+    for path in done.catalogued.left_out if done.catalogued else ():
+        print(f"  of no dataset, not listed: {path}")
 
 
 @espo.command(epilog="Example: espo report --out report.html")

@@ -24,6 +24,7 @@ COLUMNS = (
     "processing_level",
     "bias_adjust_institution",
     "bias_adjust_project",
+    "bias_adjust_reference",
     "mip_era",
     "activity",
     "driving_model",
@@ -58,6 +59,9 @@ ID_COLUMNS = (
 )
 """The columns that make an id, in its order; empty ones are left out."""
 
+IN_ARCHIVE = "zip://::"
+"""What stands before the path of an archive for fsspec, and so for intake-esm, to look into it."""
+
 _REQUIRED = ("xrfreq", "variable", "path")
 _ABSENT = {"", "nan", "NaN", "None", "NaT", "<NA>"}
 _DATE = re.compile(r"(\d{4})(?:-?(\d{2}))?(?:-?(\d{2}))?")
@@ -72,7 +76,7 @@ class Asset:
     """The filled cells of the row by column, `variable` and `path` included as they are written."""
     variables: tuple[str, ...]
     path: str
-    """The file: absolute, or a URL."""
+    """The file: absolute, or a URL; of what is in an archive, the archive."""
 
     @property
     def id(self) -> str:
@@ -178,7 +182,7 @@ def _records(description: Mapping[str, Any], path: Path) -> tuple[list[dict[str,
     """The rows, without their empty cells, and what they were read from."""
     if description.get("catalog_dict") is not None:
         return [_filled(record) for record in description["catalog_dict"]], f"catalog_dict of {path}"
-    table = path.parent / os.path.expandvars(str(description["catalog_file"]).removeprefix("file://"))
+    table = _table(description, path)
     try:
         with _open_text(table) as stream:
             return [_filled(record) for record in csv.DictReader(stream)], str(table)
@@ -186,6 +190,24 @@ def _records(description: Mapping[str, Any], path: Path) -> tuple[list[dict[str,
         raise CatalogError(f"{table}, the catalog_file of catalogue {path}, does not exist. {_MAKE_ONE}.") from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(f"{table}, the catalog_file of catalogue {path}, cannot be read: {error}.") from None
+
+
+def table_of(path: Path) -> Path:
+    """Return the CSV file of a catalogue whose rows are in one.
+
+    Raises
+    ------
+    CatalogError
+        If the JSON file cannot be read, or holds the rows itself.
+    """
+    description = _description(path)
+    if description.get("catalog_file") is None:
+        raise CatalogError(f"catalogue {path} holds its rows itself (catalog_dict); expected a catalog_file.")
+    return _table(description, path)
+
+
+def _table(description: Mapping[str, Any], path: Path) -> Path:
+    return path.parent / os.path.expandvars(str(description["catalog_file"]).removeprefix("file://"))
 
 
 def _open_text(table: Path) -> TextIO:
@@ -210,7 +232,7 @@ def _check_columns(rows: Iterable[Mapping[str, str]], source: str) -> None:
 
 
 def _asset(row: dict[str, str], folder: Path) -> Asset:
-    written = os.path.expandvars(row["path"])
+    written = os.path.expandvars(row["path"]).removeprefix(IN_ARCHIVE)
     path = written if "://" in written else str(folder.absolute() / written)
     columns = row if "id" in row else {"id": make_id(row), **row}
     return Asset(columns={**columns, "path": path}, variables=parse_variables(row.get("variable", "")), path=path)

@@ -11,11 +11,11 @@ from espo_luigi.catalog import Match
 from espo_luigi.config.parts import fingerprint
 from espo_luigi.errors import CatalogError
 from espo_luigi.store import Marker
+from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
 
 # What a marker stands for that was written before markers said what of the configuration they depend on: all of it.
 WHOLE = "configuration"
-_FILES = "files of "
 
 
 def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Iterable[Marker | None]) -> dict[str, str]:
@@ -24,13 +24,13 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
     for marker in inputs:
         found |= _recorded(marker) if marker is not None else {}
     found |= {key: _now(run, key) for key in keys}
-    return found if raw is None else found | {f"{_FILES}{raw.id}": _of_files(raw.files)}
+    return found if raw is None else found | {f"{FILES_OF}{raw.id}": _of_files(raw.files)}
 
 
 def changes(run: RunContext, marker: Marker, *, files: bool) -> list[str]:
     """Return the keys of what a store was made of and is another thing now; raw files are looked at only if wanted."""
     recorded = _recorded(marker).items()
-    return [key for key, was in recorded if (files or not key.startswith(_FILES)) and _now(run, key) != was]
+    return [key for key, was in recorded if (files or not key.startswith(FILES_OF)) and _now(run, key) != was]
 
 
 def _recorded(marker: Marker) -> dict[str, str]:
@@ -46,10 +46,10 @@ def _now(run: RunContext, key: str) -> str:
 def _look(run: RunContext, key: str) -> str:
     if key == WHOLE:
         return run.config.hash
-    if not key.startswith(_FILES):
+    if not key.startswith(FILES_OF):
         return fingerprint(run.config, key)
     with suppress(CatalogError):
-        wanted, reference = key.removeprefix(_FILES), run.reference()
+        wanted, reference = key.removeprefix(FILES_OF), run.reference()
         return _of_files((reference if reference.id == wanted else run.simulation(wanted)).files)
     return ""
 

@@ -59,9 +59,6 @@ ID_COLUMNS = (
 )
 """The columns that make an id, in its order; empty ones are left out."""
 
-IN_ARCHIVE = "zip://::"
-"""What stands before the path of an archive for fsspec, and so for intake-esm, to look into it."""
-
 _REQUIRED = ("xrfreq", "variable", "path")
 _ABSENT = {"", "nan", "NaN", "None", "NaT", "<NA>"}
 _DATE = re.compile(r"(\d{4})(?:-?(\d{2}))?(?:-?(\d{2}))?")
@@ -76,7 +73,7 @@ class Asset:
     """The filled cells of the row by column, `variable` and `path` included as they are written."""
     variables: tuple[str, ...]
     path: str
-    """The file: absolute, or a URL; of what is in an archive, the archive."""
+    """The file: absolute, or a URL."""
 
     @property
     def id(self) -> str:
@@ -232,7 +229,7 @@ def _check_columns(rows: Iterable[Mapping[str, str]], source: str) -> None:
 
 
 def _asset(row: dict[str, str], folder: Path) -> Asset:
-    written = os.path.expandvars(row["path"]).removeprefix(IN_ARCHIVE)
+    written = os.path.expandvars(row["path"])
     path = written if "://" in written else str(folder.absolute() / written)
     columns = row if "id" in row else {"id": make_id(row), **row}
     return Asset(columns={**columns, "path": path}, variables=parse_variables(row.get("variable", "")), path=path)

@@ -13,7 +13,7 @@ import xarray as xr
 
 from espo_luigi.catalog.build import describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
-from espo_luigi.catalog.read import COLUMNS, IN_ARCHIVE, table_of
+from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.products import Product
@@ -56,13 +56,11 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     with alone(catalogue) as write:
         table, columns, found = _read(catalogue)
         new = {row["path"] for row in rows}
-        others = [row for row in found if row["path"] not in new and not _is_gone(row["path"], folder)]
+        others = [row for row in found if row["path"] not in new and not _is_gone(Path(row["path"]), folder)]
         write(table, _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows]))
         if not catalogue.exists():
             write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n")
-    return Catalogued(
-        catalogue, len(rows), len(others), tuple(one.path for one in data if _location(one.path) not in new)
-    )
+    return Catalogued(catalogue, len(rows), len(others), tuple(one.path for one in data if str(one.path) not in new))
 
 
 def row_of(product: Product) -> Row:
@@ -78,7 +76,7 @@ def row_of(product: Product) -> Row:
     copy = product.marker.parameters.get("calendar")
     if row and copy:
         row["processing_level"] = f"{row['processing_level']}_{copy}"
-    return row and row | {"format": "zarr", "path": _location(product.path)}
+    return row and row | {"format": "zarr", "path": str(product.path)}
 
 
 def _described(path: Path) -> Row:
@@ -88,13 +86,7 @@ def _described(path: Path) -> Row:
         return describe_product(xr.decode_cf(ends, decode_timedelta=False))
 
 
-def _location(path: Path) -> str:
-    """What Zarr and intake-esm open; a plain path of an archive they do not."""
-    return f"{IN_ARCHIVE}{path}" if path.suffix == ".zip" else str(path)
-
-
-def _is_gone(location: str, folder: Path) -> bool:
-    path = Path(location.removeprefix(IN_ARCHIVE))
+def _is_gone(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder) and not path.exists()
 
 

@@ -72,6 +72,11 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 
 def _unexpected(error: Exception, words: list[str]) -> str:
+    if isinstance(error, ValueError):
+        from espo_luigi.driver.task_words import wrong_setting
+
+        if said := wrong_setting(error):
+            return said
     return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
 
 

@@ -147,7 +147,7 @@ def rows_of(catalogue: Path) -> list[dict[str, str]]:
 
 
 def test_a_row_says_what_xscen_says_of_the_same_store(final: Path, tmp_path: Path) -> None:
-    """The values are those that `ProjectCatalog.update_from_ds` of xscen 0.15.2 writes."""
+    """As xscen 0.15.2 does (`update_from_ds`), but for seconds and the format, which it takes for the raw files'."""
     add_to_catalogue(tmp_path / "cat.json", find_products(final), final)
     (row,) = (row for row in rows_of(tmp_path / "cat.json") if row["path"].endswith("NAM.zarr.zip"))
     assert tuple(row) == COLUMNS

@@ -19,6 +19,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import read_catalogue
+from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.publication import alone as alone_module
@@ -408,3 +409,13 @@ def test_the_text_of_a_former_configuration_is_kept_as_long_as_a_product_was_mad
     assert third["#file-/raw/pr.nc"]["identifier"] == "hdl:21.14100/1"
     unrelated = [product for product in products if product.marker.config_hash != "0123"]
     assert "#configuration-0123" not in entities(crate(unrelated, final, changed, first))
+
+
+def test_tracking_ids_are_those_of_the_raw_files(tmp_path: Path) -> None:
+    known = xr.Dataset({"pr": 1.0}, attrs={"tracking_id": "hdl:21.14100/1"})
+    known.to_netcdf(tmp_path / "a.nc")
+    known.to_zarr(tmp_path / "a.zarr", consolidated=False)
+    xr.Dataset({"pr": 1.0}).to_netcdf(tmp_path / "without.nc")
+    (tmp_path / "damaged.nc").write_bytes(b"not NetCDF")
+    found = {name: tracking_id(str(tmp_path / name)) for name in ("a.nc", "a.zarr", "without.nc", "damaged.nc")}
+    assert found == {"a.nc": "hdl:21.14100/1", "a.zarr": "hdl:21.14100/1", "without.nc": "", "damaged.nc": ""}

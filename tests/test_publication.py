@@ -25,7 +25,7 @@ from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.publication import alone as alone_module
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import add_to_catalogue
-from espo_luigi.publication.crate import About, crate
+from espo_luigi.publication.crate import About, crate, listed
 from espo_luigi.publication.products import find_products
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -352,14 +352,13 @@ def test_rocrate_reads_where_each_product_comes_from(final: Path, tmp_path: Path
         "final/day+sim+NAM.zarr.zip",
         *(f"reference/Land+south+{name}.zarr/" for name in ("360_day", "coords", "default", "noleap")),
     }
-    made_by = {result.id: action for action in read.root_dataset["mentions"] for result in action["result"]}
+    made_by = {result.id: action for action in read.root_dataset["mentions"] for result in listed(action["result"])}
     assert made_by.keys() == {part.id for part in read.root_dataset["hasPart"]}
     action = made_by["final/day+sim+NAM.zarr.zip"]
     assert action["name"] == f"ConcatenationFinal sim_id={SIM}"
     assert action["instrument"]["version"] == "0.1.0"
-    assert [(one["name"], one["version"]) for one in action["instrument"]["softwareRequirements"]] == [
-        ("xarray", "2026.1")
-    ]
+    needed = listed(action["instrument"]["softwareRequirements"])
+    assert [(one["name"], one["version"]) for one in needed] == [("xarray", "2026.1")]
     raw, configuration, parameter = action["object"]
     assert (parameter["name"], parameter["value"]) == ("sim_id", SIM)
     assert raw["identifier"] == SIM
@@ -368,7 +367,7 @@ def test_rocrate_reads_where_each_product_comes_from(final: Path, tmp_path: Path
         ("tas max.nc", None),
     ]
     assert configuration["text"] == '{"custom": {}}'
-    assert [file["text"] for file in configuration["hasPart"]] == ["custom: {}\n"]
+    assert [file["text"] for file in listed(configuration["hasPart"])] == ["custom: {}\n"]
     # Everything that is referred to is there.
     known = entities(document)
     named = {ref for entity in known.values() for ref in references(entity)}

@@ -52,8 +52,22 @@ def crate(
     known = {entity["@id"]: entity for entity in (former or {}).get("@graph", ()) if isinstance(entity, dict)}
     return {
         "@context": [f"{_CRATE}/context", "https://w3id.org/ro/terms/workflow-run/context"],
-        "@graph": [*(entities | _recalled(entities, known)).values()],
+        "@graph": [_compact(entity) for entity in (entities | _recalled(entities, known)).values()],
     }
+
+
+def _compact(entity: Entity) -> Entity:
+    """One value stands without a list, and none not at all, as RO-Crate recommends."""
+    return {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in entity.items()
+        if value != []
+    }
+
+
+def listed(value: Any) -> list[Any]:
+    """Return the values of a property, of which one stands without a list."""
+    return value if isinstance(value, list) else [value]
 
 
 def _entities(products: Sequence[Product], folder: Path, about: About) -> Iterator[Entity]:
@@ -195,7 +209,7 @@ def _recalled(entities: Mapping[str, Entity], known: Mapping[str, Entity]) -> di
         former = known.get(id, {})
         if id.startswith(("#configuration-", "#raw-")) and "hasPart" in former and "hasPart" not in entity:
             recalled[id] = former
-            recalled |= {part["@id"]: known[part["@id"]] for part in former["hasPart"] if part["@id"] in known}
+            recalled |= {part["@id"]: known[part["@id"]] for part in listed(former["hasPart"]) if part["@id"] in known}
     return recalled
 
 

@@ -25,6 +25,7 @@ import espo_luigi
 from espo_luigi import cli, store, tasks
 from espo_luigi.driver.engines import close_engines, hold_folders
 from espo_luigi.driver.run import walk
+from espo_luigi.publication.crate import listed
 from espo_luigi.report.jobs import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
@@ -282,7 +283,9 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     run: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = json.loads((here / "final" / "ro-crate-metadata.json").read_text())["@graph"]
-    actions = {result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in one["result"]}
+    actions = {
+        result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in listed(one["result"])
+    }
     kept = {path for task in walk([tasks.All()]) for path in outputs_of(task)}
     assert {here / "final" / unquote(one) for one in actions} == kept
     by_id = {entity["@id"]: entity for entity in known}

@@ -72,6 +72,11 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 
 def _unexpected(error: Exception, words: list[str]) -> str:
+    if isinstance(error, ValueError):
+        from espo_luigi.driver.task_words import wrong_setting
+
+        if said := wrong_setting(error):
+            return said
     return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
 
 
@@ -95,22 +100,17 @@ class _SlurmCommand(click.Command):
         return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
 
 
-class _Group(click.Group):
-    """Its options are in its text: the list of commands fits a screen."""
+class _OneScreen(click.Group):
+    """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
 
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.hidden = True
-        return option
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
 
 
-@click.group(cls=_Group)
-@click.option("--debug", is_flag=True, expose_value=False, hidden=True)
+@click.group(cls=_OneScreen, options_metavar="[--debug] [--help]")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """Runs are started by `luigi`. `espo COMMAND --help` has an example; `espo
-    --debug COMMAND` shows the traceback of an error.
-    """
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
@@ -322,6 +322,26 @@ def tasks(as_json: bool) -> None:
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])
     print(job_table(workdir))
+
+
+@espo.command(epilog="Example: espo publish --json")
+@click.option("--catalog", is_flag=True, help="The catalogue of the products only.")
+@click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
+@_json_option
+def publish(catalog: bool, crate: bool, as_json: bool) -> None:
+    """Have others find the products, and where they come from.
+
+    The catalogue of intake-esm and xscen is that of `paths.project_catalog`, in which others' rows stay; provenance is
+    the RO-Crate `ro-crate-metadata.json` in the folder of the products.
+    """
+    from espo_luigi.tasks.publish import publish
+
+    done = publish(with_catalogue=catalog or not crate, with_crate=crate or not catalog)
+    if as_json:
+        return _print_json(asdict(done))
+    print(done)
+    for path in done.catalogued.left_out if done.catalogued else ():
+        print(f"  of no dataset, not listed: {path}")
 
 
 @espo.command(epilog="Example: espo report --out report.html")

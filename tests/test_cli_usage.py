@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from luigi.configuration import get_config
 
 from espo_luigi import cli
 from espo_luigi.driver.profile import packaged_profiles
@@ -61,7 +62,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_wrong(
     [
         (["RefDefalt"], r"No task RefDefalt.*\bRefDefault\b.*"),
         (["RefDefault", "--reggion", "south"], r"unrecognized arguments: --reggion south"),
-        (["RefDefault"], r"RefDefault.*requires the 'region' parameter to be set"),
+        (["RefDefault"], r"RefDefault: requires the 'region' parameter to be set"),
     ],
 )
 def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
@@ -69,6 +70,26 @@ def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
 ) -> None:
     assert cli.main(["script", *parameters]) == 1
     assert re.fullmatch(rf"espo: {said}\n", capsys.readouterr().err, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("engine", "slrm", "slrm is not a valid choice from .*slurm.*"),
+        ("publish", "maybe", "cannot interpret 'maybe' .*"),
+    ],
+)
+def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(
+    option: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = get_config()
+    before = configuration.get("espo", option, "")
+    configuration.set("espo", option, value)
+    try:
+        assert cli.main(["tasks"]) == 1
+    finally:
+        configuration.set("espo", option, before or {"engine": "local", "publish": "false"}[option])
+    assert re.fullmatch(rf"espo: luigi\.cfg, \[espo\] {option}: {said}\n", capsys.readouterr().err)
 
 
 def test_an_unexpected_error_is_one_line_and_with_debug_a_traceback(

@@ -49,6 +49,8 @@ _CORDEX_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
     rf"_(?P<driving_member>{_MEMBER})_(?P<source>[A-Za-z0-9-]+)_(?P<member>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)(?:_(?P<dates>\d{{4,}}-\d{{4,}}))?$"
 )
+# Columns that say nothing of a dataset that was made of the file.
+_OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 
@@ -126,6 +128,22 @@ def describe(path: Path) -> dict[str, str]:
     return {"id": make_id(row), **row}
 
 
+def describe_product(ds: xr.Dataset) -> dict[str, str]:
+    """Return what a product of ours fills of a row: its ``cat:…`` attributes, variables and dates; no format, no path.
+
+    Empty if its attributes do not say which dataset it is.
+    """
+    stated = {key.removeprefix("cat:"): str(value) for key, value in ds.attrs.items() if key.startswith("cat:")}
+    row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
+    if "id" not in row:
+        return {}
+    row["variable"] = repr(tuple(map(str, ds.data_vars)))
+    if "time" not in ds.dims:
+        return row | {"xrfreq": "fx", "frequency": "fx"}
+    times = ds["time"].values
+    return row | {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
+
+
 def _opened(path: Path) -> xr.Dataset:
     options = {"chunks": None}
     return open_zarr(str(path), options) if is_zarr(str(path)) else open_netcdf(str(path), (), options)
@@ -183,7 +201,7 @@ def _of_contents(ds: xr.Dataset, row: Mapping[str, str]) -> dict[str, str]:
         raise CatalogError(
             f"no frequency: {len(times)} time steps of unequal length and no attribute frequency or table_id"
         )
-    dates = {"date_start": _stamp(times[0]), "date_end": _stamp(times[-1])}
+    dates = {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
     return found | dates | {"xrfreq": xrfreq, "frequency": _FREQUENCY_OF.get(xrfreq, row.get("frequency", ""))}
 
 
@@ -205,8 +223,8 @@ def _frequency(times: np.ndarray) -> str | None:
     return "MS" if 27.9 < typical < 31.1 else "YS" if 359.9 < typical < 366.1 else None
 
 
-def _stamp(time: Any) -> str:
-    """A date as xscen writes it, at midnight; the last days of a 360-day February become one that Python knows."""
+def stamp(time: Any) -> str:
+    """Return a date as xscen writes it, at midnight; the last days of a 360-day February become one known to Python."""
     text = str(time)[:10]
     day = "28" if text[5:7] == "02" and int(text[8:10]) > 28 and not isinstance(time, np.datetime64) else text[8:10]
     return f"{text[:8]}{day} 00:00"
@@ -236,7 +254,7 @@ def _write(rows: list[dict[str, str]], out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         # The table first: a JSON file is never there without it.
         _replace(table, text.getvalue())
-        _replace(out, json.dumps(_description(out, table), indent=2) + "\n")
+        _replace(out, json.dumps(description(out, table, "espo catalog"), indent=2) + "\n")
     except OSError as error:
         raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
 
@@ -250,8 +268,8 @@ def _replace(path: Path, text: str) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _description(out: Path, table: Path) -> dict[str, Any]:
-    """The JSON file that intake-esm and xscen open: datasets are grouped by id, domain, level and frequency."""
+def description(out: Path, table: Path, maker: str) -> dict[str, Any]:
+    """Return the JSON file that intake-esm and xscen open: datasets are grouped by id, domain, level and frequency."""
     aggregations = [
         {"type": "join_existing", "attribute_name": "date_start", "options": {"dim": "time"}},
         {"type": "union", "attribute_name": "variable", "options": {}},
@@ -259,7 +277,7 @@ def _description(out: Path, table: Path) -> dict[str, Any]:
     return {
         "esmcat_version": "0.1.0",
         "id": out.stem,
-        "description": "Made by espo catalog",
+        "description": f"Made by {maker}",
         "title": out.stem,
         "attributes": [],
         "catalog_file": table.name,

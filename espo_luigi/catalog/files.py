@@ -59,6 +59,16 @@ def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
     return int(max(days // stored, 1) * stored)
 
 
+def tracking_id(path: str) -> str:
+    """Return a file's attribute `tracking_id`, by which ESGF knows it; nothing without one, or if it cannot be read."""
+    try:
+        with open_zarr(path, {}) if is_zarr(path) else xr.open_dataset(path, decode_cf=False) as ds:
+            return str(ds.attrs.get("tracking_id", ""))
+    # A damaged file may raise nearly anything from its backend; what is wrong with it, others say.
+    except Exception:
+        return ""
+
+
 def first_line(error: Exception) -> str:
     """The first sentence of an error; xarray's on unreadable files continues with how to install backends."""
     text = str(error).split("\n")[0].split("Consider explicitly selecting")[0].strip()

@@ -24,6 +24,7 @@ COLUMNS = (
     "processing_level",
     "bias_adjust_institution",
     "bias_adjust_project",
+    "bias_adjust_reference",
     "mip_era",
     "activity",
     "driving_model",
@@ -178,7 +179,7 @@ def _records(description: Mapping[str, Any], path: Path) -> tuple[list[dict[str,
     """The rows, without their empty cells, and what they were read from."""
     if description.get("catalog_dict") is not None:
         return [_filled(record) for record in description["catalog_dict"]], f"catalog_dict of {path}"
-    table = path.parent / os.path.expandvars(str(description["catalog_file"]).removeprefix("file://"))
+    table = _table(description, path)
     try:
         with _open_text(table) as stream:
             return [_filled(record) for record in csv.DictReader(stream)], str(table)
@@ -186,6 +187,24 @@ def _records(description: Mapping[str, Any], path: Path) -> tuple[list[dict[str,
         raise CatalogError(f"{table}, the catalog_file of catalogue {path}, does not exist. {_MAKE_ONE}.") from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(f"{table}, the catalog_file of catalogue {path}, cannot be read: {error}.") from None
+
+
+def table_of(path: Path) -> Path:
+    """Return the CSV file of a catalogue whose rows are in one.
+
+    Raises
+    ------
+    CatalogError
+        If the JSON file cannot be read, or holds the rows itself.
+    """
+    description = _description(path)
+    if description.get("catalog_file") is None:
+        raise CatalogError(f"catalogue {path} holds its rows itself (catalog_dict); expected a catalog_file.")
+    return _table(description, path)
+
+
+def _table(description: Mapping[str, Any], path: Path) -> Path:
+    return path.parent / os.path.expandvars(str(description["catalog_file"]).removeprefix("file://"))
 
 
 def _open_text(table: Path) -> TextIO:

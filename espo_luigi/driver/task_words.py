@@ -1,8 +1,9 @@
-"""The task that the words of a ``luigi`` command name, for commands that do not run it."""
+"""The task that the words of a ``luigi`` command name, for commands that do not run it, and what luigi refuses."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 
@@ -29,8 +30,19 @@ def preview_of(words: Sequence[str]) -> str:
         with CmdlineParser.global_instance(words) as parsed:
             return preview(parsed.get_task_obj())
     except (TaskClassException, ParameterException) as error:
-        raise ParameterError(str(error)) from error
+        raise ParameterError(_without_arguments(error)) from error
     except SystemExit as end:
         if not end.code:  # --help
             raise
         raise ParameterError(said.getvalue().rpartition("error: ")[2].strip()) from end
+
+
+def wrong_setting(error: Exception) -> str:
+    """Return which option of luigi.cfg luigi cannot read, and why; nothing of any other error."""
+    where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", _without_arguments(error))
+    return f"luigi.cfg, [{where[1]}] {where[2]}: {error.__cause__}" if where else ""
+
+
+def _without_arguments(error: Exception) -> str:
+    """Return an error of luigi without all values of the task, which stand behind its name."""
+    return re.sub(r"\[args=.*\](?=: )", "", str(error), flags=re.DOTALL)

@@ -16,6 +16,8 @@ MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
 REMAKE = "delete it and run the task that makes it again"
 _ID_LENGTH = 16
+# In `made_of`, before the id of a raw dataset; what is behind it is a fingerprint of its files.
+FILES_OF = "files of "
 
 
 def _now() -> str:
@@ -35,7 +37,7 @@ class Marker:
     versions : mapping of str to str
         Version of each package that can change the numbers.
     inputs : mapping of str to str
-        The id of each input's marker, by the input's name or path.
+        The id of each input's marker, by the input's path; of a raw file its tracking id, or nothing.
     config_hash : str
         Hash of the configuration that was in force.
     made_of : mapping of str to str
@@ -61,6 +63,11 @@ class Marker:
             del content["made_of"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
+
+    @property
+    def raw(self) -> dict[str, str]:
+        """The raw datasets that this and all that it was made from depend on: a fingerprint of each one's files."""
+        return {key.removeprefix(FILES_OF): was for key, was in self.made_of.items() if key.startswith(FILES_OF)}
 
     def _as_dict(self) -> dict[str, Any]:
         plain = {**self.__dict__}

@@ -14,6 +14,7 @@ from espo_luigi.driver.settings import give_parameter
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.products import products
+from espo_luigi.tasks.publish import publish
 from espo_luigi.tasks.report import Report
 from espo_luigi.tasks.selection import NAMES, Selection, blocked
 from espo_luigi.tasks.settings import settings
@@ -74,7 +75,9 @@ class All(luigi.WrapperTask):
         return context().config.paths.final
 
     def run(self) -> None:
-        """Say where the results are."""
+        """Tell others of the products, if that is wanted, and say where the results are."""
+        if settings().publish:
+            logger.info("%s", publish())
         logger.info("Everything is done; the results are in %s", self.results_folder)
 
 

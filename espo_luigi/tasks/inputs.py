@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.catalog.files import tracking_id
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError
@@ -58,6 +60,10 @@ class InputTask(EspoTask):
                 f"Correct the files, or exclude the dataset; `extraction.on_input_problem` lets through what is only "
                 f"suspicious. All are in {path}:\n{render(fatal)}"
             )
+
+    def marker(self) -> store.Marker:
+        """Return, as inputs, the raw files with their tracking ids, which nothing that is kept has else."""
+        return replace(super().marker(), inputs={str(path): tracking_id(str(path)) for path in self.raw_files()})
 
     def run(self) -> None:
         """Have a job make the table, and show here what it warns of."""

@@ -31,6 +31,11 @@ class espo(driver.espo):
     report = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="All makes the report, too"
     )
+    publish = luigi.BoolParameter(
+        default=False,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="All ends with the catalogue of the products, and where each comes from",
+    )
 
     @property
     def config_files(self) -> tuple[Path, ...]:

@@ -14,13 +14,13 @@ from espo_luigi.config.parts import fingerprint
 from espo_luigi.errors import CatalogError
 from espo_luigi.ports import ZarrInfo
 from espo_luigi.store import Marker, read_marker
+from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
 
 logger = logging.getLogger(__name__)
 
 # What a marker stands for that was written before markers said what of the configuration they depend on: all of it.
 WHOLE = "configuration"
-_FILES = "files of "
 _BESIDE = "+"
 _warned_for: set[str] = set()
 
@@ -32,7 +32,7 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
     """
     read = {key: _now(run, key) for key in keys}
     if raw is not None:
-        read[f"{_FILES}{raw.id}"] = _of_files(raw.files)
+        read[f"{FILES_OF}{raw.id}"] = _of_files(raw.files)
     found: dict[str, set[str]] = defaultdict(set)
     for recorded in (read, *(_recorded(marker) for marker in inputs if marker is not None)):
         for key, was in recorded.items():
@@ -43,11 +43,11 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
 def changes(run: RunContext, marker: Marker, *, files: bool) -> list[str]:
     """Return the keys of what a store was made of and is another thing now; raw files are looked at only if wanted."""
     recorded = _recorded(marker).items()
-    return [key for key, was in recorded if (files or not key.startswith(_FILES)) and _is_other(run, key, was)]
+    return [key for key, was in recorded if (files or not key.startswith(FILES_OF)) and _is_other(run, key, was)]
 
 
 def _is_other(run: RunContext, key: str, was: str) -> bool:
-    if _now(run, key) != was and key.startswith(_FILES):
+    if _now(run, key) != was and key.startswith(FILES_OF):
         # They may have changed since they were looked at last, before the store was made of them.
         run.fingerprints[key] = _look(run, key)
     return _now(run, key) != was
@@ -66,10 +66,10 @@ def _now(run: RunContext, key: str) -> str:
 def _look(run: RunContext, key: str) -> str:
     if key == WHOLE:
         return run.config.hash
-    if not key.startswith(_FILES):
+    if not key.startswith(FILES_OF):
         return fingerprint(run.config, key)
     with suppress(CatalogError):
-        wanted, reference = key.removeprefix(_FILES), run.reference()
+        wanted, reference = key.removeprefix(FILES_OF), run.reference()
         return _of_files((reference if reference.id == wanted else run.simulation(wanted)).files)
     return ""
 

@@ -38,6 +38,7 @@ def use(files: list[Path], folder: Path) -> None:
     configuration.set("espo", "engine", "local")
     configuration.set("espo", "keep_temporary", "false")
     configuration.set("espo", "report", "false")
+    configuration.set("espo", "publish", "false")
     forget()
     close_engines()
     Register.clear_instance_cache()

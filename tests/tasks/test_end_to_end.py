@@ -1,5 +1,7 @@
 """The demo, whole: every rule, both calendars, then what a second run does and does not do."""
 
+import ast
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import luigi
 import numpy as np
@@ -19,13 +22,15 @@ from demo_runs import use, write_config
 from luigi.configuration import get_config
 
 import espo_luigi
-from espo_luigi import store, tasks
+from espo_luigi import cli, store, tasks
 from espo_luigi.driver.engines import close_engines, hold_folders
 from espo_luigi.driver.run import walk
+from espo_luigi.publication.crate import listed
 from espo_luigi.report.jobs import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.report import run_view
+from espo_luigi.tasks.product import ConcatenationFinal
+from espo_luigi.tasks.report import outputs_of, run_view
 from espo_luigi.tasks.workflow import RegionWorkflow
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
@@ -86,7 +91,7 @@ def write_luigi_cfg(run: Path) -> Path:
     folder.mkdir()
     config = f"{run / 'config.yml'} {run / 'paths.yml'}"
     (folder / "luigi.cfg").write_text(
-        f"[core]\nworkers = 50\nno_lock = true\n[espo]\nworkdir = {run / 'run'}\nconfig = {config}\n"
+        f"[core]\nworkers = 50\nno_lock = true\n[espo]\nworkdir = {run / 'run'}\nconfig = {config}\npublish = true\n"
     )
     return folder
 
@@ -271,6 +276,43 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert len(list((here / "final" / "report" / "report-figures").iterdir())) == 9
     store.remove(flags.out_flags().path)
     assert not report.complete()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_every_product(
+    run: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = json.loads((here / "final" / "ro-crate-metadata.json").read_text())["@graph"]
+    actions = {
+        result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in listed(one["result"])
+    }
+    kept = {path for task in walk([tasks.All()]) for path in outputs_of(task)}
+    assert {here / "final" / unquote(one) for one in actions} == kept
+    by_id = {entity["@id"]: entity for entity in known}
+    product = ConcatenationFinal(sim_id=NOLEAP).out_final().path
+    objects = [by_id[one["@id"]] for one in actions[str(product.relative_to(here / "final"))]["object"]]
+    raw = {one["name"]: one for one in objects if one["@id"].startswith("#raw-")}
+    assert raw.keys() == {NOLEAP, "ESPO-DEMO_Demo-Land_NAM"}
+    files = [by_id[one["@id"]]["url"] for one in raw[NOLEAP]["hasPart"]]
+    assert len(files) == 6 and all(Path(unquote(file).removeprefix("file://")).is_file() for file in files)
+
+    intake_esm = pytest.importorskip("intake_esm")
+    assert cli.main(["publish", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["catalogued"]["catalogue"] == str(here / "project-catalog.json")
+    opened = intake_esm.esm_datastore(
+        told["catalogued"]["catalogue"], read_kwargs={"converters": {"variable": ast.literal_eval}}
+    )
+    assert len(opened.keys()) == len(opened.df) == told["catalogued"]["rows"]
+    left_out = {Path(path).name.rpartition("+")[2] for path in told["catalogued"]["left_out"]}
+    assert left_out == {"coords.zarr"}
+    (archive,) = opened.search(id=NOLEAP, processing_level="final", xrfreq="D").df["path"]
+    assert archive == str(product)
+    options = {"decode_timedelta": False, "backend_kwargs": {"storage_options": None}}
+    found = opened.search(id=NOLEAP, processing_level="diag-sim-prop")
+    ((key, read),) = found.to_dataset_dict(progressbar=False, xarray_open_kwargs=options).items()
+    assert key == f"{NOLEAP}.NAM.diag-sim-prop.fx"
+    assert set(read.data_vars) == {"mean-tasmax", "mean-tasmin", "mean-pr"}
 
 
 @pytest.fixture()

@@ -1,0 +1,73 @@
+"""Being the only one, of all processes on all nodes, that changes a file of several writers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from espo_luigi.errors import StoreError
+from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.store.publish import disk_errors, sync_path, written_aside
+
+logger = logging.getLogger(__name__)
+
+# A writer on another node that says nothing for so long is dead: it refreshes its lock ten times as often.
+SILENT_SECONDS = 300.0
+# Longer than a dead one is waited for.
+PATIENCE_SECONDS = 600.0
+_LOOK_EVERY_SECONDS = 0.2
+
+Write = Callable[[Path, str], None]
+
+
+@contextmanager
+def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
+    """Wait until nobody else changes `path`; yield what writes a text in its place, whole or not at all.
+
+    The lock is a file beside it, with host, process and start of its holder: that of a dead one of this host is taken
+    at once, that of one of another host when it has been silent for long.
+
+    Raises
+    ------
+    StoreError
+        If somebody else holds it for longer than `patience_seconds`, or the folder cannot be written to.
+    """
+    lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
+    with disk_errors(path, "write"):
+        _take(lock, locks, path, time.monotonic() + patience_seconds)
+    try:
+        yield lambda target, text: _write(target, text, lambda: _check_held(locks, path))
+    finally:
+        locks.release()
+
+
+def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            return locks.hold([lock])
+        except SecondDriverError:
+            holder = lock.holder()
+            if holder is not None and time.monotonic() > deadline:
+                raise StoreError(
+                    f"{path} is being written by process {holder['pid']} on {holder['host']}, also after a long wait: "
+                    f"give the command again later, or remove {lock.path} if you know that it is dead"
+                ) from None
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _write(target: Path, text: str, check: Callable[[], None]) -> None:
+    with written_aside(target) as partial:
+        partial.write_text(text, encoding="utf-8")
+        sync_path(partial)
+        check()
+
+
+def _check_held(locks: HeldLocks, path: Path) -> None:
+    if not locks.still_held():
+        raise StoreError(
+            f"{path} was not written: this process was suspended, and another one writes there now; give the command "
+            "again"
+        )

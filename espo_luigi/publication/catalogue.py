@@ -1,0 +1,118 @@
+"""The catalogue of the products, of intake-esm and xscen: rows are added to what others have put there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xarray as xr
+
+from espo_luigi.catalog.build import describe_product, description
+from espo_luigi.catalog.files import first_line, open_zarr
+from espo_luigi.catalog.read import COLUMNS, table_of
+from espo_luigi.errors import CatalogError, StoreError
+from espo_luigi.publication.alone import alone
+from espo_luigi.publication.products import Product
+from espo_luigi.store.marker import REMAKE
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """What was put into a catalogue."""
+
+    catalogue: Path
+    rows: int
+    """Products of this run that are in it now."""
+    others: int
+    """Rows that were there before and stay."""
+    left_out: tuple[Path, ...]
+    """Stores that do not say which dataset they belong to, or are gone meanwhile."""
+
+
+def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path) -> Catalogued:
+    """Put the data among `products` into a catalogue, which is made where there is none.
+
+    Rows of the same files are replaced, and those of files below `folder` that are gone taken away; all others stay.
+    Of several that do this at the same time, none loses a row.
+
+    Raises
+    ------
+    CatalogError
+        If there is a catalogue, and it cannot be read or changed.
+    StoreError
+        If the disk refuses, or somebody else writes it for too long.
+    """
+    # A catalogue that is a link stays one.
+    catalogue, folder = catalogue.resolve(), folder.absolute()
+    data = [product for product in products if product.is_data]
+    rows = [row for product in data if (row := row_of(product))]
+    catalogue.parent.mkdir(parents=True, exist_ok=True)
+    with alone(catalogue) as write:
+        table, columns, found = _read(catalogue)
+        new = {row["path"] for row in rows}
+        others = [row for row in found if row["path"] not in new and not _is_gone(Path(row["path"]), folder)]
+        write(table, _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows]))
+        if not catalogue.exists():
+            write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n")
+    return Catalogued(catalogue, len(rows), len(others), tuple(one.path for one in data if str(one.path) not in new))
+
+
+def row_of(product: Product) -> Row:
+    """Return the row of a product; empty if it is of no dataset, or gone by now."""
+    try:
+        row = _described(product.path)
+    # A store that is deleted or replaced meanwhile may raise nearly anything.
+    except Exception as error:
+        if product.path.exists():
+            raise StoreError(f"cannot read {product.path} ({first_line(error)}); {REMAKE}") from error
+        return {}
+    # The copies of the reference in other calendars are else the same dataset, of the same level, three times.
+    copy = product.marker.parameters.get("calendar")
+    if row and copy:
+        row["processing_level"] = f"{row['processing_level']}_{copy}"
+    return row and row | {"format": "zarr", "path": str(product.path)}
+
+
+def _described(path: Path) -> Row:
+    with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
+        # Of a hundred and fifty years, two days: to make dates of all takes half a second.
+        ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
+        return describe_product(xr.decode_cf(ends, decode_timedelta=False))
+
+
+def _is_gone(path: Path, folder: Path) -> bool:
+    return path.is_relative_to(folder) and not path.exists()
+
+
+def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
+    """The CSV file of a catalogue, its columns and its rows."""
+    table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
+    if not catalogue.exists() and not table.exists():
+        return table, COLUMNS, []
+    try:
+        with table.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream, strict=True, restval="")
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CatalogError(f"{table}, the catalog_file of {catalogue}, cannot be read: {error}.") from None
+    columns = reader.fieldnames or COLUMNS
+    if "path" not in columns or any(None in row for row in rows):
+        raise CatalogError(
+            f"{table}: expected a column `path`, and as many cells in each row as columns; got the columns "
+            f"{', '.join(columns)}. Nothing was changed. Name another file in paths.project_catalog"
+        )
+    return table, columns, rows
+
+
+def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

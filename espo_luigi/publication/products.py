@@ -1,0 +1,41 @@
+"""Finding what is kept in a folder: everything that has a marker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from espo_luigi import store
+from espo_luigi.store import Marker
+
+_FILES = (".zarr.zip", ".csv", ".html")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A store, an archive, a table or a page that is complete."""
+
+    path: Path
+    marker: Marker
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a Zarr store, folder or archive."""
+        return self.path.name.endswith((".zarr", ".zarr.zip"))
+
+
+def find_products(folder: Path) -> list[Product]:
+    """Return all in a folder and below that is complete, in the order of their paths; stores are not looked into."""
+    found = ((path, store.read_marker(path)) for path in sorted(_candidates(folder.absolute())))
+    return [Product(path, marker) for path, marker in found if marker is not None]
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        stores = [name for name in folders if name.endswith(".zarr")]
+        folders[:] = [name for name in folders if name not in stores]
+        # What is being written is hidden.
+        yield from (Path(place) / name for name in stores if not name.startswith("."))
+        yield from (Path(place) / name for name in files if name.endswith(_FILES) and not name.startswith("."))

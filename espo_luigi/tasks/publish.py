@@ -1,0 +1,94 @@
+"""Telling others of the products of the current configuration: a catalogue of them, and where each comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from espo_luigi.config.fields import find_file
+from espo_luigi.errors import StoreError
+from espo_luigi.jobs.records import read_json
+from espo_luigi.publication.alone import alone
+from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
+from espo_luigi.publication.crate import METADATA_NAME, About, crate
+from espo_luigi.publication.products import find_products
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.settings import settings
+
+# How the global attribute may be called that says what others may do with the products.
+_LICENCES = ("license", "licence", "terms_of_use")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written."""
+
+    products: int
+    """How many products are complete."""
+    crate: Path | None
+    catalogued: Catalogued | None
+
+    def __str__(self) -> str:
+        """Return what was written, in sentences."""
+        said = [f"{self.products} products are complete"]
+        if self.crate:
+            said.append(f"{self.crate} says where each comes from")
+        if (found := self.catalogued) is not None:
+            others = f", beside {found.others} rows of others" if found.others else ""
+            said.append(f"{found.catalogue} lists the {found.rows} that are data{others}")
+        return "; ".join(said)
+
+
+def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Published:
+    """Write where all that is kept comes from, and put its data into the catalogue, in which others' rows stay.
+
+    Raises
+    ------
+    CatalogError, StoreError
+        If nothing is complete, or what is to be written cannot be.
+    """
+    final = context().config.paths.final.absolute()
+    products = find_products(final)
+    if not products:
+        raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
+    if with_crate:
+        write_crate(final)
+    catalogued = add_to_catalogue(catalogue_path(), products, final) if with_catalogue else None
+    return Published(len(products), final / METADATA_NAME if with_crate else None, catalogued)
+
+
+def write_crate(final: Path) -> None:
+    """Write the metadata file of the products' folder."""
+    path = final / METADATA_NAME
+    with alone(path) as write:
+        # Looked for when nobody else writes: whoever comes last has found all.
+        document = crate(find_products(final), final, _about(), read_json(path))
+        write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def catalogue_path() -> Path:
+    """Return ``paths.project_catalog``, by default `catalog.json` beside the products."""
+    paths = context().config.paths
+    return paths.project_catalog or paths.final / "catalog.json"
+
+
+def _about() -> About:
+    config = context().config
+    attributes = config.clean_up.xscen_clean_up.add_attrs.get("global", {})
+    ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
+    return About(
+        name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),
+        description=f"Daily simulations of {sim}, adjusted to {config.reference_source} over {ref}, with "
+        "diagnostics and checks; made by espo_luigi.",
+        licence=next((str(attributes[name]) for name in _LICENCES if attributes.get(name)), "none stated"),
+        published=datetime.now(UTC).date().isoformat(),
+        config_hash=config.hash,
+        config_text=json.dumps(config.model_dump(mode="json", by_alias=True), ensure_ascii=False, default=str),
+        config_files={str(path): path.read_text(encoding="utf-8") for path in _config_files()},
+    )
+
+
+def _config_files() -> list[Path]:
+    return [find_file(str(path), ()) for path in settings().config_files]

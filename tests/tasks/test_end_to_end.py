@@ -30,7 +30,7 @@ from espo_luigi.report.jobs import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.product import ConcatenationFinal
-from espo_luigi.tasks.report import outputs_of, run_view
+from espo_luigi.tasks.report import kept_by, run_view
 from espo_luigi.tasks.workflow import RegionWorkflow
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
@@ -286,7 +286,7 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     actions = {
         result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in listed(one["result"])
     }
-    kept = {path for task in walk([tasks.All()]) for path in outputs_of(task)}
+    kept = {info.path for task in walk([tasks.All()]) for info in kept_by(task)}
     assert {here / "final" / unquote(one) for one in actions} == kept
     by_id = {entity["@id"]: entity for entity in known}
     product = ConcatenationFinal(sim_id=NOLEAP).out_final().path

@@ -70,7 +70,7 @@ def measure(folder: Path) -> None:
         "cpu_s": round(sum(one.ru_utime + one.ru_stime for one in (used, others)), 1),
         "page_MB": round(out.stat().st_size / 1e6, 2),
         "figures": len(list((folder / "out" / "report-figures").iterdir())),
-        "peak_MiB": used.ru_maxrss // 1024,
+        "peak_MiB": max(used.ru_maxrss, others.ru_maxrss) // 1024,
     }
     print(json.dumps(figures))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from espo_luigi.report.style import png, warm_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,15 +38,15 @@ class Drawing:
             return Warned(f"{self.caption}: could not be drawn ({type(error).__name__}: {error})")
 
 
-def with_pictures(sections: Sequence[Section], processes: int = 1) -> list[Section]:
-    """Return the sections with their drawings drawn, by so many processes."""
+def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Section]:
+    """Return the sections with their drawings drawn, by so many forked processes, or, if 0, by this one."""
     drawings = [block for section in sections for block in section.blocks if isinstance(block, Drawing)]
     done = dict(zip(map(id, drawings), _each(drawings, processes), strict=True))
     return [replace(section, blocks=[done.get(id(block), block) for block in section.blocks]) for section in sections]
 
 
 def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]:
-    if min(processes, len(drawings)) < 2:
+    if not processes or len(drawings) < 2:
         return [drawing.drawn() for drawing in drawings]
     # Forked ones have what this process has imported, which takes a new one as long as drawing ten figures.
     warm_up()
@@ -55,3 +59,7 @@ def _alone() -> None:
     import dask
 
     dask.config.set(scheduler="synchronous")
+    # A figure is a hundred thousand objects: the garbage collector, which goes through all again and again, takes a
+    # quarter of the time.
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)

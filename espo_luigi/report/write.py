@@ -30,8 +30,8 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 _OURSELVES = "Report"
 
 
-def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 1) -> None:
-    """Write the page `out`; its figures are drawn by so many processes.
+def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
+    """Write the page `out`; its figures are drawn by so many forked processes, or, if 0, by this one.
 
     Beside it are `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said on the page.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import luigi
 import xarray as xr
@@ -98,8 +99,8 @@ class Report(EspoTask):
             run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
         )
 
-    def _input_paths(self) -> list[Path]:
-        return [path for task in self.requires() for path in outputs_of(task)]
+    def _input_infos(self) -> list[Any]:
+        return [info for task in self.requires() for info in _kept_of(task)]
 
 
 def write_now(out: Path) -> None:
@@ -126,7 +127,11 @@ def _domains() -> list[str]:
 
 def outputs_of(task: luigi.Task) -> list[Path]:
     """Return the paths of what a task makes and the run keeps."""
-    return [getattr(task, name)().path for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
+    return [info.path for info in _kept_of(task)]
+
+
+def _kept_of(task: luigi.Task) -> list[Any]:
+    return [getattr(task, name)() for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
 
 
 def run_view() -> RunView:

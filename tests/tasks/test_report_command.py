@@ -11,7 +11,7 @@ import pytest
 from luigi.configuration import get_config
 from report_examples import compared, measures, properties, write_job
 
-from espo_luigi import store
+from espo_luigi import store, tasks
 from espo_luigi.report.view import Diagnosed
 from espo_luigi.science import diagnostics
 from espo_luigi.tasks.report import run_view
@@ -69,3 +69,10 @@ def test_the_page_is_whole_and_says_what_is_missing(part: list[Diagnosed], tmp_p
     }
     rows = list(csv.DictReader((tmp_path / "mine" / "page-improvement.csv").read_text().splitlines()))
     assert [(row["domain"], row["simulation"]) for row in rows[1:]] == [("Highland", NOLEAP), ("Lowland", NOLEAP)]
+
+
+def test_the_page_is_about_the_products_that_are_there(part: list[Diagnosed]) -> None:
+    before = tasks.Report().marker().inputs
+    assert before[str(part[0].summary)] and before[str(part[1].summary)] == ""
+    store.remove(part[0].summary)
+    assert tasks.Report().marker().inputs == {**before, str(part[0].summary): ""}

@@ -245,9 +245,9 @@ class SlurmTask(luigi.Task):
         common = configuration.defaults().items()
         return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
 
-    def _show(self, message: str, percent: int | None) -> None:
+    def _show(self, message: str, percent: int | None, phase: str) -> None:
         """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, message, percent)
+        board().tell(self.task_id, message, percent, phase)
         if self.set_status_message:
             self.set_status_message(message)
             if percent is not None:

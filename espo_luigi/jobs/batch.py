@@ -281,4 +281,5 @@ def _report(order: JobOrder, progress: Progress) -> None:
     beat: Mapping[str, Any] = progress.heartbeat
     place = f"job {progress.job_id} on {progress.node}" if progress.node else f"job {progress.job_id or '-'}"
     message = f"{progress.state}, {place}, attempt {progress.attempt}\n{beat.get('message', '')}"
-    order.report(message, int(beat["percent"]) if "percent" in beat else None)
+    phase = progress.phase.value if progress.phase is not None else ""
+    order.report(message, int(beat["percent"]) if "percent" in beat else None, phase)

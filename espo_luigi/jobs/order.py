@@ -58,8 +58,8 @@ class JobOrder:
     ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
     all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
     in a unit of the task's own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is
-    asked after the job has ended. `on_progress` hears where the job stands, and how many per cent are done where that
-    is known.
+    asked after the job has ended. `on_progress` hears where the job stands, how many per cent are done where that is
+    known, and the phase (the value of a `Phase`) where a scheduler says one.
     """
 
     id: str
@@ -79,7 +79,7 @@ class JobOrder:
     beat_seconds: float = 2.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
-    on_progress: Callable[[str, int | None], None] | None = None
+    on_progress: Callable[[str, int | None, str], None] | None = None
 
     def write(self, **more: Any) -> None:
         """Write the order file, with what an engine has to add."""
@@ -96,10 +96,10 @@ class JobOrder:
         workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
 
-    def report(self, message: str, percent: int | None) -> None:
+    def report(self, message: str, percent: int | None, phase: str = "") -> None:
         """Tell whoever listens where the job stands."""
         if self.on_progress is not None:
-            self.on_progress(message, percent)
+            self.on_progress(message, percent, phase)
 
 
 # Callbacks, what is in the scheduler's own script, and what was imported before the job began.

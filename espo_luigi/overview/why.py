@@ -224,7 +224,8 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
             f"{name} is {row.said} on {row.node or '?'}, and has given no sign of life yet. Wait, or see `espo logs`."
         )
     start = f" It is expected to start at {row.start.replace('T', ' ')} UTC." if row.start else ""
-    return f"{name} pends: {in_plain_words(row.reason)} ({row.reason or 'no reason given'}).{start}"
+    words = in_plain_words(row.reason) if engine == "slurm" else row.state
+    return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}"
 
 
 def _about_not_begun(task: SlurmTask, trace: Trace) -> str:

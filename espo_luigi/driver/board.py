@@ -64,7 +64,7 @@ class State:
     started: float = field(default_factory=time.time)
     updated: float = 0.0
     ended: bool = False
-    # "done", "failed", "stopped" or "detached", once it has ended.
+    # "done", "failed", "stopped", "detached" or "refused", once it has ended.
     outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -88,6 +88,12 @@ class Board:
                 if task_id not in self._expected:
                     self._expected[task_id] = rule
                     self.state.rules.setdefault(rule, Rule()).total += 1
+
+    def refuse(self, root: str, reason: str) -> None:
+        """Take note that nothing is started, and why."""
+        with self._lock:
+            self.state.root = root
+            self.state.failures[root] = reason
 
     def begin(self, job: Job) -> None:
         """Take note of a job that is begun; of one that is tried again, too."""

@@ -30,6 +30,7 @@ LONGEST = 5
 _SHOWN_FAILURES = 5
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
 SILENT_SECONDS = 60.0
+_NOTHING = {"refused": "nothing was started"}
 _LISTS = ("longest", "pending", "failed")
 
 
@@ -158,10 +159,10 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     hours = sum(rule["core_hours"] for rule in rules)
     left = seconds_left(state, now)
     parts = [
-        f"{done} of {total} done",
+        f"{done} of {total} done" if total else _NOTHING.get(state.get("outcome", ""), "nothing to do"),
         at_work,
         f"{failed} FAILED" if failed else "",
-        f"{hours:.3g} core-hours",
+        f"{hours:.3g} core-hours" if total else "",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
     # The name last: it may be long, and a terminal may cut it.

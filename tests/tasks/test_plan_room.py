@@ -1,6 +1,6 @@
 """What a plan takes for the room that jobs share, by the engine, and the memory that it expects."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import luigi
@@ -8,14 +8,16 @@ import pytest
 from complete_demo import in_order
 from luigi.configuration import get_config
 
-from espo_luigi import store, tasks
+from espo_luigi import cli, store, tasks
 from espo_luigi.jobs import allocation
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.slurm_steps import Allocation
+from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan
 from espo_luigi.overview.plan_text import as_json, render_plan
 from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
+from espo_luigi.tasks.context import context
 from espo_luigi.tasks.selection import Selection
 
 GIB = 2**30
@@ -122,3 +124,17 @@ def test_memory_is_scaled_for_larger_tasks_than_those_it_was_learnt_from(regrids
     assert expected()["middle"] == (8 * 10**9, False)
     learn(large, 2 * 10**9)
     assert expected() == dict.fromkeys(("south", "middle", "north"), (8 * 10**9, True))
+
+
+def test_one_simulation_is_drawn_task_by_task_however_many_there_are(
+    configured: Callable[..., list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    monkeypatch.setattr(dag, "MOST_NODES", 3)
+    first, second = (tmp_path / name for name in ("one.mmd", "two.mmd"))
+    one, other = list(context().simulations)[:2]
+    assert cli.main(["plan", "--sim-id", one, "--dag", str(first)]) == 0
+    assert cli.main(["plan", "--sim-id", f"{one},{other}", "--dag", str(second)]) == 0
+    of_one = plan_of([], Selection(sims=one))
+    assert first.read_text().count("[") == len(of_one.tasks) > 40
+    assert second.read_text().count("[") == len({planned.rule for planned in of_one.tasks.values()})

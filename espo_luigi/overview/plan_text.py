@@ -145,7 +145,7 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"
         yield f"wall time: {most}{duration(took.seconds)} {plan.room.words}, without waiting in the queue ({at_once})"
     else:
-        yield f"wall time: not known: the allocation's size is known inside of it only (`espo shell`); {chain}"
+        yield f"wall time: not known: {plan.room.words}; {chain}"
     if unknown:
         of_all = len(unknown) == len({one.rule for one in run})
         these = "no job has ended yet here" if of_all else f"no job of these has ended yet here: {', '.join(unknown)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from luigi.interface import core
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs import slurm
 from espo_luigi.jobs.allocation import AllocationSettings
 from espo_luigi.jobs.local import Launcher, LocalSettings
 from espo_luigi.jobs.local import Room as NodeRoom
@@ -60,8 +62,9 @@ def room() -> Room:
 def _of_allocation(workers: float) -> Room:
     try:
         launcher = AllocationSettings(JOB_COMMAND).launcher()
-    except SubmissionError:
-        return Room({"workers": workers}, None, "", is_known=False)
+    except (SubmissionError, ValueError) as error:
+        outside = "the allocation's size is known inside of it only (`espo shell`)"
+        return Room({"workers": workers}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
     return _of_nodes(launcher, workers, f"of {launcher.place}")
 
 

@@ -92,6 +92,8 @@ def test_an_allocation_is_the_room_inside_of_it_and_outside_that_is_not_known(
     said = render_plan(plan)
     assert "wall time: not known" in said and "the longest chain takes at most 60 min" in said and "CPU(s)" not in said
     monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setattr(allocation, "allocation_of", lambda *_: Allocation("COMPLETING"))
+    assert "wall time: not known: allocation 77 is COMPLETING, expected RUNNING" in render_plan(planned())
     nodes = {"n1": (8, 2**14), "n2": (4, 2**14)}
     monkeypatch.setattr(allocation, "allocation_of", lambda *_: Allocation("RUNNING", "", nodes))
     plan = planned()

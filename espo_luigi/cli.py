@@ -95,9 +95,18 @@ class _SlurmCommand(click.Command):
         return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
 
 
-@click.group()
+class _Group(click.Group):
+    """Its options are in its text: the list of commands fits a screen."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.hidden = True
+        return option
+
+
+@click.group(cls=_Group)
 @click.option("--debug", is_flag=True, expose_value=False, hidden=True)
-@click.help_option("--help", hidden=True)
 def espo() -> None:
     """Runs are started by `luigi`. `espo COMMAND --help` has an example; `espo
     --debug COMMAND` shows the traceback of an error.

@@ -19,7 +19,6 @@ from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memo
 from espo_luigi.jobs.session import dask_session
 from espo_luigi.ports import OutputPort, ZarrInfo, kept, ports_of, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.report.write import write_report
 from espo_luigi.science import flags, samples, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.context import context
@@ -122,6 +121,8 @@ class Report(EspoTask):
 
     def work(self) -> None:
         """Write the page."""
+        from espo_luigi.report.write import write_report
+
         write_report(run_view(), self.out_page().path, self.marker())
 
     def input_infos(self) -> list[ZarrInfo]:
@@ -131,6 +132,8 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    from espo_luigi.report.write import write_report
+
     with drawing_processes():
         write_report(run_view(), out)
 

@@ -64,9 +64,10 @@ def plan(
     if rerun:
         get_config().set("espo", "rerun", rerun)
     with _without_warnings_of("espo_luigi.tasks.base"):  # the plan itself tells what another configuration concerns
-        found = plan_of(rules, Selection(first, until, only, sim_id, region))
+        selection = Selection(first, until, only, sim_id, region)
+        found = plan_of(rules, selection)
     if dag is not None:
-        draw(found, dag)
+        draw(found, dag, by_task=selection.is_of_one_simulation)
     if as_json:
         print_json(plan_text.as_json(found), indent=None)
     else:

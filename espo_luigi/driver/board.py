@@ -36,7 +36,7 @@ class Rule:
 class Job:
     """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet.
 
-    `words` are what `espo why` takes for it.
+    `phase` is what a scheduler's state means, empty where none says one; `words` are what `espo why` takes for it.
     """
 
     id: str
@@ -48,6 +48,7 @@ class Job:
     heartbeat: str
     message: str = WAITING
     percent: int | None = None
+    phase: str = ""
     running_since: float = 0.0
     words: str = ""
 
@@ -63,7 +64,7 @@ class State:
     started: float = field(default_factory=time.time)
     updated: float = 0.0
     ended: bool = False
-    # "done", "failed", "stopped" or "detached", once it has ended.
+    # "done", "failed", "stopped", "detached" or "refused", once it has ended.
     outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -88,6 +89,12 @@ class Board:
                     self._expected[task_id] = rule
                     self.state.rules.setdefault(rule, Rule()).total += 1
 
+    def refuse(self, root: str, reason: str) -> None:
+        """Take note that nothing is started, and why."""
+        with self._lock:
+            self.state.root = root
+            self.state.failures[root] = reason
+
     def begin(self, job: Job) -> None:
         """Take note of a job that is begun; of one that is tried again, too."""
         with self._lock:
@@ -95,12 +102,12 @@ class Board:
             if self.state.failures.pop(job.id, None) is not None:
                 self.state.rules[job.rule].failed -= 1
 
-    def tell(self, task_id: str, message: str, percent: int | None) -> None:
+    def tell(self, task_id: str, message: str, percent: int | None, phase: str = "") -> None:
         """Take note of where a job stands."""
         with self._lock:
             if job := self.state.jobs.get(task_id):
-                job.message, job.percent = message, percent
-                is_running = standing(message) == RUNNING
+                job.message, job.percent, job.phase = message, percent, phase
+                is_running = standing(message, phase) == RUNNING
                 job.running_since = (job.running_since or time.time()) if is_running else 0.0
 
     def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:

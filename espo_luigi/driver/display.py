@@ -76,7 +76,7 @@ def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
 
 
 def tell_the_end() -> None:
-    """Tell whom ``[espo] notify`` names how the run ended, if there was one."""
+    """Tell whom ``[espo] notify`` names how the run ended, or that it was refused or had nothing to do."""
     if board().state.outcome:
         notify(settings().notify, board().snapshot())
 

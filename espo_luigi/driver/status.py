@@ -11,19 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.records import read_json
+from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.slurm_reasons import in_plain_words
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
-# Words with which a message begins of a job that was submitted and does not run yet.
+# What a scheduler's state means, where there is one.
+_BY_PHASE = {
+    Phase.PENDING.value: PENDING,
+    Phase.SUSPENDED.value: PENDING,
+    Phase.RUNNING.value: RUNNING,
+    Phase.LEAVING.value: RUNNING,
+}
+# Else, words with which a message begins of a job that was submitted and does not run yet.
 _PENDING = re.compile(r"(PENDING|CONFIGURING|REQUEUED?\w*|qw|hqw|submitting|submitted)\b")
 _WAITING = re.compile(r"(waiting|planned)\b")
-_REASON = re.compile(r"PENDING \((\w+)")
+_REASON = re.compile(r"(\w+) \(((\w+)[^)]*)\)")
 LONGEST = 5
 _SHOWN_FAILURES = 5
 # Of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
 _SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
 SILENT_SECONDS = 60.0
+_NOTHING = {"refused": "nothing was started"}
 _LISTS = ("longest", "pending", "failed")
 
 
@@ -76,19 +85,25 @@ class Standing:
 def standing_of(state: Mapping[str, Any], now: float, most_failures: int = _SHOWN_FAILURES) -> Standing:
     """Return how a run stands that has this state."""
     jobs = list(state["jobs"].values())
-    counts = Counter((job["rule"], standing(job["message"])) for job in jobs)
+    counts = Counter((job["rule"], _standing(job)) for job in jobs)
     return Standing(
         summary_line(state, now),
         [_row(name, rule, counts) for name, rule in state["rules"].items()],
         [],
-        list(_longest([job for job in jobs if standing(job["message"]) == RUNNING], now)),
-        list(_pending(jobs)),
+        list(_longest([job for job in jobs if _standing(job) == RUNNING], now)),
+        list(_pending([job for job in jobs if _standing(job) == PENDING], state["engine"])),
         list(_failures(state["failures"], most_failures)),
     )
 
 
-def standing(message: str) -> str:
-    """Return where a job stands, from its message."""
+def _standing(job: Mapping[str, Any]) -> str:
+    return standing(job["message"], job.get("phase", ""))
+
+
+def standing(message: str, phase: str = "") -> str:
+    """Return where a job stands, from its phase, or from its message where it has none."""
+    if phase in _BY_PHASE:
+        return _BY_PHASE[phase]
     return WAITING if _WAITING.match(message) else PENDING if _PENDING.match(message) else RUNNING
 
 
@@ -141,15 +156,15 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     """Return one line: how much is done, and how long the rest may take."""
     rules = state["rules"].values()
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
-    by_standing = Counter(standing(job["message"]) for job in state["jobs"].values())
+    by_standing = Counter(_standing(job) for job in state["jobs"].values())
     at_work = ", ".join(f"{by_standing[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_standing[name])
     hours = sum(rule["core_hours"] for rule in rules)
     left = seconds_left(state, now)
     parts = [
-        f"{done} of {total} done",
+        f"{done} of {total} done" if total else _NOTHING.get(state.get("outcome", ""), "nothing to do"),
         at_work,
         f"{failed} FAILED" if failed else "",
-        f"{hours:.3g} core-hours",
+        f"{hours:.3g} core-hours" if total else "",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
     # The name last: it may be long, and a terminal may cut it.
@@ -190,11 +205,16 @@ def _begun(job: Mapping[str, Any]) -> float:
     return float(job.get("running_since") or job["since"])
 
 
-def _pending(jobs: list[Any]) -> Iterator[str]:
+def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
     found = (_REASON.match(job["message"]) for job in jobs)
-    reasons = Counter(match[1] for match in found if match)
+    reasons = Counter(_said(match, engine) for match in found if match)
     for reason, count in reasons.most_common():
-        yield f"{count} job(s), {reason}: {in_plain_words(reason)}"
+        yield f"{count} job(s), {reason}"
+
+
+def _said(found: re.Match[str], engine: str) -> str:
+    # Only Slurm has words of its own for reasons.
+    return f"{found[3]}: {in_plain_words(found[3])}" if engine == "slurm" else f"{found[1]}: {found[2]}"
 
 
 def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:

@@ -267,7 +267,7 @@ class SlurmTask(luigi.Task):
 
     def _show(self, standing: Standing) -> None:
         """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, standing.message, standing.percent)
+        board().tell(self.task_id, standing.message, standing.percent, standing.phase)
         if self.set_status_message:
             self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
             if standing.percent is not None:

@@ -21,7 +21,7 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.driver.board import forget_board
+from espo_luigi.driver.board import board, forget_board
 from espo_luigi.driver.display import tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
@@ -81,6 +81,7 @@ class EspoWorker(luigi.worker.Worker):
             graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
         except (EspoError, OSError) as error:
             logger.error("Nothing was started: %s", error)
+            board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, str(error))
             self._refused = True
             self._scheduled_tasks[task.task_id] = task
             self._add_task_history.append((task, UNKNOWN, False))
@@ -203,6 +204,7 @@ class EspoWorker(luigi.worker.Worker):
     def run(self) -> bool:
         """Run until everything is done or has failed; a signal stops the run, or leaves its jobs running."""
         if self._refused:
+            board().close("refused")
             return False
         self._say_how_many_at_once()
         self._release_left_over()
@@ -213,6 +215,7 @@ class EspoWorker(luigi.worker.Worker):
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
+            board().close("done")
         return bool(succeeded)
 
     def _say_how_many_at_once(self) -> None:

@@ -187,6 +187,11 @@ def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, li
     return order.resources, _refusals(order, settings)
 
 
+def tasks_at_once(order: JobOrder, settings: BatchSettings) -> int:
+    """Return how many of an order's kind run at once in one job of the scheduler."""
+    return _bundling(fitted(order, settings), settings).width
+
+
 def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
     """Return what a (fitted) order asks of the scheduler."""
     resources = order.resources

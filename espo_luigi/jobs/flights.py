@@ -369,7 +369,7 @@ class Flight:
             return Progress("waiting in its bundle", self.row.job_id, self.record.attempt, self.row.node)
         said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
-        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat)
+        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat, self.row.phase)
 
 
 def _tail(log: Path, lines: int = 20) -> str:

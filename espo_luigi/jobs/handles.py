@@ -11,6 +11,7 @@ from typing import Any
 
 from espo_luigi.jobs.bundling import Bundling
 from espo_luigi.jobs.policy import Cause, Limits
+from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.script import JobOptions
 
 logger = logging.getLogger(__name__)
@@ -60,13 +61,17 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a job stands: the scheduler's state and reason, and what the job's heartbeat says besides the time."""
+    """Where a job stands: the scheduler's state and reason, and what the job's heartbeat says besides the time.
+
+    `phase` is what that state means, None where the state is not the scheduler's own.
+    """
 
     state: str
     job_id: str | None = None
     attempt: int = 1
     node: str = ""
     heartbeat: Mapping[str, Any] = field(default_factory=dict)
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True)

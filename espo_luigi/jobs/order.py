@@ -50,11 +50,15 @@ class JobFiles:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL."""
+    """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
+
+    `phase` is the value of a `Phase`, where a scheduler says one.
+    """
 
     message: str
     percent: int | None = None
     dashboard: str = ""
+    phase: str = ""
 
 
 @dataclass(frozen=True)

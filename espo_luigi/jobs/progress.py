@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from espo_luigi.jobs.handles import Progress
@@ -27,6 +28,10 @@ def between_beats(age: float, every_seconds: float) -> float:
 
 def of_batch(progress: Progress) -> Standing:
     """Return where a scheduler's job stands."""
+    return replace(_of_batch(progress), phase=progress.phase.value if progress.phase is not None else "")
+
+
+def _of_batch(progress: Progress) -> Standing:
     job = f"job {progress.job_id}" if progress.job_id else ""
     place = f"{job} on {progress.node}" if progress.node else job
     again = f"attempt {progress.attempt}" if progress.attempt > 1 else ""

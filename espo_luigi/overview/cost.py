@@ -23,7 +23,10 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one task. `learnt` is False where seconds and memory are what the task may take at most."""
+    """Of one task. `learnt` is False where seconds and memory are what the task may take at most.
+
+    `memory_learnt` is False of memory, too, where the jobs that it was learnt from were smaller.
+    """
 
     seconds: float
     cpus: int
@@ -31,6 +34,7 @@ class Cost:
     files: float
     size_bytes: float
     learnt: bool
+    memory_learnt: bool
 
     @property
     def core_hours(self) -> float:
@@ -59,7 +63,6 @@ class Experience:
             if result.get("outcome") == "success":
                 self._jobs[result["family"]].append(_job(result))
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
-        self._peaks: dict[str, int] = {}
         self._density = -1.0
 
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
@@ -71,14 +74,10 @@ class Experience:
         learnt, cpus = self._known[key], allocation.cpus_per_task
         if learnt is None:
             files, made = 0.0, self._at_most(task, size)
-            return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False)
+            return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False, False)
         core_seconds, files, made = learnt
-        return Cost(core_seconds / cpus, cpus, self._peak(rule), files, made, True)
-
-    def _peak(self, rule: str) -> int:
-        if rule not in self._peaks:
-            self._peaks[rule] = max(job.memory_bytes for job in self._jobs[rule])
-        return self._peaks[rule]
+        memory, memory_learnt = _memory(self._jobs[rule], size, allocation.memory_bytes)
+        return Cost(core_seconds / cpus, cpus, memory, files, made, True, memory_learnt)
 
     def _at_most(self, task: SlurmTask, size: float) -> float:
         """Bytes of the outputs, as if nothing were compressed and all cells land."""
@@ -108,6 +107,16 @@ def _job(result: Mapping[str, Any]) -> _Job:
 
 def _place(wildcards: Mapping[str, str]) -> Place:
     return tuple(wildcards.get(name, "") for name in _PLACES)
+
+
+def _memory(jobs: Iterable[_Job], size: float, limit: int) -> tuple[int, bool]:
+    """The largest peak of the jobs, and True; of a larger task than any, by size, the limit at most, and False."""
+    found = list(jobs)
+    peak, largest = max(job.memory_bytes for job in found), max(job.size for job in found)
+    if not largest or size <= largest:
+        return peak, True
+    of_largest = max(job.memory_bytes for job in found if job.size == largest)
+    return max(peak, min(int(of_largest * size / largest), limit)), False
 
 
 def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from espo_luigi.errors import ParameterError
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
 
-# Of up to so many tasks each has a node of its own.
+# Of up to so many tasks each has a node of its own, unless whoever asks says that each has.
 MOST_NODES = 120
 STALE = "stale"
 # Told apart by people who do not see colours by their lightness, and by the words beside.
@@ -27,9 +27,9 @@ class Node:
     needs: set[str] = field(default_factory=set)
 
 
-def nodes_of(plan: Plan) -> dict[str, Node]:
-    """Return a node for each task where there are few, or else for each rule."""
-    by_rule = len(plan.tasks) > MOST_NODES
+def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
+    """Return a node for each task where there are few (or `by_task`), or else for each rule."""
+    by_rule = len(plan.tasks) > MOST_NODES and not by_task
     names = {task_id: one.rule if by_rule else task_id for task_id, one in plan.tasks.items()}
     states: dict[str, Counter[str]] = defaultdict(Counter)
     nodes: dict[str, Node] = {}
@@ -50,7 +50,7 @@ def nodes_of(plan: Plan) -> dict[str, Node]:
     return nodes
 
 
-def draw(plan: Plan, out: Path) -> None:
+def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
     """Write the picture; the file's suffix says of what kind.
 
     Raises
@@ -60,7 +60,7 @@ def draw(plan: Plan, out: Path) -> None:
     """
     if out.suffix not in _KINDS:
         raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
-    nodes = nodes_of(plan)
+    nodes = nodes_of(plan, by_task=by_task)
     if out.suffix == ".mmd":
         out.write_text(as_mermaid(nodes), encoding="utf-8")
     else:

@@ -15,9 +15,11 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
-from espo_luigi.jobs.batch import refusals_of
-from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory, parse_memory
+from espo_luigi.jobs.batch import refusals_of, tasks_at_once
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
+from espo_luigi.overview.room import Amounts, Room
+from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
 from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.base import EspoTask
@@ -30,7 +32,7 @@ DONE, RUN, BLOCKED = "done", "to run", "blocked"
 
 @dataclass
 class Planned:
-    """One task, those that it needs, its state, why it is to run or cannot, what changed since, and its cost."""
+    """One task, those that it needs, its state, why it is to run or cannot, what changed since, its cost and room."""
 
     task: SlurmTask
     needs: list[str]
@@ -38,6 +40,7 @@ class Planned:
     reason: str = ""
     stale: list[str] = field(default_factory=list)
     cost: Cost | None = None
+    takes: Amounts = field(default_factory=dict)
 
     @property
     def rule(self) -> str:
@@ -55,6 +58,7 @@ class Plan:
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
+    room: Room
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
@@ -62,24 +66,17 @@ class Plan:
 
     def timing(self) -> Timing:
         """Return how long what is to run takes in the room that there is."""
-        local = settings().engine not in SECTIONS
         steps = {}
         for task_id, one in self.tasks.items():
             if one.state == RUN and one.cost is not None:
                 temporary = one.cost.size_bytes if _is_temporary(type(one.task)) else 0.0
-                steps[task_id] = Step(one.cost.seconds, one.cost.cpus if local else 1, one.needs, temporary)
-        return timing(steps, room())
+                steps[task_id] = Step(one.cost.seconds, one.takes, one.needs, temporary)
+        return timing(steps, self.room.amounts)
 
     def made_bytes(self, *, temporary: bool) -> float:
         """Return the bytes that are to be made in one of the two folders, as if nothing were deleted meanwhile."""
         made = [one for one in self.of(RUN) if one.cost is not None and _is_temporary(type(one.task)) == temporary]
         return sum(one.cost.size_bytes for one in made if one.cost is not None)
-
-
-def room() -> int:
-    """Return how many jobs there may be at once, or how many CPUs this machine has for them."""
-    section = SECTIONS.get(settings().engine)
-    return section().max_jobs if section is not None else settings().local_cpus or machine_cpus()
 
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
@@ -97,11 +94,11 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     again: set[str] = set()
     if any(tasks[task_id].stale for task_id in seen & tasks.keys()):
         again = _pending(ends, graph, lambda task: not task.complete() or _is_stale(task))[0] - pending
-    experience = Experience(Path(settings().workdir))
+    experience, room = Experience(Path(settings().workdir)), room_of_engine()
     for task_id, one in tasks.items():
         if task_id in pending:
-            _decide(one, tasks, allowed, experience)
-    return Plan(tasks, again & tasks.keys(), covers_everything)
+            _decide(one, tasks, allowed, experience, room)
+    return Plan(tasks, again & tasks.keys(), covers_everything, room)
 
 
 def _pending(ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool]) -> tuple[set[str], set[str]]:
@@ -123,9 +120,11 @@ def _is_stale(task: Task) -> bool:
     return isinstance(task, EspoTask) and bool(task.stale())
 
 
-def _decide(one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience) -> None:
+def _decide(
+    one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, room: Room
+) -> None:
     """Say whether a task that is not complete can run, why, and at what cost; those that it needs are decided."""
-    resources, problem = _resources(one.task)
+    resources, problem, at_once = _resources(one.task, room)
     waits = next((tasks[need] for need in one.needs if need in tasks and tasks[need].state == BLOCKED), None)
     if allowed is not None and one.rule not in allowed:
         problem = "missing, and before the rules that are to run"
@@ -133,37 +132,32 @@ def _decide(one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, e
         problem = waits.reason if waits.reason.startswith("needs ") else f"needs {waits.task.label()}: {waits.reason}"
     one.state, one.reason = (BLOCKED, problem) if problem else (RUN, why_to_run(one.task))
     if resources is not None:
-        one.cost = experience.expected(one.task, resources)
+        one.cost, one.takes = experience.expected(one.task, resources), room.taken(resources, at_once)
 
 
-def _resources(task: SlurmTask) -> tuple[Resources | None, str]:
-    """Return what the task's job gets, and what is wrong with the task or its request."""
+def _resources(task: SlurmTask, room: Room) -> tuple[Resources | None, str, int]:
+    """Return what the task gets, what is wrong with it or its request, and how many of its kind run in one job."""
     try:
         task.check()
         asked = task.allocation
     except (EspoError, OSError) as error:
-        return None, str(error)
-    section = SECTIONS.get(settings().engine)
-    if section is None:
-        return asked.fitted(max(1, room() // 2), _local_memory(settings().local_memory) // 2), ""
-    return _on_a_cluster(task, asked)
+        return None, str(error), 1
+    if settings().engine in SECTIONS:
+        return _on_a_cluster(task, asked)
+    return asked.fitted(room.largest.cpus, room.largest.memory_bytes) if room.largest else asked, "", 1
 
 
-@lru_cache
-def _local_memory(said: str) -> int:
-    return parse_memory(said) if said else machine_memory() * 9 // 10
-
-
-def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str]:
+def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, int]:
     key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
     if key not in _refused:
-        _refused[key] = refusals_of(task.order(), SECTIONS[settings().engine]().batch_settings())
-    fitted, refusals = _refused[key]
-    return fitted, "; ".join(refusals)
+        order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
+        fitted, refusals = refusals_of(order, batch)
+        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else tasks_at_once(order, batch)
+    return _refused[key]
 
 
 # By rule, resources and options.
-_refused: dict[Any, tuple[Resources, list[str]]] = {}
+_refused: dict[Any, tuple[Resources, str, int]] = {}
 
 
 def why_to_run(task: Task) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.sections import SECTIONS
-from espo_luigi.driver.settings import settings
 from espo_luigi.driver.status import duration
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned, room
+from espo_luigi.overview.cost import Cost
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.
@@ -67,11 +66,15 @@ def _cost(tasks: list[Planned]) -> list[str]:
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
         f"{most}{sum(cost.core_hours for cost in costs):.3g}",
-        f"{most}{_bytes(max(cost.memory_bytes for cost in costs))}",
+        f"{_most_of_memory(costs)}{_bytes(max(cost.memory_bytes for cost in costs))}",
         f"{most}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
         f"{most}{_bytes(made)}" if made else "?" if most else "-",
     ]
+
+
+def _most_of_memory(costs: list[Cost]) -> str:
+    return "" if all(cost.memory_learnt for cost in costs) else "<"
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
@@ -134,18 +137,21 @@ def _problems(found: list[Planned]) -> Iterator[str]:
 def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     costs = [one.cost for one in run if one.cost is not None]
     unknown = sorted({one.rule for one in run if one.cost is not None and not one.cost.learnt})
-    took, local = plan.timing(), settings().engine not in SECTIONS
+    took = plan.timing()
     most = "at most " if unknown else ""
     yield f"cost: {most}{sum(cost.core_hours for cost in costs):.3g} core-hours"
-    where = f"on {room()} CPU(s) here" if local else f"with [{settings().engine}] max_jobs = {room()}"
-    yield (
-        f"wall time: {most}{duration(took.seconds)} {where}, without waiting in the queue ({took.most_at_once} job(s) "
-        f"at once; the longest chain takes {duration(took.longest_chain_seconds)})"
-    )
+    chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
+    if plan.room.is_known:
+        at_once = f"{took.most_at_once} task(s) at once; {chain}"
+        yield f"wall time: {most}{duration(took.seconds)} {plan.room.words}, without waiting in the queue ({at_once})"
+    else:
+        yield f"wall time: not known: {plan.room.words}; {chain}"
     if unknown:
         of_all = len(unknown) == len({one.rule for one in run})
         these = "no job has ended yet here" if of_all else f"no job of these has ended yet here: {', '.join(unknown)}"
         yield f"  < is what may be used at most, by the rules' limits: {these}"
+    if any(cost.learnt and not cost.memory_learnt for cost in costs):
+        yield "  < before memory: by size, as the jobs that have ended here were smaller; the rule's limit at most"
     yield from _disk(plan, took.temporary_bytes, most)
 
 
@@ -181,9 +187,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "tasks": [_plain(one, plan) for one in plan.tasks.values()],
         "counts": {state: len(plan.of(state)) for state in (DONE, RUN, BLOCKED)},
         "made_again_with_rerun_stale": len(plan.again),
-        "wall_seconds": took.seconds,
+        "wall_seconds": took.seconds if plan.room.is_known else None,
         "longest_chain_seconds": took.longest_chain_seconds,
-        "most_jobs_at_once": took.most_at_once,
+        "most_jobs_at_once": took.most_at_once if plan.room.is_known else None,
         "final_bytes": plan.made_bytes(temporary=False),
         "final_free_bytes": _free(paths.final),
         "temporary_bytes": plan.made_bytes(temporary=True),

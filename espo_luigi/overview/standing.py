@@ -15,9 +15,10 @@ from typing import Any
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.status import SILENT_SECONDS, duration, status_lines
-from espo_luigi.jobs.records import PLANNED, SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.jobs.order import JobFiles
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 
-_OPEN = re.compile(rb'"state": "(planned|submitting|submitted)"')
+_OPEN = re.compile(rb'"state": "(submitting|submitted)"')
 
 
 def read() -> dict[str, Any]:
@@ -29,15 +30,25 @@ def read() -> dict[str, Any]:
 
 
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
-    """By rule, the jobs that are out although no driver is: submitted, and of those with a sign of life, at work."""
+    """By rule, the jobs that are out although no driver is: those with a sign of life are at work."""
     found: dict[str, Counter[str]] = {}
+    beating = {path for path in (workdir / "heartbeats").glob("*/*.json") if _is_fresh(path)}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
-        if record.get("state") in (PLANNED, SUBMITTING, SUBMITTED):
-            found.setdefault(str(record.get("rule")), Counter())[str(record["state"])] += 1
-    for path in (workdir / "heartbeats").glob("*/*.json"):
-        if time.time() - path.stat().st_mtime < SILENT_SECONDS:
-            found.setdefault(path.parent.name, Counter())["at work"] += 1
-    return {rule: dict(counts) for rule, counts in found.items()}
+        # What was only planned is no job.
+        if record.get("state") in (SUBMITTING, SUBMITTED):
+            rule = str(record.get("rule"))
+            if JobFiles.of(workdir, rule, record.get("wildcards", {})).heartbeat not in beating:
+                found.setdefault(rule, Counter())[str(record["state"])] += 1
+    for path in beating:
+        found.setdefault(path.parent.name, Counter())["at work"] += 1
+    return {rule: dict(counts) for rule, counts in sorted(found.items())}
+
+
+def _is_fresh(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < SILENT_SECONDS
+    except OSError:  # its job has ended meanwhile
+        return False
 
 
 def _open_records(folder: Path) -> Iterator[dict[str, Any]]:

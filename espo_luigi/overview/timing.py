@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """One task: how long it takes, how much room, what it needs, and the temporary bytes that it makes."""
+    """One task: how long it takes, how much room (of each thing), what it needs, the temporary bytes that it makes."""
 
     seconds: float
-    room: int
+    room: Mapping[str, float]
     needs: Sequence[str]
     temporary_bytes: float = 0.0
 
@@ -28,16 +28,16 @@ class Timing:
     temporary_bytes: float
 
 
-def timing(steps: Mapping[str, Step], room: int) -> Timing:
-    """Return how long `steps` take in so much `room`; what a step needs and is no step is there already."""
+def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
+    """Return how long `steps` take in so much `room` of each thing; what they need and is no step is there already."""
     run = _Simulation(steps, room)
     run.play()
     return Timing(run.now, _longest_chain(steps), run.most, run.most_bytes)
 
 
 class _Simulation:
-    def __init__(self, steps: Mapping[str, Step], room: int) -> None:
-        self._steps, self._room = steps, room
+    def __init__(self, steps: Mapping[str, Step], room: Mapping[str, float]) -> None:
+        self._steps, self._room = steps, dict(room)
         self._left = {name: sum(needed in steps for needed in step.needs) for name, step in steps.items()}
         self._users: dict[str, list[str]] = defaultdict(list)
         for name, step in steps.items():
@@ -56,18 +56,26 @@ class _Simulation:
             self._end(name)
 
     def _start(self) -> None:
-        while self._ready and (self._steps[self._ready[0]].room <= self._room or not self._running):
+        while self._ready and (self._fits(self._steps[self._ready[0]]) or not self._running):
             name = self._ready.popleft()
             step = self._steps[name]
-            self._room -= step.room
+            self._take(step, 1)
             self._bytes += step.temporary_bytes
             heapq.heappush(self._running, (self.now + step.seconds, name))
         self.most = max(self.most, len(self._running))
         self.most_bytes = max(self.most_bytes, self._bytes)
 
+    def _fits(self, step: Step) -> bool:
+        # Thirds of a job may come to a little more than one.
+        return all(taken <= self._room[name] * (1 + 1e-9) + 1e-9 for name, taken in step.room.items())
+
+    def _take(self, step: Step, times: int) -> None:
+        for name, taken in step.room.items():
+            self._room[name] -= times * taken
+
     def _end(self, name: str) -> None:
         step = self._steps[name]
-        self._room += step.room
+        self._take(step, -1)
         for user in self._users[name]:
             self._left[user] -= 1
             if not self._left[user]:

@@ -26,6 +26,9 @@ from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
 
+# The outcomes of runs, and of records, that say nothing against the job.
+_STOPPED_RUNS = ("stopped", "detached")
+_STOPPED_RECORDS = (Cause.DRIVER_CANCELLED.value, Cause.DETACHED.value)
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
 
 
@@ -37,7 +40,7 @@ def why(words: Sequence[str]) -> str:
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
-    chain = _chain(named_task(words), {})
+    chain = Search().chain(named_task(words))
     start, root = chain[0], chain[-1]
     if len(chain) == 1:
         return about(root)
@@ -77,26 +80,54 @@ def _values(task: SlurmTask) -> list[str]:
     return [*task.wildcards.values(), *(f"{name}={value}" for name, value in task.wildcards.items())]
 
 
-def _chain(task: SlurmTask, known: dict[str, list[SlurmTask]]) -> list[SlurmTask]:
-    """Return the task, and what it waits for: first what has failed, then what pends or runs, then what is missing."""
-    if task.task_id not in known:
-        is_root = task.complete() or _has_job(task)
-        missing = [] if is_root else [need for need in task.deps() if not need.complete()]
-        chains = [[task, *_chain(need, known)] for need in missing if isinstance(need, SlurmTask)]
-        known[task.task_id] = min(chains, key=lambda chain: _rank(chain[-1]), default=[task])
-    return known[task.task_id]
+class Search:
+    """The way from a task down to the root; each task's state, and how the run stands, are asked for once."""
+
+    def __init__(self) -> None:
+        self._run = _run()
+        self._complete: dict[str, bool] = {}
+        self._traces: dict[str, Trace] = {}
+        self._chains: dict[str, list[SlurmTask]] = {}
+        self._ranks: dict[str, int] = {}
+
+    def chain(self, task: SlurmTask) -> list[SlurmTask]:
+        """Return the task, and what it waits for: first what has failed, then what is out, then what is missing."""
+        if task.task_id not in self._chains:
+            is_root = self._is_complete(task) or _has_job(self._trace(task))
+            self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
+        return self._chains[task.task_id]
+
+    def _below(self, task: SlurmTask) -> list[SlurmTask]:
+        found: list[SlurmTask] = []
+        for need in task.deps():
+            if isinstance(need, SlurmTask) and not self._is_complete(need):
+                chain = self.chain(need)
+                rank = self._rank(chain[-1])
+                found = chain if not found or rank < self._rank(found[-1]) else found
+                if rank == 0:
+                    break
+        return found
+
+    def _rank(self, task: SlurmTask) -> int:
+        if task.task_id not in self._ranks:
+            trace = self._trace(task)
+            has_failed = _failure(task, trace, self._run)
+            self._ranks[task.task_id] = 0 if has_failed else 1 if _has_job(trace) else 2
+        return self._ranks[task.task_id]
+
+    def _is_complete(self, task: SlurmTask) -> bool:
+        if task.task_id not in self._complete:
+            self._complete[task.task_id] = task.complete()
+        return self._complete[task.task_id]
+
+    def _trace(self, task: SlurmTask) -> Trace:
+        if task.task_id not in self._traces:
+            self._traces[task.task_id] = trace_of(task.get_task_family(), task.wildcards)
+        return self._traces[task.task_id]
 
 
-def _has_job(task: SlurmTask) -> bool:
-    trace = trace_of(task.get_task_family(), task.wildcards)
+def _has_job(trace: Trace) -> bool:
     return trace.is_alive or (trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED))
-
-
-def _rank(task: SlurmTask) -> int:
-    trace = trace_of(task.get_task_family(), task.wildcards)
-    if _failure(task, trace):
-        return 0
-    return 1 if _has_job(task) else 2
 
 
 def _run() -> Mapping[str, Any]:
@@ -107,22 +138,29 @@ def _driver_lives(run: Mapping[str, Any]) -> bool:
     return bool(run) and not run["ended"] and time.time() - run["updated"] < SILENT_SECONDS
 
 
-def _failure(task: SlurmTask, trace: Trace) -> str:
-    """Say how the task's job failed; nothing if it did not, or is at work again."""
+def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
+    """Say how the task's job failed; nothing if it did not, is at work again, or was stopped."""
     if trace.is_alive or (trace.record is not None and trace.record.state in (PLANNED, SUBMITTING, SUBMITTED)):
         return ""
-    said = str(_run().get("failures", {}).get(task.task_id, ""))
+    said = str(run.get("failures", {}).get(task.task_id, ""))
+    if _was_stopped(trace, run):
+        return said
     if trace.result is not None and trace.result.get("outcome") != "success":
         return str(trace.result.get("exception")) or said
     if trace.record is not None and trace.record.state == FINISHED and trace.record.outcome not in ("", "success"):
         return said or trace.record.outcome
-    is_over = bool(trace.order) and trace.result is None and not _at_work(task)
+    is_over = bool(trace.order) and trace.result is None and not _driver_lives(run)
     return said or ("its job ended without a result: killed, or out of memory" if is_over else "")
 
 
-def _at_work(task: SlurmTask) -> bool:
-    run = _run()
-    return _driver_lives(run) and task.task_id in run["jobs"]
+def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
+    """Whether the job ended because its run did: it says so itself, or nothing else is known of its end."""
+    if trace.record is not None and trace.record.state == FINISHED:
+        return trace.record.outcome in _STOPPED_RECORDS
+    if trace.result is not None:
+        return trace.result.get("outcome") == "stopped"
+    ended_by_itself = run.get("ended") and run.get("outcome") not in _STOPPED_RUNS
+    return bool(trace.order) and not ended_by_itself and not _driver_lives(run)
 
 
 def about(task: SlurmTask) -> str:
@@ -130,13 +168,13 @@ def about(task: SlurmTask) -> str:
     if task.complete():
         return _about_complete(task)
     trace = trace_of(task.get_task_family(), task.wildcards)
-    if failure := _failure(task, trace):
+    if failure := _failure(task, trace, _run()):
         return _about_failed(task, trace, failure)
     if trace.is_alive and trace.beat is not None:
         return _about_running(task, trace.beat)
     if trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED):
         return _about_submitted(task, trace)
-    return _about_not_begun(task)
+    return _about_not_begun(task, trace)
 
 
 def _about_complete(task: SlurmTask) -> str:
@@ -186,10 +224,11 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
             f"{name} is {row.said} on {row.node or '?'}, and has given no sign of life yet. Wait, or see `espo logs`."
         )
     start = f" It is expected to start at {row.start.replace('T', ' ')} UTC." if row.start else ""
-    return f"{name} pends: {in_plain_words(row.reason)} ({row.reason or 'no reason given'}).{start}"
+    words = in_plain_words(row.reason) if engine == "slurm" else row.state
+    return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}"
 
 
-def _about_not_begun(task: SlurmTask) -> str:
+def _about_not_begun(task: SlurmTask, trace: Trace) -> str:
     try:
         task.check()
     except (EspoError, OSError) as error:
@@ -205,4 +244,5 @@ def _about_not_begun(task: SlurmTask) -> str:
         return (
             f"{task.label()} has all that it needs; {doing} ({len(run['jobs'])} tasks are begun: `espo status`). Wait."
         )
-    return f"{task.label()} has all that it needs, and no driver is running: give the command of the run again."
+    so_far = "was stopped with its run" if _was_stopped(trace, run) else "has all that it needs"
+    return f"{task.label()} {so_far}, and no driver is running: give the command of the run again."

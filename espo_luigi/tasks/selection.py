@@ -32,6 +32,11 @@ class Selection:
     def __bool__(self) -> bool:
         return self != Selection()
 
+    @property
+    def is_of_one_simulation(self) -> bool:
+        """Whether one simulation is asked for, and no other."""
+        return len(set(_words(self.sims))) == 1
+
     def check(self) -> None:
         """Raise `ParameterError` for rules that exclude each other."""
         if self.only and (self.first or self.until):

@@ -231,6 +231,7 @@ def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
 
 def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_limits(complete_demo: Path) -> None:
     get_config().set("espo", "local_cpus", "20")
+    get_config().set("espo", "local_memory", "100GB")
     known = first(tasks.Regrid, region="south")
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     result_of(known, 100.0, 4, files=10, bytes=10**6)
@@ -239,26 +240,29 @@ def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_th
         costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
     finally:
         get_config().set("espo", "local_cpus", "0")
+        get_config().set("espo", "local_memory", "")
     at = {str(task.region): costs[task.task_id] for task in rest}
     # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
     assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].learnt
     assert at["middle"].core_hours == pytest.approx(400 / 3600 * 1.75 / 0.75)
     assert at["middle"].size_bytes == pytest.approx(10**6 * 1.75 / 0.75)
-    assert {cost.memory_bytes for cost in at.values()} == {3 * 10**9}
+    assert (at["south"].memory_bytes, at["south"].memory_learnt) == (3 * 10**9, True)
+    assert (at["middle"].memory_bytes, at["middle"].memory_learnt) == (pytest.approx(7 * 10**9), False)
     training = costs[first(tasks.Train).task_id]
     assert not training.learnt and training.seconds == 1000 * 60
 
 
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
-    chain = {"a": Step(10, 1, ()), "b": Step(5, 1, ["a"]), "c": Step(7, 1, ["a", "elsewhere"])}
-    assert timing(chain, room=2).seconds == 17
-    assert timing(chain, room=1).seconds == 22
-    wide = {str(number): Step(1, 2, ()) for number in range(10)}
-    assert (timing(wide, room=4).seconds, timing(wide, room=4).most_at_once) == (5, 2)
-    assert timing(wide, room=1).seconds == 10  # what is larger than all the room runs alone
-    held = {"a": Step(1, 1, (), 8.0), "b": Step(1, 1, ["a"], 4.0), "c": Step(1, 1, ["b"], 2.0)}
-    assert timing(held, room=9).temporary_bytes == 12
-    assert timing({}, room=1).seconds == 0
+    one, two = {"cpus": 1}, {"cpus": 2}
+    chain = {"a": Step(10, one, ()), "b": Step(5, one, ["a"]), "c": Step(7, one, ["a", "elsewhere"])}
+    assert timing(chain, {"cpus": 2}).seconds == 17
+    assert timing(chain, {"cpus": 1}).seconds == 22
+    wide = {str(number): Step(1, two, ()) for number in range(10)}
+    assert (timing(wide, {"cpus": 4}).seconds, timing(wide, {"cpus": 4}).most_at_once) == (5, 2)
+    assert timing(wide, {"cpus": 1}).seconds == 10  # what is larger than all the room runs alone
+    held = {"a": Step(1, one, (), 8.0), "b": Step(1, one, ["a"], 4.0), "c": Step(1, one, ["b"], 2.0)}
+    assert timing(held, {"cpus": 9}).temporary_bytes == 12
+    assert timing({}, {"cpus": 1}).seconds == 0
 
 
 def test_the_picture_has_every_rule_or_every_task_of_a_simulation(

@@ -1,0 +1,75 @@
+"""What jobs share, by the engine: CPUs and memory of this machine or of an allocation, or places in a scheduler."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from luigi.interface import core
+
+from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
+from espo_luigi.driver.settings import settings
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs import slurm
+from espo_luigi.jobs.allocation import AllocationSettings
+from espo_luigi.jobs.local import Launcher, LocalSettings
+from espo_luigi.jobs.local import Room as NodeRoom
+from espo_luigi.jobs.resources import Resources, parse_memory
+
+# A thing that jobs share → how much there is of it, or how much of it a job takes.
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What there is, the most that one job gets (None: as much as it asks for), and where that is, in words.
+
+    Nodes are taken together. Of what is not named there is no lack, or, unless `is_known`, nobody knows.
+    """
+
+    amounts: Amounts
+    largest: NodeRoom | None
+    words: str
+    is_known: bool = True
+
+    def taken(self, resources: Resources, at_once: int) -> Amounts:
+        """Return what a task takes of it with these resources; `at_once` of its kind run in one job."""
+        takes = {
+            "workers": 1.0,
+            "jobs": 1 / at_once,
+            "cpus": resources.cpus_per_task,
+            "memory": resources.memory_bytes,
+        }
+        return {name: takes[name] for name in self.amounts}
+
+
+def room() -> Room:
+    """Return the room of the engine that is chosen."""
+    engine, workers = settings().engine, float(core().workers)
+    if engine in SECTIONS:
+        most = SECTIONS[engine]().max_jobs
+        words = f"with [{engine}] max_jobs = {most}, [core] workers = {workers:.0f}"
+        return Room({"workers": workers, "jobs": most}, None, words)
+    if engine == "allocation":
+        return _of_allocation(workers)
+    chosen = settings()
+    memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
+    return _of_nodes(LocalSettings((), chosen.local_cpus or None, memory).launcher(), workers, "here")
+
+
+def _of_allocation(workers: float) -> Room:
+    try:
+        launcher = AllocationSettings(JOB_COMMAND).launcher()
+    except (SubmissionError, ValueError) as error:
+        outside = "the allocation's size is known inside of it only (`espo shell`)"
+        return Room({"workers": workers}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
+    return _of_nodes(launcher, workers, f"of {launcher.place}")
+
+
+def _of_nodes(launcher: Launcher, workers: float, where: str) -> Room:
+    nodes: Sequence[NodeRoom] = list(launcher.nodes.values())
+    cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_bytes for node in nodes)
+    words = f"on {cpus} CPU(s) and {math.floor(memory / 2**30 * 10) / 10} GiB {where}"
+    return Room({"workers": workers, "cpus": cpus, "memory": memory}, launcher.largest, words)

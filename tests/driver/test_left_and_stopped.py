@@ -1,0 +1,135 @@
+"""What `espo status` and `espo why` say of jobs whose driver is gone, from files alone."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import luigi
+import pytest
+import toy_tasks
+
+from espo_luigi.driver.settings import state_dir
+from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
+from espo_luigi.jobs.script import task_name
+from espo_luigi.overview import standing, why
+
+NOT_RUN = "no driver is running: give the command of the run again"
+
+
+@pytest.fixture()
+def task(tmp_path: Path, own_workdir: Path) -> toy_tasks.Echo:
+    luigi.task_register.Register.clear_instance_cache()
+    return toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))
+
+
+def record_of(task: toy_tasks.Echo, workdir: Path, state: str, **values: Any) -> None:
+    store = RecordStore(state_dir())
+    store.create_folders()
+    name = task_name(workdir.name, "Echo", task.wildcards, store.salt)
+    store.save(Record(name, "Echo", task.wildcards, 2**30, 60, "log", state=state, **values))
+
+
+def run_of(workdir: Path, **values: Any) -> None:
+    state = {"updated": time.time(), "ended": True, "outcome": "done", "failures": {}, "jobs": {}}
+    write_json(workdir / "run.json", state | values)
+
+
+def test_a_heartbeat_that_goes_while_it_is_looked_at_ends_nothing(
+    task: toy_tasks.Echo, own_workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = own_workdir / "heartbeats" / "Echo" / "n=2.json"
+    write_json(task.order().files.heartbeat, {})
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [*glob(path, pattern), gone])
+    assert standing.read()["left"] == {"Echo": {"at work": 1}}
+
+
+def test_what_goes_on_without_a_driver_was_submitted_and_is_counted_once(
+    task: toy_tasks.Echo, own_workdir: Path
+) -> None:
+    record_of(task, own_workdir, PLANNED)
+    assert standing.read()["left"] == {}
+    record_of(task, own_workdir, SUBMITTED, job_id="7")
+    assert standing.read()["left"] == {"Echo": {"submitted": 1}}
+    write_json(task.order().files.heartbeat, {})
+    assert standing.read()["left"] == {"Echo": {"at work": 1}}
+    os.utime(task.order().files.heartbeat, (1, 1))
+    assert standing.read()["left"] == {"Echo": {"submitted": 1}}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"outcome": "stopped"},
+        {"outcome": "detached"},
+        {"ended": False, "outcome": "", "updated": 1.0},
+    ],
+)
+def test_a_job_that_its_run_took_with_it_did_not_fail(
+    task: toy_tasks.Echo, own_workdir: Path, run: dict[str, Any]
+) -> None:
+    task.order().write()
+    run_of(own_workdir, **run)
+    assert why.about(task) == f"{task.label()} was stopped with its run, and {NOT_RUN}."
+    write_json(task.order().files.result, {"outcome": "stopped", "exception": "SystemExit: 143"})
+    assert why.about(task) == f"{task.label()} was stopped with its run, and {NOT_RUN}."
+
+
+def test_a_job_that_the_driver_cancelled_did_not_fail_and_one_that_was_killed_did(
+    task: toy_tasks.Echo, own_workdir: Path
+) -> None:
+    task.order().write()
+    run_of(own_workdir, outcome="failed")
+    assert "failed: its job ended without a result: killed, or out of memory" in why.about(task)
+    assert "Raise the rule's `memory`" in why.about(task)
+    record_of(task, own_workdir, FINISHED, outcome=Cause.DRIVER_CANCELLED.value)
+    assert why.about(task) == f"{task.label()} was stopped with its run, and {NOT_RUN}."
+    record_of(task, own_workdir, FINISHED, outcome=Cause.MEMORY.value)
+    assert "failed: out of memory" in why.about(task)
+
+
+def test_a_task_whose_turn_is_still_to_come_has_not_failed_by_its_last_order(
+    task: toy_tasks.Echo, own_workdir: Path
+) -> None:
+    task.order().write()
+    run_of(own_workdir, ended=False, outcome="")
+    assert "waits for its turn" in why.about(task)
+
+
+class Layer(toy_tasks.SlurmTask):
+    """Each needs all of the layer below; the ways down are many, the tasks are few."""
+
+    depth = luigi.IntParameter()
+    n = luigi.IntParameter()
+    looked: list[str] = []
+
+    def requires(self) -> list["Layer"]:
+        return [Layer(depth=self.depth - 1, n=n) for n in range(4)] if self.depth else []
+
+    def complete(self) -> bool:
+        self.looked.append(self.task_id)
+        return False
+
+
+def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
+    own_workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    luigi.task_register.Register.clear_instance_cache()
+    read: list[Path] = []
+    real = why.read_json
+    monkeypatch.setattr(why, "read_json", lambda path: [read.append(path), real(path)][1])
+    top = Layer(depth=8, n=0)
+    chain = why.Search().chain(top)
+    assert [task.depth for task in chain] == list(range(8, -1, -1))
+    assert len(Layer.looked) == len(set(Layer.looked)) == 1 + 8 * 4
+    assert read == [own_workdir / "run.json"]
+    Layer.looked.clear()
+    failed = Layer(depth=0, n=0).order()
+    failed.write()
+    write_json(failed.files.result, {"outcome": "error", "exception": "ValueError: no"})
+    chain = why.Search().chain(top)
+    assert chain[-1] is Layer(depth=0, n=0)
+    assert len(Layer.looked) == 9

@@ -1,0 +1,78 @@
+"""Where a job stands is what its scheduler's state means, whatever the scheduler calls it."""
+
+import dataclasses
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+
+from espo_luigi.driver.board import Board, Job
+from espo_luigi.driver.status import standing_of, status_lines
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.jobs import sge_answers, slurm_answers
+from espo_luigi.jobs.batch import _report
+from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.handles import Progress
+from espo_luigi.jobs.records import SUBMITTED, Record
+from espo_luigi.jobs.scheduler import Row
+from espo_luigi.overview import why
+from espo_luigi.overview.traces import trace_of
+
+QSTAT = """<job_list state="pending"><JB_job_number>{}</JB_job_number><JB_name>espo.a</JB_name><state>{}</state>
+<queue_name></queue_name></job_list>"""
+
+
+def of_sge(job_id: str, state: str) -> Row:
+    return sge_answers.parse_qstat(f"{QSTAT.format(job_id, state)}</job_info>")[0]
+
+
+ROWS = {
+    "Eqw": of_sge("7", "Eqw"),
+    "hRq": of_sge("8", "hRq"),
+    "SUSPENDED": slurm_answers.row("9", "a", "SUSPENDED", "n1"),
+    "SPECIAL_EXIT": slurm_answers.row("10", "a", "SPECIAL_EXIT"),
+    "PENDING": slurm_answers.row("11", "a", "PENDING", reason="Priority"),
+}
+
+
+def told(task: SlurmTask, row: Row, engine: str) -> Board:
+    """The board after the scheduler's watcher has reported that row."""
+    board = Board()
+    board.expect("All", engine, [(task.task_id, "Echo")])
+    board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
+    order = dataclasses.replace(task.order("local"), on_progress=lambda *said: board.tell(task.task_id, *said))
+    _report(order, Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
+    return board
+
+
+@pytest.fixture()
+def task(tmp_path: Path, own_workdir: Path) -> SlurmTask:
+    luigi.task_register.Register.clear_instance_cache()
+    return toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("state", ROWS)
+def test_what_does_not_run_is_pending(task: SlurmTask, state: str) -> None:
+    found = standing_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
+    assert [(rule.running, rule.pending) for rule in found.rules] == [(0, 1)]
+
+
+@pytest.mark.parametrize("row", [of_sge("7", "Rr"), slurm_answers.row("9", "a", "COMPLETING", "n1")])
+def test_what_runs_is_running(task: SlurmTask, row: Row) -> None:
+    assert "1 running" in status_lines(told(task, row, "sge").snapshot())[0]
+
+
+def test_each_scheduler_is_quoted_in_its_own_words(
+    task: SlurmTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "  1 job(s), Eqw: qstat -j 7 says why" in status_lines(told(task, ROWS["Eqw"], "sge").snapshot())
+    of_slurm = status_lines(told(task, ROWS["PENDING"], "slurm").snapshot())
+    assert "  1 job(s), Priority: other people's jobs go first" in of_slurm
+    get_config().set("espo", "engine", "sge")
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id="7")
+    trace = dataclasses.replace(trace_of("Echo", task.wildcards), record=record)
+    for state, said in {"Eqw": "Eqw (qstat -j 7 says why)", "qw": "qw (no reason given)"}.items():
+        monkeypatch.setattr(Commands, "one", lambda *_, state=state: of_sge("7", state))
+        assert why._about_submitted(task, trace) == f"{task.label()}: job 7 pends: {said}."

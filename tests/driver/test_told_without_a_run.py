@@ -1,0 +1,63 @@
+"""Whom `notify` names hears of a run that is refused, and of one that has nothing to do."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+
+from espo_luigi import SlurmTask
+from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.errors import SizingError
+
+
+class Impossible(SlurmTask):
+    """One that cannot run as asked."""
+
+    def check(self) -> None:
+        raise SizingError("Impossible: memory = 0 is not an amount of memory")
+
+
+@pytest.fixture()
+def heard(tmp_path: Path) -> Iterator[Path]:
+    """The file with what was said."""
+    listener = tmp_path / "listen.py"
+    listener.write_text(
+        f"import os, sys\nfile = open({str(tmp_path / 'heard')!r}, 'w')\n"
+        "file.write(os.environ['ESPO_RESULT'] + '|' + sys.stdin.read())\n"
+    )
+    get_config().set("espo", "notify", f"{sys.executable} {listener}")
+    yield tmp_path / "heard"
+    get_config().set("espo", "notify", "")
+
+
+def run(task: luigi.Task) -> bool:
+    luigi.task_register.Register.clear_instance_cache()
+    factory = WorkerSchedulerFactory()
+    return bool(luigi.build([task], local_scheduler=True, worker_scheduler_factory=factory, log_level="ERROR"))
+
+
+def test_a_run_that_is_refused_says_why(heard: Path, own_workdir: Path) -> None:
+    assert not run(Impossible())
+    told = heard.read_text()
+    assert told.startswith("refused|refused: nothing was started: Impossible\n")
+    assert "  Impossible: memory = 0 is not an amount of memory" in told
+    assert not (own_workdir / "run.json").exists()
+
+
+def test_a_run_with_nothing_to_do_says_so(heard: Path, tmp_path: Path) -> None:
+    (tmp_path / "echo.txt").write_text("so")
+    assert run(toy_tasks.Echo(n=1, text="so", folder=str(tmp_path)))
+    assert heard.read_text().startswith("done|done: nothing to do: Echo folder=")
+
+
+def test_a_run_of_other_tasks_that_fails_is_not_told_as_done(heard: Path) -> None:
+    class Plain(luigi.Task):
+        def run(self) -> None:
+            raise ValueError("no")
+
+    assert not run(Plain())
+    assert not heard.exists()

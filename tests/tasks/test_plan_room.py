@@ -1,0 +1,142 @@
+"""What a plan takes for the room that jobs share, by the engine, and the memory that it expects."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import luigi
+import pytest
+from complete_demo import in_order
+from luigi.configuration import get_config
+
+from espo_luigi import cli, store, tasks
+from espo_luigi.jobs import allocation
+from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.slurm_steps import Allocation
+from espo_luigi.overview import dag
+from espo_luigi.overview.plan import Plan
+from espo_luigi.overview.plan_text import as_json, render_plan
+from espo_luigi.overview.planning import plan_of
+from espo_luigi.overview.timing import Step, timing
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.selection import Selection
+
+GIB = 2**30
+LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
+
+
+@pytest.fixture()
+def regrids(complete_demo: Path) -> Iterator[list[tasks.Regrid]]:
+    """Those of the demo, the only tasks that are to run, each an hour on 4 CPUs with 6 GiB."""
+    configuration, before = get_config(), str(luigi.interface.core().workers)
+    for name, value in LIMITS.items():
+        configuration.set("Regrid", name, value)
+    found = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
+    for task in found:
+        store.remove(Path(str(task.output()[0])))
+    assert len(found) == 6
+    yield found
+    for name in ("Regrid", "slurm"):
+        configuration.remove_section(name)
+    configuration.set("espo", "engine", "local")
+    configuration.set("espo", "local_cpus", "0")
+    configuration.set("espo", "local_memory", "")
+    configuration.set("core", "workers", before)
+
+
+def planned(section: str = "espo", **values: str) -> Plan:
+    for name, value in values.items():
+        get_config().set(section, name, value)
+    luigi.task_register.Register.clear_instance_cache()
+    return plan_of(["Regrid"], Selection())
+
+
+def hours_and_most(plan: Plan) -> tuple[float, int]:
+    told = as_json(plan)
+    return told["wall_seconds"] / 3600, told["most_jobs_at_once"]
+
+
+def test_memory_is_room_as_well_as_cpus_and_workers() -> None:
+    steps = {str(number): Step(1, {"cpus": 1, "memory": 6}, ()) for number in range(4)}
+    assert timing(steps, {"cpus": 4, "memory": 8}).seconds == 4
+    assert timing(steps, {"cpus": 4, "memory": 12}).seconds == 2
+    thirds = {str(number): Step(1, {"workers": 1, "jobs": 1 / 3}, ()) for number in range(12)}
+    assert timing(thirds, {"workers": 500, "jobs": 2}).most_at_once == 6
+    assert timing(thirds, {"workers": 4, "jobs": 2}).most_at_once == 4
+
+
+def test_on_this_machine_tasks_wait_for_memory_too(regrids: list[tasks.Regrid]) -> None:
+    assert hours_and_most(planned(local_cpus="24", local_memory="60GB")) == (1, 6)
+    assert hours_and_most(planned(local_cpus="24", local_memory="12GB")) == (3, 2)
+    assert "on 24 CPU(s) and 12.0 GiB here" in render_plan(planned())
+    assert hours_and_most(planned("core", workers="1")) == (6, 1)
+
+
+def test_a_bundle_is_one_job_and_workers_limit_too(regrids: list[tasks.Regrid]) -> None:
+    get_config().set("espo", "engine", "slurm")
+    assert hours_and_most(planned("slurm", max_jobs="2")) == (3, 2)
+    assert hours_and_most(planned("Regrid", pack="3")) == (1, 6)
+    assert hours_and_most(planned("Regrid", pack_at_once="1")) == (3, 2)
+    get_config().remove_option("Regrid", "pack_at_once")
+    assert hours_and_most(planned("core", workers="3")) == (2, 3)
+    assert "with [slurm] max_jobs = 2, [core] workers = 3" in render_plan(planned())
+
+
+def test_an_allocation_is_the_room_inside_of_it_and_outside_that_is_not_known(
+    regrids: list[tasks.Regrid], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    plan = planned(engine="allocation", local_cpus="2", local_memory="2GB")
+    costs = [one.cost for one in plan.tasks.values() if one.cost is not None]
+    assert {(cost.cpus, cost.memory_bytes, cost.seconds) for cost in costs} == {(4, 6 * GIB, 3600.0)}
+    assert (as_json(plan)["wall_seconds"], as_json(plan)["most_jobs_at_once"]) == (None, None)
+    said = render_plan(plan)
+    assert "wall time: not known" in said and "the longest chain takes at most 60 min" in said and "CPU(s)" not in said
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setattr(allocation, "allocation_of", lambda *_: Allocation("COMPLETING"))
+    assert "wall time: not known: allocation 77 is COMPLETING, expected RUNNING" in render_plan(planned())
+    nodes = {"n1": (8, 2**14), "n2": (4, 2**14)}
+    monkeypatch.setattr(allocation, "allocation_of", lambda *_: Allocation("RUNNING", "", nodes))
+    plan = planned()
+    assert hours_and_most(plan) == (2, 3)
+    assert "on 12 CPU(s) and 32.0 GiB of allocation 77" in render_plan(plan)
+
+
+def test_memory_is_scaled_for_larger_tasks_than_those_it_was_learnt_from(regrids: list[tasks.Regrid]) -> None:
+    regions = {str(task.region): task for task in regrids}
+    small, large = regions["south"], regions["middle"]
+    assert large.work_size() / small.work_size() == pytest.approx(1.75 / 0.75)
+
+    def learn(task: tasks.Regrid, peak: int) -> None:
+        order = task.order()
+        times = {"started": 0.0, "ended": 60.0, "peak_memory_bytes": peak, "size": order.size}
+        write_json(order.files.result, {"family": "Regrid", "outcome": "success", "parameters": {}, **times})
+
+    def expected() -> dict[str, tuple[int, bool]]:
+        costs = {task_id: one.cost for task_id, one in planned(local_cpus="24", local_memory="60GB").tasks.items()}
+        found = {name: costs[task.task_id] for name, task in regions.items()}
+        return {name: (cost.memory_bytes, cost.memory_learnt) for name, cost in found.items() if cost is not None}
+
+    learn(small, 10**9)
+    assert expected()["south"] == (10**9, True)
+    assert expected()["middle"] == (pytest.approx(1.75 / 0.75 * 10**9), False)
+    assert "<2.33 GB" in render_plan(planned())
+    learn(small, 4 * 10**9)
+    assert expected()["middle"] == (6 * GIB, False)
+    learn(small, 8 * 10**9)
+    assert expected()["middle"] == (8 * 10**9, False)
+    learn(large, 2 * 10**9)
+    assert expected() == dict.fromkeys(("south", "middle", "north"), (8 * 10**9, True))
+
+
+def test_one_simulation_is_drawn_task_by_task_however_many_there_are(
+    configured: Callable[..., list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    monkeypatch.setattr(dag, "MOST_NODES", 3)
+    first, second = (tmp_path / name for name in ("one.mmd", "two.mmd"))
+    one, other = list(context().simulations)[:2]
+    assert cli.main(["plan", "--sim-id", one, "--dag", str(first)]) == 0
+    assert cli.main(["plan", "--sim-id", f"{one},{other}", "--dag", str(second)]) == 0
+    of_one = plan_of([], Selection(sims=one))
+    assert first.read_text().count("[") == len(of_one.tasks) > 40
+    assert second.read_text().count("[") == len({planned.rule for planned in of_one.tasks.values()})

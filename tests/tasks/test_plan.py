@@ -10,7 +10,7 @@ from pathlib import Path
 
 import luigi
 import pytest
-from complete_demo import edit, in_order, publish
+from complete_demo import complete_all, edit, in_order, publish
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
@@ -21,6 +21,7 @@ from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import as_mermaid, nodes_of
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
@@ -138,6 +139,24 @@ def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.L
     assert one in part.requires() and other not in part.requires()
     assert not part.covers_everything and tasks.All().covers_everything
     assert "is missing, and before the rules that are to run" in log.text
+
+
+def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_of_what_it_shows(
+    complete_demo: Path, with_report: None
+) -> None:
+    complete_all()
+    assert in_state(planned(), RUN) == set()
+    move = first(tasks.Move)
+    remove(move)
+    plan = planned()
+    assert in_state(plan, RUN) == {move.task_id, tasks.Report().task_id}
+    named = {info.path.name for info in (move.out_scenario(), move.out_regchunked())}
+    reason = plan.tasks[tasks.Report().task_id].reason
+    assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
+    remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
+    text = render_plan(planned(only="Train"))
+    assert text.count("PROBLEM") == 1 and "(and 5 more of Rechunk)" in text
+    assert re.search(r"\nTrain: 18 blocked: needs Rechunk \(", text)
 
 
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:

@@ -12,7 +12,6 @@ from espo_luigi.driver.board import Board, Job
 from espo_luigi.driver.status import standing_of, status_lines
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs import sge_answers, slurm_answers
-from espo_luigi.jobs.batch import _report
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.handles import Progress
 from espo_luigi.jobs.records import SUBMITTED, Record

@@ -14,6 +14,7 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs import sge_answers, slurm_answers
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.handles import Progress
+from espo_luigi.jobs.progress import of_batch
 from espo_luigi.jobs.records import SUBMITTED, Record
 from espo_luigi.jobs.scheduler import Row
 from espo_luigi.overview import why
@@ -41,8 +42,8 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    order = dataclasses.replace(task.order("local"), on_progress=lambda *said: board.tell(task.task_id, *said))
-    _report(order, Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
+    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
+    board.tell(task.task_id, standing.message, standing.percent, standing.phase)
     return board
 
 

@@ -115,6 +115,7 @@ class Board:
         with self._lock:
             job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
             if name is None:
+                self._note_other(task_id, succeeded, reason)
                 return
             rule = self.state.rules[name]
             seconds = seconds or (time.time() - job.running_since if job is not None and job.running_since else 0.0)
@@ -127,6 +128,13 @@ class Board:
                 rule.failed += 1
                 self.state.failures[task_id] = reason
 
+    def _note_other(self, task_id: str, succeeded: bool, reason: str) -> None:
+        """Take note of the end of a task that is no job, such as `All`."""
+        if succeeded:
+            self.state.failures.pop(task_id, None)
+        else:
+            self.state.failures[task_id] = reason
+
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain values, as of now."""
         with self._lock:
@@ -136,7 +144,7 @@ class Board:
     @property
     def is_done(self) -> bool:
         """Whether all that was to run is done."""
-        return all(rule.done == rule.total for rule in self.state.rules.values())
+        return not self.state.failures and all(rule.done == rule.total for rule in self.state.rules.values())
 
     def close(self, outcome: str = "") -> None:
         """Say that the run has ended, and how."""

@@ -85,14 +85,20 @@ def notify(command: str, state: Mapping[str, Any]) -> None:
     """Run the command, without a shell: how the run ended on its standard input, and in its environment."""
     if not command:
         return
-    how, summary = state["outcome"], summary_line(state, time.time())
-    counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done", "failed")}
-    told = {"RESULT": how, "SUMMARY": summary, **{name.upper(): str(count) for name, count in counts.items()}}
-    environ = {**os.environ, **{f"ESPO_{name}": value for name, value in told.items()}}
-    lines = status_lines(state, most_failures=_FAILURES_TOLD)[1:]
-    text = "\n".join([f"{how}: {summary}", f"work folder: {Path(settings().workdir).absolute()}", *lines, ""])
     try:
+        text, environ = _told(state)
         words = shlex.split(command)
         subprocess.run(words, input=text.encode(), env=environ, timeout=_NOTIFY_TIMEOUT_SECONDS, check=True)
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-        logger.warning("[espo] notify = %s: %s", command, error)
+    except Exception as error:  # whatever it is, the run has ended as it has
+        logger.warning("[espo] notify = %s: %s: %s", command, type(error).__name__, error)
+
+
+def _told(state: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """What the command reads, and its environment."""
+    how, summary = state["outcome"], summary_line(state, time.time())
+    counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done")}
+    counts["failed"] = len(state["failures"])
+    told = {"RESULT": how, "SUMMARY": summary, **{name.upper(): str(count) for name, count in counts.items()}}
+    lines = status_lines(state, most_failures=_FAILURES_TOLD)[1:]
+    text = "\n".join([f"{how}: {summary}", f"work folder: {Path(settings().workdir).absolute()}", *lines, ""])
+    return text, {**os.environ, **{f"ESPO_{name}": value for name, value in told.items()}}

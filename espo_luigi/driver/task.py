@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ _DESCRIPTIONS = {
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
+# Of each job in flight, before the same job's progress is told to luigid again: at most 50 messages a second in all.
+_SECONDS_A_JOB = 0.02
 
 
 class SlurmTask(luigi.Task):
@@ -137,6 +140,8 @@ class SlurmTask(luigi.Task):
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
+    # When it was told something last.
+    _told = -math.inf
 
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
@@ -268,13 +273,21 @@ class SlurmTask(luigi.Task):
     def _show(self, standing: Standing) -> None:
         """Show on the board and on Luigi's page where the job stands."""
         board().tell(self.task_id, standing.message, standing.percent, standing.phase)
-        if self.set_status_message:
+        if self.set_status_message and self._may_tell_luigid(standing.percent):
             self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
             if standing.percent is not None:
                 self.set_progress_percentage(standing.percent)
             if standing.dashboard != self._dashboard:
                 self._dashboard = standing.dashboard
                 self.set_tracking_url(standing.dashboard)
+
+    def _may_tell_luigid(self, percent: int | None) -> bool:
+        """Whether to say it now: thousands of jobs that get on would keep the driver busy with telling of it."""
+        gets_on, now = percent not in (None, 100), time.monotonic()
+        if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
+            return False
+        self._told = now
+        return True
 
 
 add_options(SlurmTask, OPTION_NAMES)

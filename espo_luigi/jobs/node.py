@@ -185,6 +185,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
     return {
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
+        "cluster": order.cluster,
         "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
         "node": socket.gethostname(),
         "started": started,

@@ -79,7 +79,7 @@ class Record:
 
     def next_submission(self, why: str, **changes: Any) -> Record:
         """The record of the submission after this one."""
-        past = {"name": self.name, "job_id": self.job_id, "ended": why}
+        past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
         fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
         fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
         return replace(self, **{**fresh, **changes}, history=(*self.history, past))

@@ -81,12 +81,12 @@ def _entities(products: Sequence[Product], folder: Path, about: About) -> Iterat
     yield from _whole(about, list(ids.values()), [_action_id(one) for one in by_task])
     for product in products:
         yield _product(product, _relative(product.path, folder))
+    for raw in {raw for made in by_task.values() for raw in made[0].marker.raw.items()}:
+        yield from _raw(*raw, tables.get(raw, {}))
     for made in by_task.values():
         marker = made[0].marker
         yield from _software(marker.versions)
         yield from _parameters(marker.parameters)
-        for raw in marker.raw.items():
-            yield from _raw(*raw, tables.get(raw, {}))
         yield _configuration(marker.config_hash)
         yield _action(marker, [_relative(one.path, folder) for one in made], ids)
     yield from _current_configuration(about)
@@ -222,7 +222,7 @@ def _quoted(text: str) -> str:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    return _quoted(str(path.relative_to(folder))) + ("/" if path.is_dir() else "")
+    return _quoted(str(path.relative_to(folder))) + ("/" if path.suffix == ".zarr" else "")
 
 
 def _action_id(id: str) -> str:

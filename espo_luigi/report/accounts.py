@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from espo_luigi.jobs.bundling import array_of
+from espo_luigi.jobs.bundling import array_of, shares_job
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.scheduler import Account, Phase
@@ -22,7 +22,9 @@ def submissions(records: Iterable[Record]) -> Submissions:
     """Return the record of each job that was one task's alone, of earlier attempts too."""
     found: dict[tuple[str, str], Record] = {}
     for record in records:
-        found |= {(past["job_id"], past["name"]): record for past in record.history if past["job_id"]}
+        for past in record.history:
+            if past["job_id"] and not shares_job(past.get("bundle", "")):
+                found[past["job_id"], array_of(past.get("bundle") or past["name"])] = record
         if record.job_id and not record.shares_job:
             found[record.job_id, array_of(record.job_name)] = record
     return found

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.errors import EspoError
 from espo_luigi.report.page import Picture, Section, Warned
 from espo_luigi.report.style import png, warm_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+logger = logging.getLogger(__name__)
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
@@ -34,7 +36,7 @@ class Drawing:
         """Return the picture, or a paragraph that says why it could not be drawn."""
         try:
             return Picture(self.name, png(self.draw(*self.arguments, **self.options)), self.caption)
-        except (EspoError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             return Warned(f"{self.caption}: could not be drawn ({type(error).__name__}: {error})")
 
 
@@ -50,8 +52,15 @@ def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]
         return [drawing.drawn() for drawing in drawings]
     # Forked ones have what this process has imported, which takes a new one as long as drawing ten figures.
     warm_up()
-    with ProcessPoolExecutor(processes, get_context("fork"), _alone) as pool:
-        return list(pool.map(Drawing.drawn, drawings))
+    done: list[Picture | Warned] = []
+    try:
+        with ProcessPoolExecutor(processes, get_context("fork"), _alone) as pool:
+            done.extend(pool.map(Drawing.drawn, drawings))
+    except BrokenProcessPool:
+        left = len(drawings) - len(done)
+        logger.warning("A process that draws figures was killed: %d of them are drawn by this one", left)
+        done += [drawing.drawn() for drawing in drawings[len(done) :]]
+    return done
 
 
 def _alone() -> None:

@@ -14,6 +14,7 @@ from espo_luigi.errors import EspoError
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.report.run import Job
+from espo_luigi.store.leftovers import size_bytes
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Reader:
         try:
             with store.open_store(path, cut=False) as opened:
                 return opened.load()
-        except EspoError as error:
-            self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
+        except Exception as error:  # a damaged chunk raises whatever its codec does
+            self.lacking.append(f"{path}: not made" if not path.exists() else _words(path, error))
             return None
 
     def has(self, path: Path) -> bool:
@@ -54,6 +55,10 @@ class Reader:
         except EspoError as error:
             self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
             return None
+
+
+def _words(path: Path, error: Exception) -> str:
+    return str(error) if isinstance(error, EspoError) else f"{path}: {type(error).__name__}: {error}"
 
 
 def read_jobs(workdir: Path) -> list[Job]:
@@ -126,6 +131,4 @@ def read_records(folder: Path) -> tuple[list[Record], str]:
 
 def bytes_of(path: Path) -> int:
     """Return the bytes of a file or of all files of a folder; 0 if it is not there."""
-    if path.is_dir():
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    return path.stat().st_size if path.exists() else 0
+    return size_bytes(path) or 0

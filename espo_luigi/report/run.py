@@ -48,6 +48,7 @@ class Job:
     cpu_seconds: float
     job_id: str = ""
     accounted: bool = False
+    cluster: str = ""
 
     @classmethod
     def of(cls, result: Mapping[str, Any], ordered: float | None = None) -> Job:
@@ -67,6 +68,7 @@ class Job:
             peak_memory_bytes=int(result["peak_memory_bytes"]),
             cpu_seconds=float(result.get("cpu_seconds", 0.0)),
             job_id=str(result.get("job_id") or ""),
+            cluster=str(result.get("cluster") or ""),
         )
 
     @property
@@ -115,8 +117,11 @@ def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def rule_blocks(jobs: Iterable[Job]) -> str:
-    """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded."""
-    succeeded = by_rule(job for job in jobs if job.succeeded)
+    """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded.
+
+    Not of those whose Dask workers were elsewhere: a job knows nothing of what these took.
+    """
+    succeeded = by_rule(job for job in jobs if job.succeeded and not job.cluster)
     blocks = (
         "\n".join([f"[{rule}]", *(f"{name} = {value}" for name, value in sufficient(of).items())])
         for rule, of in succeeded.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from espo_luigi.report import distributions, improvement, maps
 from espo_luigi.report.drawings import Drawing
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.read import Reader, bytes_of
-from espo_luigi.report.style import long_name, short
+from espo_luigi.report.style import labels, long_name, short
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import diagnostics
 
@@ -122,7 +123,7 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
 
 
 def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any]:
-    ordered = improvement.in_published_order(_joined({short(sim): one for sim, one in shares.items()}))
+    ordered = improvement.in_published_order(_joined(dict(zip(labels(shares), shares.values(), strict=True))))
     caption = f"{domain}: share of improved cells, by simulation and property"
     return [Drawing(f"improvement+{domain}", caption, improvement.improvement_matrix, [ordered], {"title": domain})]
 
@@ -133,8 +134,9 @@ def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
 
 
 def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
+    names = dict(zip(view.simulations, labels(view.simulations), strict=True))
     paths = {
-        f"{short(one.sim_id)}, {kind}": path
+        f"{names[one.sim_id]}, {kind}": path
         for one in view.diagnosed
         for kind, path in (("raw", one.sim_meas), ("adjusted", one.scen_meas))
         if one.domain == domain and reader.has(path)
@@ -184,12 +186,12 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
 def _least_improved(
     name: str, of_domain: Sequence[Diagnosed], shares: Mapping[tuple[str, str], xr.DataArray]
 ) -> list[Diagnosed]:
-    known = [
-        one
+    known = {
+        one: float(found.sel(properties=name))
         for one in of_domain
         if (found := shares.get((one.domain, one.sim_id))) is not None and name in found["properties"]
-    ]
-    return sorted(known, key=lambda one: float(shares[one.domain, one.sim_id].sel(properties=name)))[:1]
+    }
+    return sorted((one for one in known if not math.isnan(known[one])), key=known.__getitem__)[:1]
 
 
 def _five(one: Diagnosed) -> tuple[Path, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import io
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
@@ -149,3 +150,10 @@ def short(sim_id: str) -> str:
     """Return what tells a simulation from others, of an id of CMIP6's seven parts: source, experiment and member."""
     parts = sim_id.split("_")
     return " ".join(parts[3:6]) if len(parts) == 7 else sim_id
+
+
+def labels(sim_ids: Iterable[str]) -> list[str]:
+    """Return a name for each simulation: the short one, or its id, where that is another's, too."""
+    ids = list(sim_ids)
+    times = Counter(map(short, ids))
+    return [short(one) if times[short(one)] == 1 else one for one in ids]

@@ -151,7 +151,9 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
             again,
             Heading("Resources that would have sufficed, with 20 % to spare"),
             Text(
-                "For luigi.cfg: the most that any job of the rule took in this run, on these nodes, and a fifth more."
+                "For luigi.cfg: the most that any job of the rule took in this run, on these nodes, and a fifth more. "
+                "Rules whose Dask workers were jobs of their own, or on several nodes, are left out: what these took "
+                "is in no figure of this section."
             ),
             Code(run.rule_blocks(jobs)),
         ],

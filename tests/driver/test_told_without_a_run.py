@@ -61,3 +61,22 @@ def test_a_run_of_other_tasks_that_fails_is_not_told_as_done(heard: Path) -> Non
 
     assert not run(Plain())
     assert not heard.exists()
+
+
+class Last(luigi.Task):
+    """One that is no job, and fails after the one that it needs."""
+
+    folder = luigi.Parameter()
+
+    def requires(self) -> luigi.Task:
+        return toy_tasks.Echo(n=1, text="so", folder=str(self.folder))
+
+    def run(self) -> None:
+        raise OSError("Disk quota exceeded")
+
+
+def test_a_run_of_which_only_the_end_failed_has_failed(heard: Path, own_workdir: Path, tmp_path: Path) -> None:
+    assert not run(Last(folder=str(tmp_path)))
+    told = heard.read_text()
+    assert told.startswith("failed|failed: 1 of 1 done, ")
+    assert "Last(folder=" in told

@@ -80,7 +80,7 @@ def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
 def test_every_submission_has_a_name_of_its_own() -> None:
     second = RECORD.next_submission("node failed")
     assert [RECORD.name, second.name] == ["run.Train.0123.1", "run.Train.0123.2"]
-    assert second.history == ({"name": RECORD.name, "job_id": None, "ended": "node failed"},)
+    assert second.history == ({"name": RECORD.name, "job_id": None, "ended": "node failed", "bundle": ""},)
 
 
 def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: RecordStore) -> None:

@@ -35,6 +35,7 @@ from throwaway_sge import ThrowawayGridEngine
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 CPUS = os.cpu_count() or 1
+# A job has one CPU, so that as many run at once as the node has: alone, or as members of one bundle.
 BUNDLES = "pack = 8\npack_at_once = {cpus}\nbundle = {kind}\n"
 SPREAD = ("Regrid", "Train", "Adjust", "CleanUp", "ConcatenationFinal")
 CONFIGURATION = """\
@@ -51,7 +52,7 @@ config = {config}
 [worker]
 wait_interval = 0.5
 """
-OF_A_CLUSTER = "node_cpus = {cpus}\nnode_memory = {memory}\npoll_seconds = 1\nresult_seconds = 1\n"
+OF_A_CLUSTER = "node_cpus = 1\nnode_memory = {memory}\npoll_seconds = 1\nresult_seconds = 1\n"
 
 
 class Way(NamedTuple):
@@ -69,7 +70,8 @@ WAYS = {
     "steps": Way("slurm", BUNDLES.format(cpus=CPUS, kind="steps")),
     "array": Way("slurm", "pack = 8\nbundle = array\n"),
     "pilot": Way("slurm", BUNDLES.format(cpus=CPUS, kind="pilot")),
-    "jobqueue": Way("slurm", rules="".join(f"[{rule}]\ncluster = jobqueue\n" for rule in SPREAD)),
+    # One after the other: two that held all CPUs would wait for workers that find none.
+    "jobqueue": Way("slurm", "max_jobs = 1\n", rules="".join(f"[{rule}]\ncluster = jobqueue\n" for rule in SPREAD)),
     "allocation": Way("allocation", within=("salloc", f"--cpus-per-task={CPUS}", "--mem=8G", "--time=60")),
     "sge": Way("sge", "queue = main.q\n"),
 }
@@ -80,7 +82,7 @@ def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> N
     folder.mkdir()
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
     memory = "8GB" if way.engine == "sge" else "4GB"
-    of_a_cluster = OF_A_CLUSTER.format(cpus=CPUS, memory=memory) if way.engine in ("slurm", "sge") else ""
+    of_a_cluster = OF_A_CLUSTER.format(memory=memory) if way.engine in ("slurm", "sge") else ""
     text = CONFIGURATION.format(engine=way.engine, config=config, options=of_a_cluster + way.options)
     (folder / "luigi.cfg").write_text(text + way.rules)
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]

@@ -228,9 +228,10 @@ class Run:
         over = threading.Event()
 
         def look() -> None:
+            waiting: set[str] = set()
             while not over.wait(2.0):
                 try:
-                    self._start_those_that_wait()
+                    waiting = self._start_those_that_wait(waiting)
                 except (ClusterError, subprocess.TimeoutExpired):
                     continue  # the controller may be down just now
 
@@ -242,11 +243,14 @@ class Run:
             over.set()
             thread.join()
 
-    def _start_those_that_wait(self) -> None:
+    def _start_those_that_wait(self, before: set[str]) -> set[str]:
+        """Start those that waited `before`, too: in the second of its requeueing, a node refuses to start a job."""
         rows = self.scene.cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i %r", check=False)
-        for job, _, reason in (line.partition(" ") for line in rows.splitlines()):
-            if reason.strip() == "BeginTime":
-                self.scene.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        lines = (line.partition(" ") for line in rows.splitlines())
+        waiting = {job for job, _, reason in lines if reason.strip() == "BeginTime"}
+        for job in waiting & before:
+            self.scene.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        return waiting
 
     def _judge_products(self) -> None:
         """Compare all files of the run's products, as they are behind the mount, with an undisturbed run's."""

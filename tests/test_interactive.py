@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,14 +66,9 @@ class Here:
         assert wait(lambda: self.state(job_id) == "PENDING", 20), self.job(job_id)
 
     def begin_again(self, job_id: str) -> None:
-        """Have a job start that was queued again: Slurm lets it wait for two minutes."""
+        """Have a job start that was queued again."""
         drivers = self.log(job_id).count("driver starts")
-        assert wait(lambda: self._begins(job_id, drivers), 90), self.log(job_id) + self.job(job_id)
-
-    def _begins(self, job_id: str, drivers: int) -> bool:
-        self.cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
-        time.sleep(1)  # each change has the scheduler look at the job anew
-        return self.log(job_id).count("driver starts") > drivers
+        self.cluster.start_at_once(job_id, lambda: self.log(job_id).count("driver starts") > drivers)
 
 
 @pytest.fixture()

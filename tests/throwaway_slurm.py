@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,16 @@ class ThrowawayCluster(Throwaway):
     def wait_for_controller(self, timeout: float = 30.0) -> None:
         """Return when slurmctld answers."""
         self._wait_for("slurmctld to answer", lambda: "UP" in self.run("scontrol", "ping", check=False), timeout)
+
+    def start_at_once(self, job_id: str, until: Callable[[], bool]) -> None:
+        """Have Slurm start a job that it has requeued, and would let wait for two minutes."""
+        time.sleep(2)  # in the second of its requeueing, a node refuses to start it, and Slurm counts it as failed
+        deadline = time.monotonic() + 20
+        while not until():
+            self.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"not started within 20 s:\n{self.run('scontrol', 'show', 'job', job_id)}")
+            time.sleep(0.5)
 
     def stop(self, remove: bool = True) -> None:
         """Cancel all jobs, end all daemons and, unless told otherwise, remove the folder."""

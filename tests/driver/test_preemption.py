@@ -49,7 +49,7 @@ class Preempted(Driver):
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def preempt(self, after_blocks: int) -> None:
-        """Preempt the job when it has computed so many more blocks, and let it start again at once."""
+        """Preempt the job when it has computed so many more blocks, and see Slurm do so."""
         before = self.computed()
         eventually(lambda: self.computed() >= before + after_blocks)
         mine = (f"--partition={self.partition}", "--noheader")
@@ -60,8 +60,15 @@ class Preempted(Driver):
         eventually(
             lambda: self.cluster.run("squeue", "--noheader", f"--jobs={urgent}", "--states=PD", check=False) == ""
         )
-        for job in self.cluster.run("squeue", *mine, "--states=PENDING", "--format=%A").split():
-            self.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+
+    def start_again(self) -> None:
+        """Have the preempted job start at once, if Slurm has requeued it."""
+        for job in self.waiting():
+            self.cluster.start_at_once(job, lambda job=job: job not in self.waiting())
+
+    def waiting(self) -> list[str]:
+        mine = (f"--partition={self.partition}", "--noheader")
+        return self.cluster.run("squeue", *mine, "--states=PENDING", "--format=%A").split()
 
 
 def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
@@ -85,6 +92,8 @@ def test_preempted_jobs_go_on_from_their_complete_blocks(
     for _ in range(PREEMPTIONS):
         for run in runs:
             run.preempt(draw.randint(1, 10))
+        for run in runs:
+            run.start_again()
     for run, process in zip(runs, processes, strict=True):
         _, errors = process.communicate(timeout=180)
         assert process.returncode == 0, errors

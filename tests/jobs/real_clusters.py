@@ -101,17 +101,6 @@ def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
     return probe.read_text()
 
 
-def start_at_once(cluster: ThrowawayCluster, job_id: str, until: Callable[[], bool]) -> None:
-    """Have Slurm start a job that it has requeued."""
-    # Slurm lets a requeued job wait for two minutes; in the second of its requeueing, a node would refuse to start it.
-    time.sleep(2)
-    deadline = time.monotonic() + 20
-    while not until():
-        cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
-        assert time.monotonic() < deadline, cluster.run("scontrol", "show", "job", job_id)
-        time.sleep(0.5)
-
-
 def take_back(cluster: ThrowawayCluster, node: str) -> None:
     """Have Slurm use a node again that was set down."""
     # Slurm may have taken a node that answers back by itself; then it refuses to resume it.

@@ -159,7 +159,9 @@ def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayClust
         cluster.run("scontrol", "requeue", ",".join(ids))
         for job_id, handles in zip(ids, bundles, strict=True):
             eventually(lambda handles=handles: handles["long"].progress.state.startswith("PENDING"))
-            cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
+            cluster.start_at_once(
+                job_id, lambda handles=handles: not handles["long"].progress.state.startswith("PENDING")
+            )
         assert {said(handles["long"].wait(60)) for handles in bundles} == {("success", 1)}
     assert sorted(Counter(work.starts()).values()) == [1, 1, 2, 2]
 

@@ -17,7 +17,6 @@ from real_clusters import (
     failure_of,
     job_id_of,
     running,
-    start_at_once,
     start_driver,
     state_is,
     success_of,
@@ -84,7 +83,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeue", job_id)
         eventually(state_is(handle, "PENDING"))
-        start_at_once(cluster, job_id, at_work(handle))
+        cluster.start_at_once(job_id, at_work(handle))
         outcome = success_of(handle, 40)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
     assert len(work.starts()) == 2 and len(set(work.starts())) == 1
@@ -98,7 +97,7 @@ def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cl
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
             eventually(state_is(handle, "PENDING"))
-            start_at_once(cluster, job_id_of(handle), at_work(handle))
+            cluster.start_at_once(job_id_of(handle), at_work(handle))
             outcome = success_of(handle, 60)
         finally:
             take_back(cluster, node)

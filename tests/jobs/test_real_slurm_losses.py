@@ -13,7 +13,6 @@ from real_clusters import (
     failure_of,
     job_id_of,
     running,
-    start_at_once,
     state_is,
     success_of,
     take_back,
@@ -57,7 +56,7 @@ def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_a
         assert failure.log_path is not None
         job_id = failure.log_path.stem.rpartition("-")[2]
         cluster.run("scontrol", "requeue", job_id)
-        start_at_once(cluster, job_id, lambda: "does nothing" in failure.log_path.read_text())
+        cluster.start_at_once(job_id, lambda: "does nothing" in failure.log_path.read_text())
     assert len(work.starts()) == 1
 
 
@@ -76,7 +75,7 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
         eventually(
             lambda: not without_accounting.run("squeue", "--noheader", f"--jobs={urgent.strip()}", check=False).strip()
         )
-        start_at_once(without_accounting, job_id, at_work(handle))
+        without_accounting.start_at_once(job_id, at_work(handle))
         outcome = success_of(handle, 60)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 

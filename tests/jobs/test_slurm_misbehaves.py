@@ -19,7 +19,6 @@ from real_clusters import (
     failure_of,
     job_id_of,
     running,
-    start_at_once,
     state_is,
     success_of,
 )
@@ -154,7 +153,7 @@ def test_a_squeue_whose_answers_are_old_ends_no_job(work: Work, cluster: Throwaw
         eventually(at_work(again))
         cluster.run("scontrol", "requeue", job_id_of(again))
         time.sleep(2)
-        start_at_once(cluster, job_id_of(again), lambda: work.starts().count(f"{again.task}.1") == 2)
+        cluster.start_at_once(job_id_of(again), lambda: work.starts().count(f"{again.task}.1") == 2)
         outcomes = [success_of(handle, 60) for handle in (*fine, again)]
         assert {outcome.attempts for outcome in outcomes} == {1}
         assert success_of(retried, 60).attempts == 2
@@ -191,7 +190,7 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
         time.sleep(4)
         assert handle.outcome is None
         cluster.run("scontrol", "release", job_id)
-        start_at_once(cluster, job_id, lambda: len(work.starts()) == 2)
+        cluster.start_at_once(job_id, lambda: len(work.starts()) == 2)
         outcome = success_of(handle, 30)
     assert (outcome.job_id, outcome.attempts) == (job_id, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from luigi.task import Task, flatten
 
@@ -44,6 +44,27 @@ def _graph(roots: Iterable[Task], *, check: bool) -> Graph:
             graph[task.task_id] = task, needs
             stack.extend(needs)
     return graph
+
+
+def _is_missing(task: Task) -> bool:
+    return not task.complete()
+
+
+def pending_in(
+    ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
+) -> tuple[set[str], set[str]]:
+    """Return the tasks that a run would do, and those that it looks at: nothing behind what is complete."""
+    pending: set[str] = set()
+    seen: set[str] = set()
+    stack = list(ends)
+    while stack:
+        task = stack.pop()
+        if task.task_id not in seen:
+            seen.add(task.task_id)
+            if is_wanted(task):
+                pending.add(task.task_id)
+                stack.extend(graph[task.task_id][1])
+    return pending, seen
 
 
 def each_after_its_needs(roots: Iterable[Task], graph: Graph | None = None) -> Graph:

@@ -36,6 +36,11 @@ _NOTHING = {"refused": "nothing was started"}
 _LISTS = ("longest", "pending", "failed")
 
 
+def is_alive(state: Mapping[str, Any]) -> bool:
+    """Whether the driver that writes this state is at work."""
+    return bool(state) and not state["ended"] and time.time() - state["updated"] < SILENT_SECONDS
+
+
 @dataclass(frozen=True)
 class RuleRow:
     """One rule's tasks: how many there are, where they stand, and what those that ended took."""

@@ -9,7 +9,6 @@ import multiprocessing
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,8 +213,8 @@ class SlurmTask(luigi.Task):
         chosen = engine(settings().engine)
         granted, heartbeat = chosen.granted(order), str(order.files.heartbeat)
         cpus, memory = granted.cpus_per_task, granted.memory_bytes
-        begun = Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat)
-        board().begin(replace(begun, words=" ".join([order.family, *sorted(self.wildcards.values(), key=len)])))
+        words = " ".join([order.family, *sorted(self.wildcards.values(), key=len)])
+        board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
         except EspoError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph, each_after_its_needs
+from espo_luigi.driver.run import each_after_its_needs, pending_in
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
@@ -87,33 +87,19 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
         for task_id, (task, needs) in graph.items()
         if isinstance(task, SlurmTask)
     }
-    pending, seen = _pending(ends, graph, lambda task: not task.complete())
+    pending, seen = pending_in(ends, graph)
     for task_id in seen & tasks.keys():
         one = tasks[task_id]
         one.stale = one.task.stale() if isinstance(one.task, EspoTask) and task_id not in pending else []
     again: set[str] = set()
     if any(tasks[task_id].stale for task_id in seen & tasks.keys()):
-        again = _pending(ends, graph, lambda task: not task.complete() or _is_stale(task))[0] - pending
+        again = pending_in(ends, graph, lambda task: not task.complete() or _is_stale(task))[0] - pending
+    _refused.clear()  # settings may be others than when the last plan was made
     experience, room = Experience(Path(settings().workdir)), room_of_engine()
     for task_id, one in tasks.items():
         if task_id in pending:
             _decide(one, tasks, allowed, experience, room)
     return Plan(tasks, again & tasks.keys(), covers_everything, room)
-
-
-def _pending(ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool]) -> tuple[set[str], set[str]]:
-    """Return the tasks that a run would do, and those that it looks at: nothing behind what is complete."""
-    pending: set[str] = set()
-    seen: set[str] = set()
-    stack = list(ends)
-    while stack:
-        task = stack.pop()
-        if task.task_id not in seen:
-            seen.add(task.task_id)
-            if is_wanted(task):
-                pending.add(task.task_id)
-                stack.extend(graph[task.task_id][1])
-    return pending, seen
 
 
 def _is_stale(task: Task) -> bool:

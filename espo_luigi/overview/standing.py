@@ -14,7 +14,7 @@ from typing import Any
 
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
-from espo_luigi.driver.status import SILENT_SECONDS, duration, status_lines
+from espo_luigi.driver.status import SILENT_SECONDS, duration, is_alive, status_lines
 from espo_luigi.jobs.order import JobFiles
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 
@@ -25,7 +25,7 @@ def read() -> dict[str, Any]:
     """Return the state that the driver wrote last, whether it lives, and, if not, the jobs that it left."""
     workdir = Path(settings().workdir).absolute()
     state = read_json(workdir / FILE)
-    alive = state is not None and not state["ended"] and time.time() - state["updated"] < SILENT_SECONDS
+    alive = is_alive(state or {})
     return {"workdir": str(workdir), "alive": alive, "run": state, "left": {} if alive else _left(workdir)}
 
 

@@ -89,7 +89,7 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
     """
     family, *rest = words
     folder = Path(settings().workdir).absolute() / "jobs" / family
-    found = [order for order in _orders(folder) if _fits(order.get("wildcards", {}), rest)]
+    found = [order for order in _orders(folder) if fits(order.get("wildcards", {}), rest)]
     if not found:
         known = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
         raise ParameterError(
@@ -105,8 +105,11 @@ def _orders(folder: Path) -> Iterator[dict[str, Any]]:
             yield order
 
 
-def _fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether each word is a parameter's value, part of it, or ``name=value``; ``--name`` is passed over."""
-    values = [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
-    exact = all(word in values for word in words if not word.startswith("--"))
-    return exact or all(any(word in value for value in values) for word in words if not word.startswith("--"))
+def said_of(wildcards: Mapping[str, str]) -> list[str]:
+    """Return what may be said of a task's parameters: each value, alone and as ``name=value``."""
+    return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
+
+
+def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
+    """Return whether each word is part of what may be said of these parameters; ``--name`` is passed over."""
+    return all(any(word in said for said in said_of(wildcards)) for word in words if not word.startswith("--"))

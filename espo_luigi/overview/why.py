@@ -12,7 +12,7 @@ from espo_luigi.driver.board import FILE
 from espo_luigi.driver.run import walk
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
-from espo_luigi.driver.status import SILENT_SECONDS, duration
+from espo_luigi.driver.status import duration, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.commands import Commands
@@ -21,7 +21,7 @@ from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, re
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.slurm_reasons import in_plain_words
-from espo_luigi.overview.traces import Trace, tail, trace_of
+from espo_luigi.overview.traces import Trace, fits, said_of, tail, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
@@ -68,16 +68,12 @@ def named_task(words: Sequence[str]) -> SlurmTask:
     if not tasks:
         rules = sorted({task.task_family for task in walk([All()])} - {"All"})
         raise ParameterError(f"{family!r} is no rule of this run, and no path; rules: {', '.join(rules)}")
-    exact = [task for task in tasks if all(word in _values(task) for word in rest)]
-    found = exact or [task for task in tasks if all(any(word in value for value in _values(task)) for word in rest)]
+    exact = [task for task in tasks if all(word in said_of(task.wildcards) for word in rest)]
+    found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
         some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
         raise ParameterError(f"{len(found)} tasks are {' '.join(words)}, expected one; such as:{some}")
     return found[0]
-
-
-def _values(task: SlurmTask) -> list[str]:
-    return [*task.wildcards.values(), *(f"{name}={value}" for name, value in task.wildcards.items())]
 
 
 class Search:
@@ -134,10 +130,6 @@ def _run() -> Mapping[str, Any]:
     return read_json(Path(settings().workdir).absolute() / FILE) or {}
 
 
-def _driver_lives(run: Mapping[str, Any]) -> bool:
-    return bool(run) and not run["ended"] and time.time() - run["updated"] < SILENT_SECONDS
-
-
 def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
     """Say how the task's job failed; nothing if it did not, is at work again, or was stopped."""
     if trace.is_alive or (trace.record is not None and trace.record.state in (PLANNED, SUBMITTING, SUBMITTED)):
@@ -149,7 +141,7 @@ def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
         return str(trace.result.get("exception")) or said
     if trace.record is not None and trace.record.state == FINISHED and trace.record.outcome not in ("", "success"):
         return said or trace.record.outcome
-    is_over = bool(trace.order) and trace.result is None and not _driver_lives(run)
+    is_over = bool(trace.order) and trace.result is None and not is_alive(run)
     return said or ("its job ended without a result: killed, or out of memory" if is_over else "")
 
 
@@ -160,7 +152,7 @@ def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
     if trace.result is not None:
         return trace.result.get("outcome") == "stopped"
     ended_by_itself = run.get("ended") and run.get("outcome") not in _STOPPED_RUNS
-    return bool(trace.order) and not ended_by_itself and not _driver_lives(run)
+    return bool(trace.order) and not ended_by_itself and not is_alive(run)
 
 
 def about(task: SlurmTask) -> str:
@@ -238,7 +230,7 @@ def _about_not_begun(task: SlurmTask, trace: Trace) -> str:
         lacks = f"{missing[0]} is missing ({len(missing)} file(s))"
         return f"{task.label()} cannot run: {lacks}. Get it, or correct the catalogue."
     run = _run()
-    if _driver_lives(run):
+    if is_alive(run):
         job = run["jobs"].get(task.task_id)
         doing = job["message"].splitlines()[0] if job else "waits for its turn"
         return (

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from espo_luigi.store.marker import MARKER_NAME, Inventory, parse_inventory
+from espo_luigi.store.marker import Inventory, read_inventory
 from espo_luigi.store.publish import discard, disk_errors, is_abandoned
 
 PARTIAL_SUFFIX = ".partial"
@@ -48,6 +48,6 @@ def size_bytes(path: Path) -> int | None:
 
 def _inventory(path: Path) -> Inventory | None:
     try:
-        return parse_inventory((path / MARKER_NAME).read_text(encoding="utf-8"))
+        return read_inventory(path)
     except (OSError, ValueError, TypeError):
         return None

@@ -133,9 +133,9 @@ def is_of_work(root: Path, work: str) -> bool:
     return isinstance(said, dict) and said.get("work") == work
 
 
-def parse_inventory(text: str) -> Inventory | None:
-    """Read the inventory from a marker file's text, None if it has none."""
-    found = json.loads(text).get("inventory")
+def read_inventory(root: Path) -> Inventory | None:
+    """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, ValueError."""
+    found = json.loads((root / MARKER_NAME).read_text(encoding="utf-8")).get("inventory")
     return Inventory(**found) if found else None
 
 
@@ -153,7 +153,7 @@ def check_inventory(root: Path) -> None:
     StoreError
         If it has not.
     """
-    expected = parse_inventory((root / MARKER_NAME).read_text(encoding="utf-8"))
+    expected = read_inventory(root)
     found = take_inventory(root)
     if expected is not None and expected != found:
         raise StoreError(

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
-# Configurations for which it has been said that a product was made under another one: once is enough.
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 
 
@@ -177,9 +176,9 @@ class EspoTask(DependencyHelpers, SlurmTask):
         markers = self._markers()
         if not markers or not staleness.of_one_piece(markers):
             return False
-        if settings().rerun == "stale":
-            return not self.stale()
         path, marker = next((path, marker) for path, marker in markers.items() if marker is not None)
+        if settings().rerun == "stale":
+            return not self._changes(marker)
         if changed := staleness.changes(self.context, marker, files=False):
             staleness.warn(path, marker, changed, self.context.config.hash)
         return True
@@ -192,9 +191,13 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def stale(self) -> list[str]:
         """Return the keys of what the outputs were made of and is another thing now, raw files and inputs included."""
-        marker = next((marker for marker in self._markers().values() if marker is not None), None)
-        if marker is None:
-            return []
+        marker = self._one_marker()
+        return self._changes(marker) if marker is not None else []
+
+    def _one_marker(self) -> store.Marker | None:
+        return next((marker for marker in self._markers().values() if marker is not None), None)
+
+    def _changes(self, marker: store.Marker) -> list[str]:
         material = [info for info in self.input_infos() if _is_material(info)]
         return staleness.changes(self.context, marker, files=True) + staleness.made_anew(material, marker)
 
@@ -215,7 +218,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def is_outdated(self) -> bool:
         """Return True if the outputs are made under another configuration, raw files and inputs left aside."""
-        marker = next((marker for marker in self._markers().values() if marker is not None), None)
+        marker = self._one_marker()
         return marker is not None and bool(staleness.changes(self.context, marker, files=False))
 
     def temporary_paths(self) -> list[Path]:

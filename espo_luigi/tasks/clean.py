@@ -11,7 +11,7 @@ from luigi.task import Task
 
 from espo_luigi import store
 from espo_luigi.driver.engines import close_engines, hold_folders
-from espo_luigi.driver.run import Graph, Run, checked_graph
+from espo_luigi.driver.run import Run, checked_graph, pending_in
 from espo_luigi.store.leftovers import PARTIAL_SUFFIX, abandoned_partials, remove_partial, size_bytes
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
@@ -63,17 +63,5 @@ def alone() -> Iterator[None]:
 
 def _finished_with(root: Task) -> list[EspoTask]:
     run, graph = Run(), checked_graph(root)
-    run.planned(root, graph, dict.fromkeys(_unfinished(root, graph), True))
+    run.planned(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
     return [task for task in run.left_over() if isinstance(task, EspoTask)]
-
-
-def _unfinished(root: Task, graph: Graph) -> set[str]:
-    """Return the tasks that a run of `root` would do; as in luigi, behind what is complete nothing is looked at."""
-    pending: set[str] = set()
-    stack = [root]
-    while stack:
-        task = stack.pop()
-        if task.task_id not in pending and not task.complete():
-            pending.add(task.task_id)
-            stack.extend(graph[task.task_id][1])
-    return pending

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from espo_luigi.config import Region, RunConfig
-from espo_luigi.store.marker import MARKER_NAME, parse_inventory
+from espo_luigi.store.marker import read_inventory
 
 
 def size_of(config: RunConfig, wildcards: Mapping[str, str]) -> float:
@@ -21,7 +21,7 @@ def files_and_bytes(path: Path) -> tuple[int, int]:
     """Return how many files a complete store has, and their bytes; nothing of what is not there."""
     try:
         if path.is_dir():
-            inventory = parse_inventory((path / MARKER_NAME).read_text(encoding="utf-8"))
+            inventory = read_inventory(path)
             return (inventory.files, inventory.size_bytes) if inventory else (0, 0)
         return 1, path.stat().st_size
     except OSError:

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 # What a marker stands for that was written before markers said what of the configuration they depend on: all of it.
 WHOLE = "configuration"
 _BESIDE = "+"
+# Configurations for which it has been said that a product was made under another one: once is enough.
 _warned_for: set[str] = set()
 
 

@@ -78,7 +78,7 @@ WAYS = {
 
 
 def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> None:
-    """Make everything in `folder` by the command. Raises CalledProcessError."""
+    """Make everything in `folder` by the command; exits with its last words if it fails."""
     folder.mkdir()
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
     memory = "8GB" if way.engine == "sge" else "4GB"
@@ -87,7 +87,9 @@ def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> N
     (folder / "luigi.cfg").write_text(text + way.rules)
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
     with (folder / "stderr").open("w") as stderr:
-        subprocess.run([*way.within, *luigi], cwd=folder, env=environ, stderr=stderr, check=True)
+        code = subprocess.call([*way.within, *luigi], cwd=folder, env=environ, stderr=stderr)
+    if code:
+        sys.exit(f"{folder.name} ended with {code}:\n{(folder / 'stderr').read_text()[-4000:]}")
 
 
 def products(folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""What tasks are expected to cost: learnt from jobs of the same work folder, or else what they ask for at most."""
+"""What tasks are expected to cost: learnt from jobs of this and of other runs, or else what they ask for at most."""
 
 from __future__ import annotations
 
@@ -55,13 +55,16 @@ class _Job:
 
 
 class Experience:
-    """What the jobs of a work folder took, by rule."""
+    """What the jobs of work folders took, by rule: those of the first folder in which one has succeeded."""
 
-    def __init__(self, workdir: Path) -> None:
-        self._jobs: dict[str, list[_Job]] = defaultdict(list)
-        for result in job_results(workdir):
-            if result.get("outcome") == "success":
-                self._jobs[result["family"]].append(_job(result))
+    def __init__(self, workdirs: Iterable[Path]) -> None:
+        self._jobs: dict[str, list[_Job]] = {}
+        for workdir in workdirs:
+            found: dict[str, list[_Job]] = defaultdict(list)
+            for result in job_results(workdir):
+                if result.get("outcome") == "success":
+                    found[result["family"]].append(_job(result))
+            self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
         self._density = -1.0
 

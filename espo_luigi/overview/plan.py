@@ -12,9 +12,8 @@ from luigi.task import Task
 
 from espo_luigi.driver.run import each_after_its_needs, pending_in
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
-from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.batch import refusals_of, tasks_at_once
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
@@ -23,6 +22,7 @@ from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
 from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.settings import settings
 
 # How many inputs are named in a reason.
 _SHOWN = 2
@@ -95,11 +95,21 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     if any(tasks[task_id].stale for task_id in seen & tasks.keys()):
         again = pending_in(ends, graph, lambda task: not task.complete() or _is_stale(task))[0] - pending
     _refused.clear()  # settings may be others than when the last plan was made
-    experience, room = Experience(Path(settings().workdir)), room_of_engine()
+    experience, room = Experience(_experienced()), room_of_engine()
     for task_id, one in tasks.items():
         if task_id in pending:
             _decide(one, tasks, allowed, experience, room)
     return Plan(tasks, again & tasks.keys(), covers_everything, room)
+
+
+def _experienced() -> tuple[Path, ...]:
+    own, *others = settings().experienced
+    if lacking := [str(other) for other in others if not (other / "jobs").is_dir()]:
+        raise ParameterError(
+            f"[espo] learn_from: {', '.join(lacking)} is no work folder of a run, which has a folder jobs: give the "
+            "`workdir` of a run that has done something, or nothing"
+        )
+    return own, *others
 
 
 def _is_stale(task: Task) -> bool:

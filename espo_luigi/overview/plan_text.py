@@ -148,10 +148,10 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
         yield f"wall time: not known: {plan.room.words}; {chain}"
     if unknown:
         of_all = len(unknown) == len({one.rule for one in run})
-        these = "no job has ended yet here" if of_all else f"no job of these has ended yet here: {', '.join(unknown)}"
+        these = "no job has ended yet" if of_all else f"no job of these has ended yet: {', '.join(unknown)}"
         yield f"  < is what may be used at most, by the rules' limits: {these}"
     if any(cost.learnt and not cost.memory_learnt for cost in costs):
-        yield "  < before memory: by size, as the jobs that have ended here were smaller; the rule's limit at most"
+        yield "  < before memory: by size, as the jobs that have ended were smaller; the rule's limit at most"
     yield from _disk(plan, took.temporary_bytes, most)
 
 

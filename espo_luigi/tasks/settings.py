@@ -37,14 +37,23 @@ class espo(driver.espo):
         description="All ends with the catalogue of the products, and where each comes from",
     )
 
+    learn_from = luigi.Parameter(
+        default="", description="work folders of other runs, whose jobs teach `espo plan` what a task costs"
+    )
+
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration's files, in order."""
-        return _files(self.config)
+        return _paths(self.config)
+
+    @property
+    def experienced(self) -> tuple[Path, ...]:
+        """The work folders whose jobs tell what a task costs, this run's first."""
+        return Path(self.workdir), *_paths(self.learn_from)
 
 
 @functools.lru_cache(maxsize=16)
-def _files(text: str) -> tuple[Path, ...]:
+def _paths(text: str) -> tuple[Path, ...]:
     words = shlex.shlex(text, posix=True, punctuation_chars="")
     words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
     return tuple(Path(word) for word in words)

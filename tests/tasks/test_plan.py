@@ -252,6 +252,32 @@ def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_th
     assert not training.learnt and training.seconds == 1000 * 60
 
 
+def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs(
+    complete_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Train)]
+    regrids = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
+    remove(*training, *regrids)
+    for task in (training[0], regrids[0]):
+        result_of(task, 1000.0, 4)
+    here = complete_demo / "run"
+    (here / "jobs").rename(tmp_path / "jobs")
+    result_of(regrids[0], 500.0, 4)
+    before = planned("Train", "Regrid").tasks
+    get_config().set("espo", "learn_from", f"{tmp_path} {here}")
+    try:
+        after = planned("Train", "Regrid").tasks
+        get_config().set("espo", "learn_from", str(tmp_path / "jobs"))
+        assert cli.main(["plan"]) == 1
+    finally:
+        get_config().set("espo", "learn_from", "")
+    unknown, known = before[training[0].task_id].cost, after[training[0].task_id].cost
+    assert unknown is not None and known is not None
+    assert (unknown.learnt, known.learnt, known.seconds * known.cpus) == (False, True, pytest.approx(4000.0))
+    assert before[regrids[0].task_id].cost == after[regrids[0].task_id].cost, "what was learnt here counts"
+    assert f"{tmp_path / 'jobs'} is no work folder of a run" in capsys.readouterr().err
+
+
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
     one, two = {"cpus": 1}, {"cpus": 2}
     chain = {"a": Step(10, one, ()), "b": Step(5, one, ["a"]), "c": Step(7, one, ["a", "elsewhere"])}

@@ -15,13 +15,20 @@ CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
 
 
 def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
-    """Write the demo's configuration for `folder`, with dotted keys replaced; return its files."""
+    """Write the demo's configuration for `folder`, with dotted keys replaced; return its files.
+
+    A list that the file names (`&`) is replaced wherever it stands.
+    """
     config = yaml.safe_load((CONFIG / "config.yml").read_text())
     paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
     text = yaml.safe_dump(paths, sort_keys=False).replace("espo-demo/raw", str(raw)).replace("espo-demo", str(folder))
     for key, value in changes.items():
         *parents, last = key.split("__")
-        functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)[last] = value
+        part = functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)
+        if isinstance(value, list) and isinstance(part.get(last), list):
+            part[last][:] = value
+        else:
+            part[last] = value
     for properties in CONFIG.glob("*properties*.yml"):
         shutil.copy(properties, folder)
     files = [folder / "config.yml", folder / "paths.yml"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from demo_runs import use, write_config
-from test_production_shape import MANY, ONE, PERIODS, REGIONS, SHAPE, assert_same, make, make_raw, stacking
+from test_production_shape import MANY, ONE, REGIONS, SHAPE, assert_same, make, make_raw, stacking
 from throwaway_sge import ThrowawayGridEngine
 from throwaway_sge import missing_packages as missing_for_sge
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -80,7 +80,7 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
-    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **PERIODS, **MANY, **CHANGES})))
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES})))
     ways = WAYS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"

@@ -179,7 +179,7 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
 def make_run(n: int) -> None:
     """Make the catalogue, the markers and the results, in the working folder."""
     from espo_luigi import store, tasks
-    from espo_luigi.driver.run import walk
+    from espo_luigi.driver.run import each_after_its_needs, walk
     from espo_luigi.jobs.order import write_json
     from espo_luigi.tasks.base import EspoTask
     from espo_luigi.tasks.context import context, forget
@@ -192,9 +192,10 @@ def make_run(n: int) -> None:
     config.write_text(config.read_text().replace("- Demo-NoLeap", "- Demo-NoLeap.*"))
     forget()
     done = set(list(context().simulations)[::2]) | {first, second}
-    for task in walk([tasks.All()]):
+    for task, _ in each_after_its_needs([tasks.All()]).values():
         if isinstance(task, EspoTask) and getattr(task, "sim_id", "") in done:
-            _complete(task, store.Marker(task.get_task_family(), task.wildcards, made_of=_parts(task)))
+            inputs = task.input_ids()
+            _complete(task, store.Marker(task.get_task_family(), task.wildcards, inputs=inputs, made_of=_parts(task)))
             write_json(task.order().files.result, _result(task))
 
 

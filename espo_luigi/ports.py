@@ -158,9 +158,10 @@ def upstream(task_class: Any, output: str | Callable[[Any], str], **fixed: Wildc
     return InputPort(task_class, output, fixed)
 
 
-def wildcard_names(task_class: Any) -> list[str]:
+@functools.cache
+def wildcard_names(task_class: Any) -> tuple[str, ...]:
     """Return the names of the parameters that identify a task."""
-    return [name for name, parameter in task_class.get_params() if parameter.significant]
+    return tuple(name for name, parameter in task_class.get_params() if parameter.significant)
 
 
 @functools.cache

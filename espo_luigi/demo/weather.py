@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.signal import lfilter
 from scipy.special import ndtr
 
 Field = npt.NDArray[np.float32]
@@ -108,6 +107,8 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int], *, memory: flo
     own = rng.standard_normal(shape, dtype=np.float32)
     innovations = np.float32(shared) * common + np.float32(np.sqrt(1 - shared**2)) * own
     innovations[1:] *= np.float32(np.sqrt(1 - memory**2))
+    from scipy.signal import lfilter  # half a second, which whoever finds the demo's data made does not need
+
     filtered: Field = lfilter(np.ones(1, np.float32), np.array([1, -memory], np.float32), innovations, axis=0)
     return filtered
 

@@ -105,8 +105,8 @@ class SlurmTask(luigi.Task):
         own = dict(params)
         if args or section or known.keys() | kwargs.keys() != own.keys():
             return list(super().get_param_values(params, args, {**known, **kwargs}))
-        values = {**known, **{name: own[name].normalize(value) for name, value in kwargs.items()}}
-        return [(name, _hashable(values[name])) for name in own]
+        given = {name: _hashable(own[name].normalize(value)) for name, value in kwargs.items()}
+        return [(name, given[name] if name in given else known[name]) for name in own]
 
     def _get_param_visibilities(self) -> dict[str, int]:
         """Return what luigid's page shows: what identifies this task, and what somebody has set."""
@@ -326,7 +326,7 @@ def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[st
     """The values of resources and Slurm options from configuration and command line, which are part of the key."""
     family = task.get_task_family()
     return {
-        name: parameter.task_value(family, name)
+        name: _hashable(parameter.task_value(family, name))
         for name, parameter in task.get_params()
         if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }

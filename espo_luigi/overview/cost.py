@@ -66,6 +66,7 @@ class Experience:
                     found[result["family"]].append(_job(result))
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
+        self._peaks: dict[str, tuple[int, float, int]] = {}
         self._density = -1.0
 
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
@@ -79,8 +80,17 @@ class Experience:
             files, made = 0.0, self._at_most(task, size)
             return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False, False)
         core_seconds, files, made = learnt
-        memory, memory_learnt = _memory(self._jobs[rule], size, allocation.memory_bytes)
+        memory, memory_learnt = self._memory(rule, size, allocation.memory_bytes)
         return Cost(core_seconds / cpus, cpus, memory, files, made, True, memory_learnt)
+
+    def _memory(self, rule: str, size: float, limit: int) -> tuple[int, bool]:
+        """The largest peak of the jobs, and True; of a larger task than any, by size, the limit at most, and False."""
+        if rule not in self._peaks:
+            self._peaks[rule] = _peaks(self._jobs[rule])
+        peak, largest, of_largest = self._peaks[rule]
+        if not largest or size <= largest:
+            return peak, True
+        return max(peak, min(int(of_largest * size / largest), limit)), False
 
     def _at_most(self, task: SlurmTask, size: float) -> float:
         """Bytes of the outputs, as if nothing were compressed and all cells land."""
@@ -112,14 +122,14 @@ def _place(wildcards: Mapping[str, str]) -> Place:
     return tuple(wildcards.get(name, "") for name in _PLACES)
 
 
-def _memory(jobs: Iterable[_Job], size: float, limit: int) -> tuple[int, bool]:
-    """The largest peak of the jobs, and True; of a larger task than any, by size, the limit at most, and False."""
-    found = list(jobs)
-    peak, largest = max(job.memory_bytes for job in found), max(job.size for job in found)
-    if not largest or size <= largest:
-        return peak, True
-    of_largest = max(job.memory_bytes for job in found if job.size == largest)
-    return max(peak, min(int(of_largest * size / largest), limit)), False
+def _peaks(jobs: list[_Job]) -> tuple[int, float, int]:
+    """The largest peak of memory, the largest size, and the largest peak of the jobs of that size."""
+    largest = max(job.size for job in jobs)
+    return (
+        max(job.memory_bytes for job in jobs),
+        largest,
+        max(job.memory_bytes for job in jobs if job.size == largest),
+    )
 
 
 def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:

@@ -16,6 +16,7 @@ MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
 REMAKE = "delete it and run the task that makes it again"
 _ID_LENGTH = 16
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 # In `made_of`, before the id of a raw dataset; what is behind it is a fingerprint of its files.
 FILES_OF = "files of "
 
@@ -61,8 +62,7 @@ class Marker:
         content = {key: value for key, value in self._as_dict().items() if key != "created"}
         if not self.made_of:  # as before there was such a field
             del content["made_of"]
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
+        return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()[:_ID_LENGTH]
 
     @property
     def raw(self) -> dict[str, str]:

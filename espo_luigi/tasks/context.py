@@ -14,6 +14,7 @@ import xarray as xr
 
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
+from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
 from espo_luigi.science import extract, land
 from espo_luigi.tasks.settings import settings
@@ -120,8 +121,6 @@ class RunContext:
 
     def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
         if self.config.demo is not None:
-            from espo_luigi.demo import ensure_demo  # imports scipy.signal, which no other process needs
-
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
         criteria = search.model_dump(exclude={"data_catalogs"})

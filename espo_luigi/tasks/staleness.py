@@ -90,12 +90,13 @@ def _described(path: Path) -> str:
 
 def made_anew(inputs: Iterable[ZarrInfo], marker: Marker) -> list[str]:
     """Return a name for each task whose store is there and is not the one that the marker's was made of."""
-    found = []
-    for info in inputs:
-        now, former = read_marker(info.path), marker.inputs.get(str(info.path))
-        if now is not None and former not in (None, now.id):
-            found.append(f"input {info.task.label()}")
-    return list(dict.fromkeys(found))
+    found = (info for info in inputs if (former := marker.inputs.get(str(info.path))) and _is_new(info.path, former))
+    return list(dict.fromkeys(f"input {info.task.label()}" for info in found))
+
+
+def _is_new(path: Path, former: str) -> bool:
+    marker = read_marker(path)
+    return marker is not None and marker.id != former
 
 
 def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import select
 import shlex
@@ -28,6 +30,8 @@ _print_json = views.print_json
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Of a plan of 20 000 tasks, the process would else spend a fifth of its time looking for garbage when it ends.
+    atexit.register(gc.freeze)
     try:
         try:
             return _run(words)

@@ -141,7 +141,8 @@ def logs(words: tuple[str, ...], lines: int) -> int:
 
     The task is that of a rule and some of its parameters' values, or parts of them.
     """
-    from espo_luigi.overview.traces import tail, traces_like
+    from espo_luigi.jobs.order import end_of_log
+    from espo_luigi.overview.traces import traces_like
 
     _be_quiet_about_other_parameters()
     found = traces_like(words)
@@ -151,7 +152,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     paths = found[0].logs()
     for path in paths:
         print(f"==> {path} <==")
-        print(tail(path, lines) if lines else path.read_text(errors="replace"), end="\n" if lines else "")
+        print(end_of_log(path, lines) if lines else path.read_text(errors="replace"), end="\n" if lines else "")
     if not paths:
         print(f"{found[0].label}: no log is there yet", file=sys.stderr)
     return 0 if paths else 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress, Success
+from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.policy import OUTCOMES, Cause, cause_of
 from espo_luigi.jobs.records import Record, RecordStore, as_object, read_object
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
@@ -323,7 +324,7 @@ class Flight:
         return cause_of(phase, self.result, self.record.ending, any(map(self._says_out_of_memory, self._logs())))
 
     def _says_out_of_memory(self, log: Path) -> bool:
-        return self.scheduler.says_out_of_memory(_tail(log))
+        return self.scheduler.says_out_of_memory(end_of_log(log))
 
     def _logs(self) -> list[Path]:
         """The job's log, and the one of all where a bundle ended as a whole."""
@@ -334,7 +335,7 @@ class Flight:
 
     def log_tail(self) -> str:
         """The log's last lines, or nothing when there is no log."""
-        return _tail(self.log) if self.log else ""
+        return end_of_log(self.log) if self.log else ""
 
     def tail(self) -> str:
         """The traceback's last lines, or the log's where there is none."""
@@ -370,16 +371,6 @@ class Flight:
         said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
         return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat, self.row.phase)
-
-
-def _tail(log: Path, lines: int = 20) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 16_384))
-            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
-    except OSError:
-        return ""
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from espo_luigi.errors import JobError, JobInputError
 from espo_luigi.jobs.forkserver import ForkServer
-from espo_luigi.jobs.order import JobOrder, Standing, last_lines, seconds_of
+from espo_luigi.jobs.order import JobOrder, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.progress import at_work, between_beats, done
 from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
@@ -275,19 +275,12 @@ def _checked_result(order: JobOrder, why_killed: Callable[[JobOrder, str], str])
     if result is not None and result.get("outcome") == "success":
         return result
     if result is None:
-        tail = _tail(order.files.log)
+        tail = end_of_log(order.files.log)
         why = f"the job ended without a result: {why_killed(order, tail)}"
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == "input" else JobError
     raise kind(f"{order.label} failed: {why}{last_lines(tail)}\n  log: {order.files.log}")
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")[-3000:]
-    except OSError:
-        return ""
 
 
 def _described(resources: Resources) -> str:

@@ -16,6 +16,9 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
 from espo_luigi.jobs.worker_jobs import WorkerJobs
 
+# So that the last lines of a log are found without all that is before them.
+_BYTES_OF_A_LINE = 1000
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
@@ -137,6 +140,17 @@ class Engine(Protocol):
 def seconds_of(result: Mapping[str, Any]) -> float:
     """Return how long a job worked, from its result."""
     return float(result.get("ended", 0.0)) - float(result.get("started", 0.0))
+
+
+def end_of_log(log: Path, lines: int = 20) -> str:
+    """Return the last lines of a log, as far as they are of usual length; nothing of one that cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - _BYTES_OF_A_LINE * lines, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.rstrip().splitlines()[-lines:])
 
 
 def last_lines(text: str) -> str:

@@ -17,8 +17,6 @@ from espo_luigi.jobs.script import task_name
 
 # A job gives a sign of life every few seconds while it gets on, less often on a cluster.
 _SILENT_SECONDS = 120.0
-_TAIL_BYTES = 20_000
-_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,6 @@ def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | Non
 def _log_path(record: Record, job_id: str) -> Path:
     scheduler = SCHEDULERS.get(settings().engine) or next(iter(SCHEDULERS.values()))
     return Path(scheduler.log_path(record.log_pattern, job_id))
-
-
-def tail(path: Path, lines: int = _SHOWN) -> str:
-    """Return the last lines of a log."""
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.rstrip().splitlines()[-lines:])
 
 
 def traces_like(words: Sequence[str]) -> list[Trace]:

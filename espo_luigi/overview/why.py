@@ -16,12 +16,13 @@ from espo_luigi.driver.status import duration, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.slurm_reasons import in_plain_words
-from espo_luigi.overview.traces import Trace, fits, said_of, tail, trace_of
+from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
@@ -29,6 +30,7 @@ from espo_luigi.tasks.make import task_for
 # The outcomes of runs, and of records, that say nothing against the job.
 _STOPPED_RUNS = ("stopped", "detached")
 _STOPPED_RECORDS = (Cause.DRIVER_CANCELLED.value, Cause.DETACHED.value)
+_LINES_OF_LOG = 12
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
 
 
@@ -181,7 +183,11 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
     scheduler = SCHEDULERS.get(settings().engine)
     names = {"scheduler": scheduler.NAME if scheduler else "", "submit": scheduler.SUBMIT if scheduler else ""}
     logs = trace.logs()
-    end = f"\nThe end of its log, {logs[-1]}:\n{_indented(tail(logs[-1]))}" if logs else "\nIt left no log."
+    end = (
+        f"\nThe end of its log, {logs[-1]}:\n{_indented(end_of_log(logs[-1], _LINES_OF_LOG))}"
+        if logs
+        else "\nIt left no log."
+    )
     hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
     meaning = f" ({known.format(**names)})" if known else ""
     return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"

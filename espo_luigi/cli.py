@@ -159,9 +159,10 @@ def rules(as_json: bool) -> None:
 
     if as_json:
         return _print_json({one.__name__: {"does": _does(one), "files": template_of(one)} for one in rules()})
-    for rule in rules():
+    files = {rule: template_of(rule) for rule in rules()}
+    for rule, templates in files.items():
         print(f"{rule.__name__}: {_does(rule)}")
-        for name, template in template_of(rule).items():
+        for name, template in templates.items():
             print(f"    {name}  {template}")
 
 
@@ -322,6 +323,7 @@ def tasks(as_json: bool) -> None:
     from espo_luigi.driver.settings import settings
     from espo_luigi.report.jobs import job_table, rule_figures
 
+    views.be_quiet_about_other_parameters()
     workdir = Path(settings().workdir)
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])

@@ -88,7 +88,7 @@ def _without_warnings_of(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _be_quiet_about_other_parameters() -> None:
+def be_quiet_about_other_parameters() -> None:
     """Luigi warns of parameters of luigi.cfg that belong to what is not imported, as that would take long."""
     warnings.filterwarnings("ignore", "The configuration contains the parameter")
 
@@ -100,7 +100,7 @@ def status(watch: bool, as_json: bool) -> int:
     """How the run here stands, without disturbing it."""
     from espo_luigi.overview import standing
 
-    _be_quiet_about_other_parameters()
+    be_quiet_about_other_parameters()
     while True:
         found = standing.read()
         if as_json:
@@ -141,14 +141,15 @@ def logs(words: tuple[str, ...], lines: int) -> int:
 
     The task is that of a rule and some of its parameters' values, or parts of them.
     """
+    from espo_luigi.errors import ParameterError
     from espo_luigi.jobs.order import end_of_log
     from espo_luigi.overview.traces import traces_like
 
-    _be_quiet_about_other_parameters()
+    be_quiet_about_other_parameters()
     found = traces_like(words)
     if len(found) > 1:
         labels = "".join(f"\n  {one.label}" for one in found[:_SHOWN])
-        raise click.UsageError(f"{len(found)} jobs are {' '.join(words)}; say more of one, such as of:{labels}")
+        raise ParameterError(f"{len(found)} jobs are {' '.join(words)}; say more of one, such as of:{labels}")
     paths = found[0].logs()
     for path in paths:
         print(f"==> {path} <==")

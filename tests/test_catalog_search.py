@@ -307,6 +307,17 @@ def test_an_empty_result_names_the_criterion_that_emptied_it_the_counts_and_the_
     assert f"6 rows in {tmp_path / 'cat.json'}; 6 with processing_level = raw; 0 with source = CanESM6" in message
 
 
+def test_of_several_wanted_values_those_that_no_row_has_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [each for name in ("CanESM5", "MIROC6") for each in rows_of(source=name)]
+    found = search(tmp_path, rows, other_search_criteria={"source": ["CanESM6", "MIROC6", "MRI.*"]})
+    assert [match.columns["source"] for match in found.values()] == ["MIROC6"]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    nothing = "the search finds nothing with source = CanESM6, MRI.*, and goes on without."
+    assert said == f"{nothing} Did you mean CanESM5?"
+
+
 def test_a_criterion_that_is_no_column_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"'sources' is no column .*did you mean source\?"):
         search(tmp_path, rows_of(), other_search_criteria={"sources": "CanESM5"})

@@ -108,7 +108,9 @@ def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder:
     again = espo(folder, "make", str(wanted))
     assert again.returncode == 0, again.stderr
     assert f"Nothing to do: what was asked for is there already: {wanted}" in again.stderr
-    table = espo(folder, "tasks").stdout
+    told = espo(folder, "tasks")
+    assert told.stderr == ""
+    table = told.stdout
     assert [line.split()[0] for line in table.splitlines()] == [
         "rule",
         "RefInputCheck",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from espo_luigi.catalog.read import COLUMNS, Asset
 from espo_luigi.errors import CatalogError
+
+logger = logging.getLogger(__name__)
 
 _SHOWN = 12
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
@@ -70,8 +73,22 @@ def select(assets: list[Asset], criteria: Mapping[str, Any], trail: list[str]) -
         kept = [asset for asset in assets if _holds(asset, column, values)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
+        _warn_of_what_is_nowhere(kept, assets, column, values)
         assets = kept
     return assets
+
+
+def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:
+    """Say which of several wanted values no row has; that the others have is no reason to lose one in silence."""
+    nowhere = [value for value in values if not any(_holds(asset, column, [value]) for asset in kept)]
+    if nowhere:
+        hint = _hint(nowhere, values_of(before, column))
+        logger.warning("the search finds nothing with %s = %s, and goes on without.%s", column, listed(nowhere), hint)
+
+
+def _hint(wanted: Iterable[Any], values: list[str]) -> str:
+    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def refuse_empty(
@@ -86,8 +103,7 @@ def refuse_empty(
     if kept:
         return
     values = values_of(before, column)
-    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = _hint(wanted, values)
     raise CatalogError(
         f"nothing found: no row has {what}; the values of {column} there are: {listed(values) or '(none)'}.{hint} "
         f"Rows: {'; '.join(trail)}."

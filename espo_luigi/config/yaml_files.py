@@ -80,7 +80,8 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"The file {path} does not exist (looked for it from {Path.cwd()}). Give an existing YAML file."
+            f"The file {path} does not exist (looked for it from {Path.cwd()}). Give existing YAML files: `[espo] "
+            "config` of luigi.cfg names them."
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"The file {path} cannot be read: {error}.") from error

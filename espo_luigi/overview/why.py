@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.board import FILE
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.status import duration, is_alive
@@ -42,12 +44,27 @@ def why(words: Sequence[str]) -> str:
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
-    chain = Search().chain(named_task(words))
-    start, root = chain[0], chain[-1]
+    search, start = Search(), named_task(words)
+    chain = search.chain(start)
+    root = chain[-1]
+    if search.is_idle(root) and not _is_to_run(start):
+        return _about_unneeded(start)
     if len(chain) == 1:
         return about(root)
     between = ", which waits for ".join(_names(chain)[1:])
     return f"{start.label()} waits for {between}.\n{about(root)}"
+
+
+def _is_to_run(task: SlurmTask) -> bool:
+    return task.task_id in pending_in([All()], each_after_its_needs([All()]))[0]
+
+
+def _about_unneeded(task: SlurmTask) -> str:
+    paths = [str(target) for target in task.output()]
+    return (
+        f"{task.label()} is not there, and a run of All would not make it: all that is made of it is there. (Temporary "
+        f"stores are deleted once nothing needs them.) `espo make {shlex.quote(paths[0])}` makes it again."
+    )
 
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
@@ -69,7 +86,9 @@ def named_task(words: Sequence[str]) -> SlurmTask:
     tasks = [task for task in walk([All()]) if isinstance(task, SlurmTask) and task.get_task_family() == family]
     if not tasks:
         rules = sorted({task.task_family for task in walk([All()])} - {"All"})
-        raise ParameterError(f"{family!r} is no rule of this run, and no path; rules: {', '.join(rules)}")
+        near = difflib.get_close_matches(family, rules, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")
     exact = [task for task in tasks if all(word in said_of(task.wildcards) for word in rest)]
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
@@ -94,6 +113,10 @@ class Search:
             is_root = self._is_complete(task) or _has_job(self._trace(task))
             self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
         return self._chains[task.task_id]
+
+    def is_idle(self, task: SlurmTask) -> bool:
+        """Return whether a task is missing although nothing is known of a job of it."""
+        return not self._is_complete(task) and self._rank(task) == 2
 
     def _below(self, task: SlurmTask) -> list[SlurmTask]:
         found: list[SlurmTask] = []

@@ -38,6 +38,11 @@ class Train(EspoTask):
         "custom.maximal_calendar",
     )
 
+    def check(self) -> None:
+        """Raise an error, too, if the reference lacks days of the period, though stores of another one may be there."""
+        super().check()
+        self.context.reference()
+
     def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Train on the reference whose calendar is the simulation's, or the nearest below."""
         config = self.context.config

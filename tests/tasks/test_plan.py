@@ -29,6 +29,8 @@ from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.selection import Selection
 
+# What follows Adjust, of one region, until a product that is kept.
+NEXT = (tasks.CleanUp, tasks.FinalZarr, tasks.Move)
 Configure = Callable[..., list[Path]]
 ROOT = Path(__file__).parent.parent.parent
 SIM = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
@@ -337,6 +339,42 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
     assert why.why(["MoveRef", "Highland"]).endswith("there is nothing that it waits for.")
     with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
         why.why(["Move", "south"])
+
+
+def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(complete_demo: Path) -> None:
+    training = first(tasks.Train, region="south", var="pr")
+    reference = first(tasks.ReferenceCalendar, region="south")
+    remove(training, training.in_regchunked.task, reference)  # type: ignore[attr-defined]
+    luigi.task_register.Register.clear_instance_cache()
+    for task in (training, reference):
+        path = str(task.output()[0])
+        said = why.why([path])
+        assert f"{task.label()} is not there, and a run of All would not make it" in said
+        assert f"`espo make {path}` makes it again" in said
+    remove(first(tasks.Adjust, **training.wildcards), *(first(rule, region="south") for rule in NEXT))
+    luigi.task_register.Register.clear_instance_cache()
+    assert "give the command of the run again" in why.why([str(training.output()[0])])
+    with pytest.raises(ParameterError, match=r"'Trian' is no rule .* Did you mean Train\?"):
+        why.why(["Trian", "south"])
+
+
+def test_the_training_of_a_period_that_the_reference_lacks_is_blocked_though_stores_of_another_are_there(
+    complete_demo: Path,
+) -> None:
+    training = first(tasks.Train)
+    remove(training, first(tasks.Adjust, **training.wildcards), *(first(rule, **place(training)) for rule in NEXT))
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["custom"]["ref_period"][:] = ["1981", "2010"]
+
+    edit(complete_demo / "config.yml", change)
+    one = planned().tasks[training.task_id]
+    assert one.state == BLOCKED
+    assert "1991-01-01" in one.reason and "1981" in one.reason
+
+
+def place(task: EspoTask) -> dict[str, str]:
+    return {name: value for name, value in task.wildcards.items() if name in ("sim_id", "region")}
 
 
 def test_the_picture_of_the_readme_is_that_of_the_demo_before_its_first_run(configured: Configure) -> None:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from luigi.configuration import get_config
+
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.status import SILENT_SECONDS, duration, is_alive, status_lines
@@ -66,7 +68,10 @@ def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -
     now = time.time() if now is None else now
     state = found["run"]
     if state is None:
-        return [f"{found['workdir']}: no run has begun here", *_rendered_left(found["left"])]
+        lacks = (
+            "" if get_config().sections() else "; there is no luigi.cfg in this folder: give the command where yours is"
+        )
+        return [f"{found['workdir']}: no run has begun here{lacks}", *_rendered_left(found["left"])]
     since = f"since {duration(now - state['started'])}"
     if not found["alive"]:
         state = {**state, "jobs": {}}
@@ -81,6 +86,10 @@ def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -
     left = _rendered_left(found["left"])
     room = max(lines - 1 - len(left), 1) if lines else 0
     return [driver, *status_lines(state, now, room), *left][: lines or None]
+
+
+def _lacking() -> str:
+    return "" if get_config().sections() else "; there is no luigi.cfg in this folder: give the command where yours is"
 
 
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:

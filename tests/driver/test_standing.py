@@ -129,7 +129,7 @@ def test_a_driver_that_died_is_told_and_what_words_mean_several_jobs_is_asked_ba
     assert [one.label for one in traces_like(["Echo", "n=22"])] == [
         toy_tasks.Echo(n=22, text="same", folder=str(tmp_path)).label()
     ]
-    assert cli.main(["logs", "Echo", "same"]) == 2
+    assert cli.main(["logs", "Echo", "same"]) == 1
     assert "2 jobs are Echo same; say more of one" in capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import Browser, missing_browser
 from report_examples import DOMAIN, SIMULATIONS, write_job, write_run
@@ -100,6 +101,20 @@ def test_a_browser_shows_the_page_whole_and_finds_nothing_wrong(written: Path, t
             "[...document.querySelectorAll('nav a')].every(one => document.querySelector(one.hash))"
         )
         assert browser.errors == []
+
+
+def test_the_change_of_precipitation_is_told_of_days_with_much_of_it_though_half_are_dry(view: RunView) -> None:
+    found, reader = sections.read_summaries(view)
+    one, ds = next(iter(found.items()))
+    dry = ds.copy(deep=True)
+    dry["pr_change"].loc[{"change_quantile": ds["change_quantile"] <= 0.75}] = np.nan
+    section = sections.change_section({one: dry}, reader, str(ds.attrs["periods"]))
+    (table,) = [block for block in section.blocks if isinstance(block, Table)]
+    told = {row[2]: row[3:5] for row in table.rows}
+    for name, quantile in (("pr", 0.95), ("tasmax", 0.5)):
+        wanted = dry[f"{name}_change"].sel(change_quantile=quantile).mean("season")
+        expected = [f"{float(wanted.sel(source=kind)):.2f}".replace("-", "−") for kind in ("raw", "adjusted")]
+        assert told[name] == expected
 
 
 def test_the_table_of_improvements_has_the_published_values_and_the_stores(written: Path, view: RunView) -> None:

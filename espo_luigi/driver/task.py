@@ -164,6 +164,11 @@ class SlurmTask(luigi.Task):
         return {}
 
     @classmethod
+    def expected(cls, name: str) -> Sequence[str]:
+        """Return what may be given for a parameter, where that is known."""
+        return sorted(getattr(getattr(cls, name), "_choices", ()))
+
+    @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:
         """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
         return ()

@@ -62,6 +62,18 @@ class JobInputError(JobError):
     """A job that found an input gone or replaced: worth another try, once the input is there again."""
 
 
+class StoppedError(JobError):
+    """A task that was stopped with its run, or never begun: it has not failed."""
+
+    outcome = "stopped"
+
+
+class LeftError(StoppedError):
+    """A task whose job goes on without its run, and is taken over by the next one."""
+
+    outcome = "detached"
+
+
 class WorkersLostError(JobError):
     """A job whose Dask workers on its other nodes are gone: worth another try."""
 

@@ -79,6 +79,7 @@ class Board:
         self.state = State()
         self._expected: dict[str, str] = {}
         self._done: set[str] = set()
+        self._stopped = ""
 
     def expect(self, root: str, engine: str, tasks: Iterable[tuple[str, str]]) -> None:
         """Take note of tasks that are to run, by id and rule."""
@@ -128,6 +129,13 @@ class Board:
                 rule.failed += 1
                 self.state.failures[task_id] = reason
 
+    def stop(self, task_id: str, outcome: str) -> float:
+        """Take note that a task ended with its run, by the run's `outcome`; return how long its job has worked."""
+        with self._lock:
+            self._stopped = outcome
+            job = self.state.jobs.pop(task_id, None)
+            return time.time() - job.running_since if job is not None and job.running_since else 0.0
+
     def _note_other(self, task_id: str, succeeded: bool, reason: str) -> None:
         """Take note of the end of a task that is no job, such as `All`."""
         if succeeded:
@@ -145,6 +153,11 @@ class Board:
     def is_done(self) -> bool:
         """Whether all that was to run is done."""
         return not self.state.failures and all(rule.done == rule.total for rule in self.state.rules.values())
+
+    @property
+    def outcome(self) -> str:
+        """How a run has ended whose tasks have all ended."""
+        return "done" if self.is_done else (not self.state.failures and self._stopped) or "failed"
 
     def close(self, outcome: str = "") -> None:
         """Say that the run has ended, and how."""

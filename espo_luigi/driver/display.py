@@ -36,7 +36,7 @@ def watched() -> Iterator[None]:
         reporter.start()
         try:
             yield
-            board().close("done" if board().is_done else "failed")
+            board().close(board().outcome)
         except BaseException as error:
             board().close("detached" if isinstance(error, Detach) else "stopped")
             raise

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import luigi.interface
 from luigi.configuration import get_config
+from luigi.parameter import MissingParameterException
+from luigi.task_register import TaskClassException
 
 from espo_luigi.driver.linear_scheduler import LinearScheduler
 from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.jobs.submitter import JobSettings
+
+logger = logging.getLogger(__name__)
+_luigis_run, _earlier_hook = luigi.interface._run, sys.excepthook
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
@@ -43,6 +51,36 @@ def show_progress_on_stderr() -> None:
         package.propagate = False
 
 
+@functools.wraps(_luigis_run)
+def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
+    """Do what Luigi's command does; where the words of this process are wrong, say what is, and end it."""
+    try:
+        return _luigis_run(cmdline_args, *arguments, **keywords)
+    except (MissingParameterException, ValueError) as error:
+        # A program's own call of luigi.run gets what Luigi raises.
+        of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
+        if not (of_command and _is_told(error)):
+            raise
+        raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error
+
+
+def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Say it in one paragraph that there is no task of the name; show any other error as before."""
+    if not (isinstance(error, TaskClassException) and _is_told(error)):
+        _earlier_hook(kind, error, traceback)
+
+
+def _is_told(error: Exception) -> bool:
+    """Say what is wrong in the words of Luigi's command; whether they are at fault."""
+    from espo_luigi.driver.refused import reason
+
+    if why := reason(error, sys.argv[1:]):
+        show_progress_on_stderr()
+        logger.error("Nothing was started: %s", why)
+        logger.debug("It was refused here:", exc_info=error)
+    return bool(why)
+
+
 # What a luigi.cfg gets that does not say otherwise: an exit code for each failure (Luigi's own are 0), no lock in a
 # folder that belongs to the first user of a login node (a run has its own), no success without its output, and as many
 # tasks at once as jobs may be in flight (Luigi's own default is one): a waiting one costs a thread.
@@ -67,6 +105,9 @@ def install() -> None:
     A module of tasks that Luigi's command runs calls it: there is no other place to choose the worker.
     """
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
+    luigi.interface._run = _run
+    if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
+        sys.excepthook = _without_traceback
     configuration = get_config()
     for section, options in _DEFAULTS.items():
         for name, value in options.items():

@@ -10,13 +10,20 @@ from collections.abc import Mapping
 
 # By class (or module), the attributes; of values, instances have them.
 PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
-    "luigi.interface": {"_WorkerSchedulerFactory": "()"},
+    "luigi.interface": {
+        "_WorkerSchedulerFactory": "()",
+        "_run": (
+            "(cmdline_args=None, main_task_cls=None, worker_scheduler_factory=None, use_dynamic_argparse=None, "
+            "local_scheduler=False, detailed_summary=False)"
+        ),
+    },
     "luigi.interface._WorkerSchedulerFactory": {
         "create_local_scheduler": "(self)",
         "create_remote_scheduler": "(self, url)",
         "create_worker": "(self, scheduler, worker_processes, assistant=False)",
     },
     "luigi.parameter.Parameter": {"_default": ""},
+    "luigi.parameter.ChoiceParameter": {"_choices": ""},
     "luigi.rpc": {"_urljoin": "(base, url)"},
     "luigi.rpc.RemoteScheduler": {
         "_fetch": "(self, url_suffix, body)",

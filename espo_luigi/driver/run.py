@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
 INPUT_RETRIES = 3
+# What becomes of a task that does not end before its run does, by the run's outcome.
+_STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
 
@@ -97,15 +99,19 @@ class Run:
         self._done: set[str] = set()
         self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
+        self._stopped: dict[str, str] = {}
         # Set when the driver ends: a task whose thread comes late starts no job any more.
         self.is_over = False
 
     def report(self) -> None:
-        """Say how the run ended: what failed, why, and where the logs are."""
+        """Say how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
             for failure in self._failures.values():
                 logger.error("  %s", failure)
+        if self._stopped:
+            known = len(self._done), len(self._needs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
+            logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
 
     @property
     def roots(self) -> list[Task]:
@@ -203,6 +209,16 @@ class Run:
             done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
         if self.covers_everything:
             _release(done_with)
+
+    def stopped(self, task: Task, outcome: str) -> None:
+        """Take note that `task` ended with its run, by the run's `outcome`; one that did not work yet has no line."""
+        with self._lock:
+            self._open.discard(task.task_id)
+            self._failed.add(task.task_id)
+            self._stopped[task.task_id] = outcome
+            if worked := board().stop(task.task_id, outcome):
+                so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
+                logger.info("[%d/%d] %s %s", len(self._done), len(self._needs), _named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
         return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]

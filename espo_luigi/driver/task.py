@@ -24,7 +24,7 @@ from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
@@ -164,6 +164,11 @@ class SlurmTask(luigi.Task):
         return {}
 
     @classmethod
+    def expected(cls, name: str) -> Sequence[str]:
+        """Return what may be given for a parameter, where that is known."""
+        return sorted(getattr(getattr(cls, name), "_choices", ()))
+
+    @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:
         """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
         return ()
@@ -217,6 +222,8 @@ class SlurmTask(luigi.Task):
         board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
+        except StoppedError:
+            raise
         except EspoError as error:
             self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
             raise

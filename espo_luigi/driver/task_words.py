@@ -30,7 +30,7 @@ def preview_of(words: Sequence[str]) -> str:
         with CmdlineParser.global_instance(words) as parsed:
             return preview(parsed.get_task_obj())
     except (TaskClassException, ParameterException) as error:
-        raise ParameterError(_without_arguments(error)) from error
+        raise ParameterError(without_arguments(error)) from error
     except SystemExit as end:
         if not end.code:  # --help
             raise
@@ -39,10 +39,10 @@ def preview_of(words: Sequence[str]) -> str:
 
 def wrong_setting(error: Exception) -> str:
     """Return which option of luigi.cfg luigi cannot read, and why; nothing of any other error."""
-    where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", _without_arguments(error))
+    where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", without_arguments(error))
     return f"luigi.cfg, [{where[1]}] {where[2]}: {error.__cause__}" if where else ""
 
 
-def _without_arguments(error: Exception) -> str:
+def without_arguments(error: Exception) -> str:
     """Return an error of luigi without all values of the task, which stand behind its name."""
     return re.sub(r"\[args=.*\](?=: )", "", str(error), flags=re.DOTALL)

@@ -17,7 +17,7 @@ from luigi.task import Task
 from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.run import Run
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, JobError, JobInputError
+from espo_luigi.errors import EspoError, JobInputError, StoppedError
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         super().__init__(*arguments, **keywords)
         self._run_of = run
         self._lost_input = False
+        self._stopped = ""
         self.check_complete = is_complete
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
@@ -68,6 +69,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         try:
             if (missing or self._lost_input) and self._run_of.may_try_again(self.task):
                 results.append(self._put_back())
+            elif self._stopped:
+                self._run_of.stopped(self.task, self._stopped)
             elif status in (DONE, FAILED):
                 self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
         finally:
@@ -82,7 +85,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
     def _run_get_new_deps(self) -> Any:
         # It may have looked for long at what its task needs.
         if self._run_of.is_over:
-            raise JobError(f"{self.task}: not started, the run has ended")
+            raise StoppedError(f"{self.task}: not started, the run has ended")
         return super()._run_get_new_deps()
 
     def _handle_run_exception(self, ex: BaseException) -> Any:
@@ -91,7 +94,10 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             ex = JobInputError(f"{self.task}: {ex}")
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)
-        logger.error("%s", ex)
+        if isinstance(ex, StoppedError):
+            self._stopped = ex.outcome
+        else:
+            logger.error("%s", ex)
         self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
 

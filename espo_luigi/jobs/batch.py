@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.errors import JobError, JobInputError, SubmissionError
+from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.handles import JobRequest, Success
@@ -29,6 +29,8 @@ from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
+
+_ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cause.DETACHED: LeftError}
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,7 @@ class BatchEngine:
             order.report(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # without a time-out, there is one
-        kind = JobInputError if outcome.cause is Cause.INPUT else JobError
-        raise kind(outcome.message + last_lines(outcome.tail))
+        raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
 
     def _written(self, order: JobOrder) -> JobOrder:
         if not (self._is_out(order) and order.files.order.exists()):
@@ -121,7 +122,7 @@ class BatchEngine:
 
     def _pause(self, seconds: float) -> None:
         if self._ending.wait(seconds):
-            raise JobError("not submitted, the run is stopping")
+            raise StoppedError("not submitted, the run is stopping")
 
     def _is_out(self, order: JobOrder) -> bool:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from espo_luigi.errors import JobError, JobInputError
+from espo_luigi.errors import JobError, JobInputError, StoppedError
 from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.progress import at_work, between_beats, done
@@ -199,7 +199,7 @@ class LocalEngine:
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if not self._still_ours() or self._stopping:
-                raise JobError(f"{order.label}: not started, the run is stopping")
+                raise StoppedError(f"{order.label}: not started, the run is stopping")
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
@@ -217,7 +217,7 @@ class LocalEngine:
             raise
         except JobError:
             if self._stopping:
-                raise JobError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
+                raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
             self._over = self._over or self._launcher.is_over()
             if not self._over:
                 raise

@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,6 +143,12 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def dask_client(self) -> dict[str, Any]:
         """Return the configuration's ``dask.client``, but no dashboard port, which jobs on one node would share."""
         return {name: value for name, value in self.context.config.dask_client.items() if name != "dashboard_address"}
+
+    @classmethod
+    def expected(cls, name: str) -> Sequence[str]:
+        """Return what may be given for a parameter; what the configuration or the catalogue holds of a wildcard."""
+        parameter = getattr(cls, name)
+        return parameter.choices(context()) if isinstance(parameter, WildcardParameter) else super().expected(name)
 
     def check(self) -> None:
         """Raise an error if a wildcard or a resource is not possible."""

@@ -31,6 +31,7 @@ def instances() -> dict[str, Any]:
     reporter = TaskStatusReporter(scheduler, task.task_id, "w", None)
     return {
         "luigi.parameter.Parameter": luigi.Parameter(),
+        "luigi.parameter.ChoiceParameter": luigi.ChoiceParameter(choices=["a"]),
         "luigi.rpc.RemoteScheduler": RemoteScheduler("http://127.0.0.1:1"),
         "luigi.scheduler.Scheduler": scheduler,
         "luigi.scheduler.SimpleTaskState": scheduler._state,

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
+from luigi.parameter import MissingParameterException
 from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.driver.engines import close_engines
+from espo_luigi.driver.refused import reason
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context, forget
 
@@ -78,6 +80,14 @@ def test_an_unknown_region_lists_the_regions(
     fails(tasks.RefDefault(region="east"))
     assert "--region 'east' is not one of: south, middle, north" in log.text
     assert nothing_started(tmp_path)
+
+
+def test_a_parameter_that_is_missing_lists_what_is_expected(configured: Configure) -> None:
+    configured()
+    words = ["--module", "espo_luigi.tasks", "Adjust", "--sim-id", "any", "--region", "south"]
+    with pytest.raises(MissingParameterException) as caught:
+        luigi.run(words)
+    assert reason(caught.value, words) == "Adjust: --var is missing; expected one of: dtr, tasmax, pr"
 
 
 @pytest.mark.parametrize(("bound", "what"), [(45.9, "overlap"), (46.2, "gap")])

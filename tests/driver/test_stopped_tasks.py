@@ -1,0 +1,93 @@
+"""What a run says of tasks that were stopped with it, or left to the next one: they have not failed."""
+
+import logging
+import threading
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+from luigi.execution_summary import LuigiRunResult
+
+from espo_luigi.driver.board import board
+from espo_luigi.driver.engines import close_engines
+from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.driver.worker import EspoWorker
+
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
+
+@pytest.fixture(autouse=True)
+def fresh_engine() -> None:
+    close_engines()
+    luigi.task_register.Register.clear_instance_cache()
+
+
+def run(task: luigi.Task) -> LuigiRunResult:
+    factory = WorkerSchedulerFactory()
+    return luigi.build(
+        [task],
+        local_scheduler=True,
+        workers=20,
+        worker_scheduler_factory=factory,
+        detailed_summary=True,
+        log_level="ERROR",
+    )
+
+
+def threads_end() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("Slow_"):
+            thread.join(30)
+
+
+def lines(log: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in log.records if record.levelno == level]
+
+
+def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_error(
+    tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    get_config().set("espo", "local_cpus", "1")
+    handle = EspoWorker._handle_next_task
+
+    def interrupted(worker: EspoWorker) -> None:
+        jobs = board().snapshot()["jobs"].values()
+        if len(jobs) == 2 and any(job["running_since"] for job in jobs):
+            raise KeyboardInterrupt
+        handle(worker)
+
+    monkeypatch.setattr(EspoWorker, "_handle_next_task", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path), seconds=60.0))
+    finally:
+        get_config().remove_option("espo", "local_cpus")
+    threads_end()
+    assert lines(log, logging.ERROR) == []
+    (line,) = [line for line in lines(log, logging.INFO) if line.startswith("[")]
+    assert line.startswith("[0/3] Slow n=") and " stopped after " in line
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "outcome"),
+    [("cancel", "stopped", "stopped"), ("detach", "left to the next run", "detached")],
+)
+def test_a_run_that_is_ended_from_outside_has_failures_for_luigi_and_none_for_people(
+    tmp_path: Path,
+    own_workdir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+    how: str,
+    words: str,
+    outcome: str,
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.manager.take_control", lambda folder: how)
+    get_config().set("espo", "engine", "slurm")
+    result = run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path)))
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    assert lines(log, logging.ERROR) == []
+    assert f"0 of 3 tasks done, 2 {words}: the same command goes on from there" in lines(log, logging.WARNING)
+    state = board().snapshot()
+    assert (state["outcome"], state["failures"], state["rules"]["Slow"]["failed"]) == (outcome, {}, 0)

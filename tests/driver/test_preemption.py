@@ -17,7 +17,8 @@ _MISSING = missing_packages(False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 # As many as the suite has time for; 10 were tried by hand.
 PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "1"))
-BLOCKS = 30 * PREEMPTIONS + 10
+# As many as are computed meanwhile: each round takes the two jobs some eight seconds.
+BLOCKS = 80 * PREEMPTIONS - 40
 
 
 @pytest.fixture(scope="module")

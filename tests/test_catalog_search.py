@@ -313,9 +313,19 @@ def test_of_several_wanted_values_those_that_no_row_has_are_named(
     rows = [each for name in ("CanESM5", "MIROC6") for each in rows_of(source=name)]
     found = search(tmp_path, rows, other_search_criteria={"source": ["CanESM6", "MIROC6", "MRI.*"]})
     assert [match.columns["source"] for match in found.values()] == ["MIROC6"]
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    nothing = "the search finds nothing with source = CanESM6, MRI.*, and goes on without."
-    assert said == f"{nothing} Did you mean CanESM5?"
+    search(tmp_path, rows, other_search_criteria={"source": ["CanESM5", "MIROC6", "MIROC6A"]})
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    nothing = "the search finds nothing with source = {}, and goes on without."
+    # MIROC6 is wanted already.
+    assert said == [nothing.format("CanESM6, MRI.*") + " Did you mean CanESM5?", nothing.format("MIROC6A")]
+
+
+def test_history_that_was_joined_to_futures_is_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    history = rows_of(experiment="historical", end="2004-12-31 00:00")
+    rows = [*history, *rows_of(start="2005-01-01 00:00")]
+    wanted = {"experiment": ["historical", "ssp585"]}
+    assert len(search(tmp_path, rows, other_search_criteria=wanted, match_hist_and_fut=True)) == 1
+    assert caplog.records == []
 
 
 def test_a_criterion_that_is_no_column_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:

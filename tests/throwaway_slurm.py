@@ -91,14 +91,16 @@ class ThrowawayCluster(Throwaway):
         """Return when slurmctld answers."""
         self._wait_for("slurmctld to answer", lambda: "UP" in self.run("scontrol", "ping", check=False), timeout)
 
-    def start_at_once(self, job_id: str, until: Callable[[], bool]) -> None:
+    def start_at_once(self, job_id: str, until: Callable[[], bool], timeout: float = 60.0) -> None:
         """Have Slurm start a job that it has requeued, and would let wait for two minutes."""
         time.sleep(2)  # in the second of its requeueing, a node refuses to start it, and Slurm counts it as failed
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + timeout
         while not until():
             self.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
             if time.monotonic() > deadline:
-                raise ClusterError(f"not started within 20 s:\n{self.run('scontrol', 'show', 'job', job_id)}")
+                raise ClusterError(
+                    f"not started within {timeout:.0f} s:\n{self.run('scontrol', 'show', 'job', job_id)}"
+                )
             time.sleep(0.5)
 
     def stop(self, remove: bool = True) -> None:

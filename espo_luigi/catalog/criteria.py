@@ -65,24 +65,30 @@ def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]
     return assets
 
 
-def select(assets: list[Asset], criteria: Mapping[str, Any], trail: list[str]) -> list[Asset]:
-    """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left."""
+def select(
+    assets: list[Asset], criteria: Mapping[str, Any], trail: list[str], *, joined: Sequence[str] = ()
+) -> list[Asset]:
+    """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
+
+    Of several wanted values, those that no row has are told in a warning, but for those whose rows were `joined` to
+    others.
+    """
     for column, value in criteria.items():
         values = _as_list(value)
         _check_criterion(assets, column, values)
         kept = [asset for asset in assets if _holds(asset, column, values)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
-        _warn_of_what_is_nowhere(kept, assets, column, values)
+        _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])
         assets = kept
     return assets
 
 
 def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:
-    """Say which of several wanted values no row has; that the others have is no reason to lose one in silence."""
     nowhere = [value for value in values if not any(_holds(asset, column, [value]) for asset in kept)]
     if nowhere:
-        hint = _hint(nowhere, values_of(before, column))
+        others = [known for known in values_of(before, column) if not any(_equal(known, value) for value in values)]
+        hint = _hint(nowhere, others)
         logger.warning("the search finds nothing with %s = %s, and goes on without.%s", column, listed(nowhere), hint)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from espo_luigi.catalog.coverage import Period, as_periods, covering
 from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
-from espo_luigi.catalog.history import Dispatched, dispatch_history
+from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
 from espo_luigi.errors import CatalogError
 
@@ -149,7 +149,8 @@ class Catalog:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
-        chosen = select(chosen, other_search_criteria or {}, trail)
+        joined = (HISTORICAL,) if match_hist_and_fut else ()
+        chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         found = _complete(chosen, wanted, dispatched.without_history, trail)
         return restrict_to_members(found, restrict_members) if restrict_members else found
 

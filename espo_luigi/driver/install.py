@@ -57,7 +57,7 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
     try:
         return _luigis_run(cmdline_args, *arguments, **keywords)
     except (MissingParameterException, ValueError) as error:
-        # A program's own call of luigi.run gets what Luigi raises.
+        # A program that calls luigi.run with arguments of its own gets what Luigi raises.
         of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
         if not (of_command and _is_told(error)):
             raise

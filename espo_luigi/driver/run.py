@@ -203,6 +203,7 @@ class Run:
                 return
             self._failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
+            self._stopped.pop(task.task_id, None)
             needs = self._needs.get(task.task_id, ())
             for needed in needs:
                 self._consumers[needed.task_id].discard(task.task_id)

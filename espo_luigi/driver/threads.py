@@ -43,6 +43,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self._run_of = run
         self._lost_input = False
         self._stopped = ""
+        self._timed_out = False
         self.check_complete = is_complete
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
@@ -57,7 +58,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         return self._thread.is_alive()
 
     def terminate(self) -> None:
-        """Have the task stop its job."""
+        """Have the task stop its job; before the run is over, Luigi does so only after `[worker] timeout`."""
+        self._timed_out = not self._run_of.is_over
         self.task.on_kill() if isinstance(self.task, SlurmTask) else None
 
     def _work(self) -> None:
@@ -94,11 +96,11 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             ex = JobInputError(f"{self.task}: {ex}")
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)
-        if isinstance(ex, StoppedError):
+        if isinstance(ex, StoppedError) and not self._timed_out:
             self._stopped = ex.outcome
         else:
-            logger.error("%s", ex)
-        self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
+            logger.error("%s%s", ex, "; it took longer than [worker] timeout" if self._timed_out else "")
+            self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
 
 

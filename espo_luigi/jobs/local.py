@@ -198,8 +198,10 @@ class LocalEngine:
         order.report(Standing("waiting for free CPUs"))
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
-            if not self._still_ours() or self._stopping:
+            if self._stopping:
                 raise StoppedError(f"{order.label}: not started, the run is stopping")
+            if not self._still_ours():
+                raise JobError(f"{order.label}: not started: another driver has taken over")
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
@@ -215,8 +217,9 @@ class LocalEngine:
             return seconds_of(result)
         except JobInputError:
             raise
-        except JobError:
+        except JobError as error:
             if self._stopping:
+                _say_if_it_failed(order, error)
                 raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
             self._over = self._over or self._launcher.is_over()
             if not self._over:
@@ -266,6 +269,13 @@ class LocalEngine:
             if heartbeat := read_json(order.files.heartbeat):
                 order.report(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]
+
+
+def _say_if_it_failed(order: JobOrder, error: JobError) -> None:
+    """Warn where a job that was told to stop ended with an error, which may or may not come of that."""
+    result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
+    if result is not None and result.get("outcome") == "error":
+        logger.warning("as the run was being stopped: %s", error)
 
 
 def _checked_result(order: JobOrder, why_killed: Callable[[JobOrder, str], str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from espo_luigi.jobs.records import FINISHED, PLANNED, RecordStore
 from espo_luigi.jobs.requests import Requests
 from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.signals import Signals
-from espo_luigi.jobs.stopping import CANCEL, DETACH, cancel_run, take_control
+from espo_luigi.jobs.stopping import BREAK, CANCEL, DETACH, cancel_run, take_control
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, passes, persistently
 from espo_luigi.jobs.verdicts import Verdicts
@@ -148,7 +148,7 @@ class JobManager:
                 self._wake.clear()
         except Exception:
             logger.exception("the job manager cannot go on; jobs stay as they are, for the next driver")
-            self.stopping = DETACH
+            self.stopping = BREAK
         try:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:

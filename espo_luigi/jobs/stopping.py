@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
+# What a manager does by itself that cannot go on: jobs stay, as after `DETACH`, but the run has failed.
+BREAK = "break"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
 # Seconds in which a file system that fails is asked again for what was cancelled to be written down.
@@ -116,7 +118,7 @@ def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) 
 
 def stopped(how: str, attempts: int, label: str) -> Failure:
     """What becomes of a request that is under way when its driver is asked to stop."""
-    cause = Cause.DRIVER_CANCELLED if how == CANCEL else Cause.DETACHED
+    cause = {CANCEL: Cause.DRIVER_CANCELLED, DETACH: Cause.DETACHED}.get(how, Cause.INTERNAL)
     return Failure(cause, attempts, f"{label}: {EXPLANATION[cause]}")
 
 

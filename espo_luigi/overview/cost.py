@@ -18,6 +18,8 @@ from espo_luigi.tasks.base import EspoTask
 # What tells jobs of a rule that do as much as each other: simulations do, regions and variables do not.
 _PLACES = ("region", "diag_domain", "var", "calendar", "level")
 _BYTES_A_VALUE = 4
+# Of a result; another version may have written others.
+_NEEDED = {"family", "started", "ended", "peak_memory_bytes"}
 Place = tuple[str, ...]
 
 
@@ -62,7 +64,7 @@ class Experience:
         for workdir in workdirs:
             found: dict[str, list[_Job]] = defaultdict(list)
             for result in job_results(workdir):
-                if result.get("outcome") == "success":
+                if result.get("outcome") == "success" and result.keys() >= _NEEDED:
                     found[result["family"]].append(_job(result))
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}

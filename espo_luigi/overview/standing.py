@@ -68,10 +68,7 @@ def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -
     now = time.time() if now is None else now
     state = found["run"]
     if state is None:
-        lacks = (
-            "" if get_config().sections() else "; there is no luigi.cfg in this folder: give the command where yours is"
-        )
-        return [f"{found['workdir']}: no run has begun here{lacks}", *_rendered_left(found["left"])]
+        return [f"{found['workdir']}: no run has begun here{_lacking()}", *_rendered_left(found["left"])]
     since = f"since {duration(now - state['started'])}"
     if not found["alive"]:
         state = {**state, "jobs": {}}

@@ -47,7 +47,7 @@ def why(words: Sequence[str]) -> str:
     search, start = Search(), named_task(words)
     chain = search.chain(start)
     root = chain[-1]
-    if search.is_idle(root) and not _is_to_run(start):
+    if search.is_idle(root) and not search.has_driver and not _is_to_run(start):
         return _about_unneeded(start)
     if len(chain) == 1:
         return about(root)
@@ -62,8 +62,8 @@ def _is_to_run(task: SlurmTask) -> bool:
 def _about_unneeded(task: SlurmTask) -> str:
     paths = [str(target) for target in task.output()]
     return (
-        f"{task.label()} is not there, and a run of All would not make it: all that is made of it is there. (Temporary "
-        f"stores are deleted once nothing needs them.) `espo make {shlex.quote(paths[0])}` makes it again."
+        f"{task.label()} is not there, and a run of All would not make it: nothing that All lacks is made of it. "
+        f"(Temporary stores are deleted once nothing needs them.) `espo make {shlex.quote(paths[0])}` makes it."
     )
 
 
@@ -113,6 +113,11 @@ class Search:
             is_root = self._is_complete(task) or _has_job(self._trace(task))
             self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
         return self._chains[task.task_id]
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether one is at work, whatever it makes."""
+        return is_alive(self._run)
 
     def is_idle(self, task: SlurmTask) -> bool:
         """Return whether a task is missing although nothing is known of a job of it."""

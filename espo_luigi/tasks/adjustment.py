@@ -8,6 +8,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.config.adjustment import VariableAdjustment
+from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import biasadjust, calendar, finalize, stack
@@ -39,9 +40,11 @@ class Train(EspoTask):
     )
 
     def check(self) -> None:
-        """Raise an error, too, if the reference lacks days of the period, though stores of another one may be there."""
+        """Raise an error, too, if the reference's stores are of another configuration, and its data do not fit this."""
         super().check()
-        self.context.reference()
+        references = (task for task in self.deps() if isinstance(task, ReferenceCalendar))
+        if any(task.is_outdated() for task in references) and (problem := self.context.reference_problem):
+            raise CatalogError(problem)
 
     def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Train on the reference whose calendar is the simulation's, or the nearest below."""

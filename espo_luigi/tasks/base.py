@@ -244,7 +244,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Let `work` publish only what it made of inputs that stayed the same, and go on from blocks made of these."""
-        stores, raw = self._input_paths(), self.raw_files()
+        stores, raw = [info.path for info in self.input_infos()], self.raw_files()
         with store.unchanged(stores, raw):
             self._began_with = store.fingerprint(stores, raw)
             yield
@@ -289,7 +289,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 self._pack(source, path, marker)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
-                self.write(self._with_provenance(dataset, marker), path, marker)
+                self.write(dataset.assign_attrs(self.provenance(marker)), path, marker)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return keywords of `write_store` for an output; by default files are Dask's blocks."""
@@ -321,9 +321,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the id of each input's marker now, by its path; an empty one of what is not there."""
         return _ids({info: store.read_marker(info.path) for info in self.input_infos()})
 
-    def _with_provenance(self, dataset: xr.Dataset, marker: store.Marker) -> xr.Dataset:
-        return dataset.assign_attrs(self.provenance(marker))
-
     def provenance(self, marker: store.Marker) -> dict[str, str]:
         """Return the global attributes that say how an output was made."""
         return {
@@ -352,9 +349,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def _infos(self) -> dict[str, ZarrInfo]:
         return {name: getattr(self, name)() for name, _ in ports_of(type(self), OutputPort)}
-
-    def _input_paths(self) -> list[Path]:
-        return [info.path for info in self.input_infos()]
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return the stores that its inputs are."""

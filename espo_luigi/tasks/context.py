@@ -54,6 +54,15 @@ class RunContext:
         return self._reference
 
     @functools.cached_property
+    def reference_problem(self) -> str:
+        """Why the search finds no reference; nothing if it does."""
+        try:
+            self.reference()
+        except CatalogError as error:
+            return str(error)
+        return ""
+
+    @functools.cached_property
     def _reference(self) -> Match:
         return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
 

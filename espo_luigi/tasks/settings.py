@@ -36,7 +36,6 @@ class espo(driver.espo):
         parsing=luigi.BoolParameter.EXPLICIT_PARSING,
         description="All ends with the catalogue of the products, and where each comes from",
     )
-
     learn_from = luigi.Parameter(
         default="", description="work folders of other runs, whose jobs teach `espo plan` what a task costs"
     )

@@ -64,6 +64,8 @@ class Preempted(Driver):
 
     def start_again(self) -> None:
         """Have the preempted job start at once, if Slurm has requeued it."""
+        if self.partition == "main":
+            eventually(lambda: bool(self.waiting()))
         for job in self.waiting():
             self.cluster.start_at_once(job, lambda job=job: job not in self.waiting())
 

@@ -194,8 +194,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
     cluster.run("scontrol", "requeue", job_id)
     # Slurm lets a requeued job wait for two minutes, unless told otherwise once its first run is over.
     eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
-    time.sleep(2)
-    eventually(lambda: _started_again(driver, cluster, job_id))
+    cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     record = driver.record()
@@ -215,8 +214,7 @@ def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publish
     try:
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=frozen")
         eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
-        time.sleep(2)
-        eventually(lambda: _started_again(driver, cluster, job_id))
+        cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
         (driver.folder / "go").touch()
         _, errors = process.communicate(timeout=60)
         (log,) = (driver.folder / "slurm_logs" / "Published").iterdir()
@@ -229,11 +227,6 @@ def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publish
     assert (driver.folder / "published").read_text() == "1\n"
     assert (driver.folder / "gated-1.txt").read_text() == "1"
     assert driver.record().attempt == 1
-
-
-def _started_again(driver: Driver, cluster: ThrowawayCluster, job_id: str) -> bool:
-    cluster.run("scontrol", "update", f"JobId={job_id}", "StartTime=now", check=False)
-    return driver.starts().total() > 1
 
 
 def test_a_task_that_needs_more_memory_than_asked_gets_half_as_much_again_until_it_succeeds(driver: Driver) -> None:

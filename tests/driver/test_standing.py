@@ -1,5 +1,6 @@
 """How a run stands, as others see it from its files, and its driver in its terminal."""
 
+import configparser
 import functools
 import json
 import sys
@@ -116,6 +117,13 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         (tmp_path / "go").touch()
         going.join()
     assert not report.read()["alive"]
+
+
+def test_who_has_no_configuration_here_is_told_so(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "get_config", configparser.ConfigParser)
+    assert report.render(report.read())[0].endswith(
+        "there is no luigi.cfg in this folder: give the command where yours is"
+    )
 
 
 def test_a_driver_that_died_is_told_and_what_words_mean_several_jobs_is_asked_back(

@@ -70,6 +70,22 @@ def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_e
     assert line.startswith("[0/3] Slow n=") and " stopped after " in line
 
 
+def test_a_task_that_takes_longer_than_luigi_lets_it_has_failed(
+    tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
+) -> None:
+    get_config().set("worker", "timeout", "1")
+    try:
+        result = run(toy_tasks.SlowOnes(n=1, folder=str(tmp_path), seconds=60.0))
+    finally:
+        get_config().remove_option("worker", "timeout")
+    threads_end()
+    assert result.status == luigi.LuigiStatusCode.FAILED
+    (line,) = lines(log, logging.ERROR)[:1]
+    assert "it took longer than [worker] timeout" in line
+    state = board().snapshot()
+    assert (state["outcome"], state["rules"]["Slow"]["failed"]) == ("failed", 1)
+
+
 @pytest.mark.parametrize(
     ("how", "words", "outcome"),
     [("cancel", "stopped", "stopped"), ("detach", "left to the next run", "detached")],

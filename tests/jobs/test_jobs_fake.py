@@ -31,6 +31,22 @@ def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     assert len(fake.calls("sbatch")) == 1
 
 
+def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = fake.manager()
+    handle = manager.submit(work.request("a"))
+    fake.eventually(has_id(handle))
+
+    def broken() -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(manager, "_cycle", broken)
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.INTERNAL
+    assert fake.calls("scancel") == []
+
+
 def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "refuse-then-take")
     manager = fake.manager()

@@ -4,6 +4,7 @@ import configparser
 import json
 import re
 import shlex
+import time
 import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi import cli, store, tasks
+from espo_luigi.driver.board import FILE, Board
 from espo_luigi.driver.run import walk
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import CatalogError, ParameterError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import as_mermaid, nodes_of
@@ -26,7 +28,7 @@ from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.selection import Selection
 
 # What follows Adjust, of one region, until a product that is kept.
@@ -350,7 +352,7 @@ def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(comp
         path = str(task.output()[0])
         said = why.why([path])
         assert f"{task.label()} is not there, and a run of All would not make it" in said
-        assert f"`espo make {path}` makes it again" in said
+        assert f"`espo make {path}` makes it." in said
     remove(first(tasks.Adjust, **training.wildcards), *(first(rule, region="south") for rule in NEXT))
     luigi.task_register.Register.clear_instance_cache()
     assert "give the command of the run again" in why.why([str(training.output()[0])])
@@ -371,6 +373,34 @@ def test_the_training_of_a_period_that_the_reference_lacks_is_blocked_though_sto
     one = planned().tasks[training.task_id]
     assert one.state == BLOCKED
     assert "1991-01-01" in one.reason and "1981" in one.reason
+
+
+def test_without_a_change_nothing_is_asked_of_the_references_catalogue(
+    complete_demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(run: RunContext) -> None:
+        raise CatalogError("the catalogue has gone")
+
+    monkeypatch.setattr(RunContext, "reference", gone)
+    training = first(tasks.Train)
+    remove(training)
+    training.check()
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["custom"]["ref_period"][:] = ["1992", "2020"]
+
+    edit(complete_demo / "config.yml", change)
+    luigi.task_register.Register.clear_instance_cache()
+    with pytest.raises(CatalogError, match="the catalogue has gone"):
+        first(tasks.Train).check()
+
+
+def test_why_does_not_tell_of_all_while_a_driver_makes_something_else(complete_demo: Path) -> None:
+    training = first(tasks.Train, region="south", var="pr")
+    remove(training)
+    state = Board().snapshot() | {"updated": time.time(), "ended": False}
+    write_json(complete_demo / "run" / FILE, state)
+    assert "waits for its turn" in why.why([str(training.output()[0])])
 
 
 def place(task: EspoTask) -> dict[str, str]:

@@ -103,12 +103,12 @@ def invent_weather(
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int], *, memory: float, shared: float) -> Field:
     """Standard normal noise with a day-to-day correlation `memory`, the `shared` part of it common to all cells."""
+    from scipy.signal import lfilter  # half a second, which whoever finds the demo's data made does not need
+
     common = rng.standard_normal((shape[0], 1, 1), dtype=np.float32)
     own = rng.standard_normal(shape, dtype=np.float32)
     innovations = np.float32(shared) * common + np.float32(np.sqrt(1 - shared**2)) * own
     innovations[1:] *= np.float32(np.sqrt(1 - memory**2))
-    from scipy.signal import lfilter  # half a second, which whoever finds the demo's data made does not need
-
     filtered: Field = lfilter(np.ones(1, np.float32), np.array([1, -memory], np.float32), innovations, axis=0)
     return filtered
 

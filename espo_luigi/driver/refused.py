@@ -12,6 +12,7 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.parameter import MissingParameterException
 from luigi.task_register import Register, TaskClassException
 
+from espo_luigi.driver.settings import choices_of
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.driver.task_words import without_arguments, wrong_setting
 from espo_luigi.errors import EspoError
@@ -45,8 +46,8 @@ def _wrong_values(parser: CmdlineParser) -> Iterator[str]:
         try:
             parameter.parse(text)
         except Exception as error:
-            choices = getattr(parameter, "_choices", ())
-            why = f" is not one of: {', '.join(sorted(map(str, choices)))}" if choices else f": {error}"
+            choices = ", ".join(choices_of(parameter))
+            why = f" is not one of: {choices}" if choices else f": {error}"
             yield f"--{name.replace('_', '-')} {text!r}{why}"
 
 

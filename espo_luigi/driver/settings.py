@@ -30,6 +30,11 @@ def give_parameter(owner: type, name: str, parameter: Any) -> None:
         setattr(owner, name, parameter)
 
 
+def choices_of(parameter: luigi.Parameter) -> list[str]:
+    """Return what may be given for a parameter, where Luigi knows."""
+    return sorted(map(str, getattr(parameter, "_choices", ())))
+
+
 class Settings(luigi.Config):
     """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
 

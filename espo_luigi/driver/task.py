@@ -22,7 +22,7 @@ from luigi.task_register import Register, TaskClassException
 from espo_luigi.driver.board import Job, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.settings import Section, give_parameter, section_of, settings
+from espo_luigi.driver.settings import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
@@ -166,7 +166,7 @@ class SlurmTask(luigi.Task):
     @classmethod
     def expected(cls, name: str) -> Sequence[str]:
         """Return what may be given for a parameter, where that is known."""
-        return sorted(getattr(getattr(cls, name), "_choices", ()))
+        return choices_of(getattr(cls, name))
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:

@@ -211,15 +211,17 @@ class LocalEngine:
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:
+        result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
         try:
-            result = _checked_result(order, self._launcher.why_killed)
-            order.report(done(result))
-            return seconds_of(result)
+            succeeded = _checked_result(order, result, self._launcher.why_killed)
+            order.report(done(succeeded))
+            return seconds_of(succeeded)
         except JobInputError:
             raise
         except JobError as error:
             if self._stopping:
-                _say_if_it_failed(order, error)
+                if result is not None and result.get("outcome") == "error":  # which may or may not come of the stop
+                    logger.warning("as the run was being stopped: %s", error)
                 raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
             self._over = self._over or self._launcher.is_over()
             if not self._over:
@@ -271,16 +273,10 @@ class LocalEngine:
         del self._children[order.id]
 
 
-def _say_if_it_failed(order: JobOrder, error: JobError) -> None:
-    """Warn where a job that was told to stop ended with an error, which may or may not come of that."""
-    result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
-    if result is not None and result.get("outcome") == "error":
-        logger.warning("as the run was being stopped: %s", error)
-
-
-def _checked_result(order: JobOrder, why_killed: Callable[[JobOrder, str], str]) -> dict[str, Any]:
+def _checked_result(
+    order: JobOrder, result: dict[str, Any] | None, why_killed: Callable[[JobOrder, str], str]
+) -> dict[str, Any]:
     """Return what the job has written; raises `JobError` unless it succeeded."""
-    result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
     if result is not None and result.get("outcome") == "success":
         return result
     if result is None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from luigi.task import Task
+
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.sections import SECTIONS
@@ -47,16 +49,12 @@ def why(words: Sequence[str]) -> str:
     search, start = Search(), named_task(words)
     chain = search.chain(start)
     root = chain[-1]
-    if search.is_idle(root) and not search.has_driver and not _is_to_run(start):
+    if search.is_idle(root) and not search.is_to_run(start):
         return _about_unneeded(start)
     if len(chain) == 1:
         return about(root)
     between = ", which waits for ".join(_names(chain)[1:])
     return f"{start.label()} waits for {between}.\n{about(root)}"
-
-
-def _is_to_run(task: SlurmTask) -> bool:
-    return task.task_id in pending_in([All()], each_after_its_needs([All()]))[0]
 
 
 def _about_unneeded(task: SlurmTask) -> str:
@@ -114,14 +112,14 @@ class Search:
             self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
         return self._chains[task.task_id]
 
-    @property
-    def has_driver(self) -> bool:
-        """Whether one is at work, whatever it makes."""
-        return is_alive(self._run)
-
     def is_idle(self, task: SlurmTask) -> bool:
-        """Return whether a task is missing although nothing is known of a job of it."""
-        return not self._is_complete(task) and self._rank(task) == 2
+        """Return whether a task is missing, nothing is known of a job of it, and no driver may be about to begin it."""
+        return not is_alive(self._run) and not self._is_complete(task) and self._rank(task) == 2
+
+    def is_to_run(self, task: SlurmTask) -> bool:
+        """Return whether a run of `All` would do the task."""
+        graph = each_after_its_needs([All()])
+        return task.task_id in pending_in([All()], graph, lambda one: not self._is_complete(one))[0]
 
     def _below(self, task: SlurmTask) -> list[SlurmTask]:
         found: list[SlurmTask] = []
@@ -141,7 +139,7 @@ class Search:
             self._ranks[task.task_id] = 0 if has_failed else 1 if _has_job(trace) else 2
         return self._ranks[task.task_id]
 
-    def _is_complete(self, task: SlurmTask) -> bool:
+    def _is_complete(self, task: Task) -> bool:
         if task.task_id not in self._complete:
             self._complete[task.task_id] = task.complete()
         return self._complete[task.task_id]

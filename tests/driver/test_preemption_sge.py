@@ -1,0 +1,44 @@
+"""A job that a real Grid Engine runs again goes on from the blocks that it has completed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_preemption import BLOCKS, Preempted, contents, undisturbed
+from test_slurm_engine import Driver, eventually
+from throwaway_sge import ThrowawayGridEngine, missing_packages
+
+_MISSING = missing_packages()
+pytestmark = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+
+
+class Rerun(Driver):
+    """A run of one task of many blocks on Grid Engine."""
+
+    def __init__(self, folder: Path, cluster: ThrowawayGridEngine) -> None:
+        folder.mkdir()
+        super().__init__(folder, cluster)  # type: ignore[arg-type]
+        text = (folder / "luigi.cfg").read_text().replace("engine = slurm", "engine = sge")
+        # What a process maps is limited by h_vmem, beyond what it uses.
+        (folder / "luigi.cfg").write_text(text.replace("[slurm]", "[sge]\nqueue = main.q\nmemory = 8GB"))
+
+    computed = Preempted.computed
+
+
+def test_a_job_that_is_run_again_goes_on_from_its_complete_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThrowawayGridEngine.start() as cluster:
+        run = Rerun(tmp_path / "run", cluster)
+        process = run.start("Blocks", "--n", str(BLOCKS))
+        eventually(lambda: run.computed() >= 10)
+        job_id = run.record().job_id
+        assert job_id is not None
+        cluster.run("qmod", "-rj", job_id)
+        _, errors = process.communicate(timeout=180)
+        assert process.returncode == 0, errors
+    (result,) = (json.loads(file.read_text()) for file in (run.folder / "work" / "jobs").rglob("*.result.json"))
+    assert result["job_id"] == job_id
+    assert result["blocks"]["found"] >= 9 and sum(result["blocks"].values()) == BLOCKS
+    assert BLOCKS <= run.computed() <= BLOCKS + 1
+    assert contents(run.folder / f"blocks-{BLOCKS}.zarr") == undisturbed(tmp_path / "undisturbed", monkeypatch)

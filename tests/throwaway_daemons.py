@@ -138,14 +138,19 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def wait(ready: Callable[[], bool], timeout: float) -> bool:
+def wait(ready: Callable[[], object], timeout: float, every: float = 0.2) -> bool:
     """Wait until `ready`; return whether that came in time."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if ready():
             return True
-        time.sleep(0.2)
-    return ready()
+        time.sleep(every)
+    return bool(ready())
+
+
+def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
+    """Wait until `condition`, which has to come in time."""
+    assert wait(condition, timeout, 0.05), f"waited {timeout:.0f} s in vain"
 
 
 def end_process(pid: int, hard: bool, timeout: float) -> None:

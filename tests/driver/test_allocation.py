@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_slurm_engine import Driver, eventually
+from test_slurm_engine import Driver
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import read_json

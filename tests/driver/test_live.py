@@ -13,12 +13,13 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from throwaway_daemons import eventually
 
 from espo_luigi.driver.board import Board, Job, Reporter
 from espo_luigi.driver.display import in_terminal, notify
@@ -82,13 +83,6 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
     whole = status_lines(state)
     assert sum(line.startswith("Rule") for line in whole) == 28
     assert next(line for line in whole if "ValueError" in line).startswith("  Rule14")
-
-
-def eventually(look: Callable[[], object], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture()

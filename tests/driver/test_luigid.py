@@ -7,10 +7,11 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from throwaway_daemons import eventually
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -35,7 +36,7 @@ class Luigid:
                 stdout=log,
                 stderr=log,
             )
-        wait_until(self._answers)
+        eventually(self._answers)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         if self.process is not None:
@@ -48,13 +49,6 @@ class Luigid:
             return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/task_list?data=%7B%7D", timeout=5))
         except OSError:
             return False
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture()
@@ -95,7 +89,7 @@ def test_a_run_goes_on_when_luigid_is_restarted_and_starts_no_task_twice(
     tmp_path: Path, luigid: Luigid, signum: signal.Signals
 ) -> None:
     driver = start(luigid, tmp_path, "Link", "--n", "4", "--seconds", "1")
-    wait_until(lambda: starts(tmp_path)["1"])
+    eventually(lambda: starts(tmp_path)["1"])
     luigid.stop(signum)
     time.sleep(0.5)
     luigid.start()
@@ -108,10 +102,10 @@ def test_a_run_goes_on_when_luigid_is_restarted_and_starts_no_task_twice(
 
 def test_the_state_of_an_earlier_day_makes_no_task_run_twice(tmp_path: Path, luigid: Luigid) -> None:
     driver = start(luigid, tmp_path, "Link", "--n", "4", "--seconds", "1")
-    wait_until(lambda: starts(tmp_path)["1"])
+    eventually(lambda: starts(tmp_path)["1"])
     luigid.stop()  # writes its state: 1 is running
     luigid.start()
-    wait_until(lambda: starts(tmp_path)["3"])
+    eventually(lambda: starts(tmp_path)["3"])
     luigid.stop(signal.SIGKILL)  # writes nothing
     luigid.start()
     _, errors = driver.communicate(timeout=60)
@@ -122,7 +116,7 @@ def test_the_state_of_an_earlier_day_makes_no_task_run_twice(tmp_path: Path, lui
 def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: Luigid) -> None:
     arguments = ("Link", "--n", "2", "--seconds", "0.5")
     driver = start(luigid, tmp_path, *arguments)
-    wait_until(lambda: starts(tmp_path)["1"])
+    eventually(lambda: starts(tmp_path)["1"])
     driver.kill()
     driver.communicate()
     began = time.monotonic()
@@ -135,7 +129,7 @@ def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: L
 
 def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path: Path, luigid: Luigid) -> None:
     driver = start(luigid, tmp_path, "Link", "--n", "2", "--seconds", "0.5")
-    wait_until(lambda: starts(tmp_path)["0"])
+    eventually(lambda: starts(tmp_path)["0"])
     driver.kill()
     driver.communicate()
     driver = start(luigid, tmp_path, "Count", "--n", "5")
@@ -148,7 +142,7 @@ def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path
 def test_a_second_driver_is_refused_and_does_not_disturb_the_first(tmp_path: Path, luigid: Luigid) -> None:
     arguments = ("Link", "--n", "1", "--seconds", "4")
     first = start(luigid, tmp_path, *arguments)
-    wait_until(lambda: starts(tmp_path)["0"])
+    eventually(lambda: starts(tmp_path)["0"])
     second = start(luigid, tmp_path, *arguments)
     _, errors = second.communicate(timeout=60)
     assert second.returncode == 35, errors

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_tasks import SpreadBlocks
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import RecordStore
@@ -52,13 +52,6 @@ def ended(process: subprocess.Popen[str]) -> str:
     _, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors
     return errors
-
-
-def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain"
-        time.sleep(0.1)
 
 
 def bytes_of(folder: Path) -> dict[str, str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
-from test_slurm_engine import Driver, eventually
+from test_slurm_engine import Driver
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import RecordStore

@@ -10,7 +10,8 @@ from pathlib import Path
 import dask
 import pytest
 import toy_tasks
-from test_slurm_engine import Driver, eventually
+from test_slurm_engine import Driver
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 _MISSING = missing_packages(False)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from test_preemption import BLOCKS, Preempted, contents, undisturbed
-from test_slurm_engine import Driver, eventually
+from test_slurm_engine import Driver
+from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, missing_packages
 
 _MISSING = missing_packages()

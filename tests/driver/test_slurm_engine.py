@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_luigid import Luigid
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.records import Record, RecordStore, read_json
@@ -69,13 +70,6 @@ class Driver:
     def wait_for_lock(self, pid: int) -> None:
         lock = self.folder / "work" / "slurm" / "driver.lock"
         eventually(lambda: (read_json(lock) or {}).get("pid") == pid)
-
-
-def eventually(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain"
-        time.sleep(0.1)
 
 
 @pytest.fixture()

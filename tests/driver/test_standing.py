@@ -6,13 +6,13 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
+from throwaway_daemons import eventually
 
 from espo_luigi import SlurmTask, cli
 from espo_luigi.driver.board import Board, Job, Reporter
@@ -36,13 +36,6 @@ def fresh_engine() -> None:
 def run(*tasks: luigi.Task) -> None:
     factory = WorkerSchedulerFactory()
     luigi.build(list(tasks), local_scheduler=True, workers=20, worker_scheduler_factory=factory, log_level="ERROR")
-
-
-def eventually(look: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.1)
 
 
 class Both(luigi.WrapperTask):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import throwaway_daemons
 from conftest import NODE_JOB, Work
 from throwaway_slurm import ThrowawayCluster
 
@@ -20,6 +21,7 @@ from espo_luigi.jobs.script import JobOptions
 
 DRIVER = Path(__file__).with_name("driver.py")
 MIB = 2**20
+eventually = partial(throwaway_daemons.eventually, timeout=90.0)
 
 
 class Cluster(Protocol):
@@ -37,13 +39,6 @@ def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManage
         yield manager
     finally:
         manager.cancel_all()
-
-
-def eventually(condition: Callable[[], bool], timeout: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def state_is(handle: Handle, word: str) -> Callable[[], bool]:

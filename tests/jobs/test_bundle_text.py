@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from throwaway_daemons import eventually
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import sge, slurm
@@ -195,13 +195,6 @@ class Alone:
         return path.read_text().strip() if path.exists() else ""
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_each_member_that_ends_is_noted_with_its_exit_code_and_no_more_run_than_may(tmp_path: Path) -> None:
     counted = "echo 1 >> running; sleep 0.4; echo -1 >> running"
     alone = Alone(tmp_path, ["exit 3", "kill -9 $$", *[counted] * 4], Bundling(STEPS, 6, at_once=2))
@@ -217,9 +210,9 @@ def test_a_member_whose_claim_is_closed_says_where_it_is_and_ends_alone(tmp_path
     )
     alone = Alone(tmp_path, [hangs, "until [ -e go ]; do sleep 0.1; done"], Bundling(STEPS, 2))
     process = alone.start()
-    eventually((tmp_path / "there").exists)
+    eventually((tmp_path / "there").exists, 10)
     alone.claim(0).write_text("the driver")
-    eventually(lambda: alone.end(0))
+    eventually(lambda: alone.end(0), 10)
     assert alone.end(0) == f"7 {128 + signal.SIGTERM}"
     assert "Current thread" in (tmp_path / "stack").read_text()
     assert process.poll() is None and alone.end(1) == ""
@@ -231,7 +224,7 @@ def test_where_the_whole_bundle_is_stopped_no_member_is_said_to_have_ended(tmp_p
     waits = "touch there; exec sleep 60"
     alone = Alone(tmp_path, [waits, waits], Bundling(STEPS, 2))
     process = alone.start()
-    eventually(lambda: all(alone.claim(place).exists() for place in (0, 1)) and (tmp_path / "there").exists())
+    eventually(lambda: all(alone.claim(place).exists() for place in (0, 1)) and (tmp_path / "there").exists(), 10)
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm: to all processes
     process.wait(10)

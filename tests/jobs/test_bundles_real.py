@@ -9,12 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PILOT_JOB, Work
+from real_clusters import DRIVER, MIB, eventually, running
 from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
 
 from espo_luigi.jobs.bundling import ARRAY, KINDS, PILOT, STEPS, Bundling
@@ -24,8 +24,6 @@ from espo_luigi.jobs.policy import Cause
 
 _MISSING = missing_packages(accounting=False)
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
-DRIVER = Path(__file__).with_name("driver.py")
-MIB = 2**20
 PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
 
 
@@ -33,23 +31,6 @@ PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
 def cluster() -> Iterator[ThrowawayCluster]:
     with ThrowawayCluster.start(ClusterSpec(nodes=2)) as started:
         yield started
-
-
-@contextmanager
-def running(work: Work, cluster: ThrowawayCluster) -> Iterator[JobManager]:
-    manager = work.manager(cluster.environ)
-    manager.start()
-    try:
-        yield manager
-    finally:
-        manager.cancel_all()
-
-
-def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def submit(

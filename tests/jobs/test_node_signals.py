@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from throwaway_daemons import eventually
 
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -32,13 +33,6 @@ def at_its_work(order, monitor):
 
 sys.exit(node.run_order(Path(sys.argv[1]), at_its_work))
 """
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture

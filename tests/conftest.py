@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import throwaway_sge
+import throwaway_slurm
 from kept_servers import KeptServers
 
 # Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
@@ -51,9 +53,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the items of long files first."""
+    """Put the items of long files first; skip those on a cluster that cannot be started here."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+    for item in items:
+        if mark := item.get_closest_marker("slurm"):
+            on_sge = item.get_closest_marker("sge") is not None
+            missing = throwaway_sge.missing_packages() if on_sge else throwaway_slurm.missing_packages(**mark.kwargs)
+            item.add_marker(pytest.mark.skipif(missing is not None, reason=str(missing)))
 
 
 @pytest.hookimpl(hookwrapper=True)

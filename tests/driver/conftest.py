@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from luigi.configuration import get_config
+from luigi.task_register import Register
+
+from espo_luigi.driver.engines import close_engines
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
@@ -16,14 +19,22 @@ if HERE not in sys.path:
 
 @pytest.fixture(autouse=True)
 def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A work folder; engines, tasks and settings of one test are not there in the next."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
     configuration = get_config()
-    before = dict(configuration.items("espo")) if configuration.has_section("espo") else {}
+    before = {section: dict(configuration.items(section, raw=True)) for section in configuration.sections()}
     configuration.set("espo", "workdir", str(tmp_path / "work"))
     configuration.set("espo", "engine", "local")
+    forget()
     yield tmp_path / "work"
-    for name, value in before.items():
-        configuration.set("espo", name, value)
+    forget()
+    configuration.clear()
+    configuration.read_dict(before)
+
+
+def forget() -> None:
+    close_engines()
+    Register.clear_instance_cache()
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import read_json
 
-_MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import pytest
 from browser import Browser, missing_browser
 from test_luigid import Luigid
 from test_slurm_engine import Driver
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from toy_tasks import Count, Grumble, Halfway
 
 from espo_luigi.report.view import Made, RunView
 from espo_luigi.report.write import write_report
 
-_MISSING = missing_packages(False) or missing_browser()
+_MISSING = missing_browser()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 # What Luigi's page asks for in vain: it has no icon, and a font of its style is to come from the network.
 OF_LUIGI = ("fonts.googleapis.com", "/favicon.ico")

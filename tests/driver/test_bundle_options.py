@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import luigi
@@ -20,14 +20,6 @@ from espo_luigi.jobs.bundling import ARRAY, PILOT, Bundling
 class Packed(SlurmTask):
     n = luigi.IntParameter(default=1)
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="30GB", time="60")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    for section in ("slurm", "sge", "Packed"):
-        get_config().remove_section(section)
-    luigi.task_register.Register.clear_instance_cache()
 
 
 def say(section: str, **values: str) -> None:

@@ -21,7 +21,6 @@ NOT_RUN = "no driver is running: give the command of the run again"
 
 @pytest.fixture()
 def task(tmp_path: Path, own_workdir: Path) -> toy_tasks.Echo:
-    luigi.task_register.Register.clear_instance_cache()
     return toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))
 
 
@@ -117,7 +116,6 @@ class Layer(toy_tasks.SlurmTask):
 def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     own_workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    luigi.task_register.Register.clear_instance_cache()
     read: list[Path] = []
     real = why.read_json
     monkeypatch.setattr(why, "read_json", lambda path: [read.append(path), real(path)][1])

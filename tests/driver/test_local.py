@@ -16,11 +16,10 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
-from luigi.execution_summary import LuigiRunResult
+from toy_tasks import run
 
 from espo_luigi.driver import engines
 from espo_luigi.driver.engines import close_engines, engine
-from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.sections import JOB_COMMAND
 from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
@@ -31,23 +30,6 @@ from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
-
-
-@pytest.fixture(autouse=True)
-def fresh_engine() -> None:
-    close_engines()
-    luigi.task_register.Register.clear_instance_cache()
-
-
-def run(*tasks: luigi.Task) -> LuigiRunResult:
-    return luigi.build(
-        list(tasks),
-        local_scheduler=True,
-        workers=20,
-        worker_scheduler_factory=WorkerSchedulerFactory(),
-        detailed_summary=True,
-        log_level="ERROR",
-    )
 
 
 def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Path) -> None:

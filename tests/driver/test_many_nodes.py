@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from cluster_tasks import SpreadBlocks
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session
 
-_MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 HERE = Path(__file__).parent
 JOBQUEUE = "cluster = jobqueue\n"
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from cluster_tasks import SpreadBlocks
-from throwaway_sge import ThrowawayGridEngine, missing_packages
+from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session
 
-_MISSING = missing_packages()
-pytestmark = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 HERE = Path(__file__).parent
 # As the document for Grid Engine has it; what a process maps is limited by h_vmem, beyond what it uses.
 TABLE = (

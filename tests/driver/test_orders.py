@@ -5,14 +5,12 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
-from luigi.task_register import Register
 
 from espo_luigi import job
 from espo_luigi.jobs.order import JobOrder
@@ -26,7 +24,7 @@ class ours(luigi.Config):
 
 
 @pytest.fixture(autouse=True)
-def luigi_cfg() -> Iterator[None]:
+def luigi_cfg() -> None:
     configuration = get_config()
     for section, name in SECRETS.items():
         configuration.set(section, name, "hunter2")
@@ -35,13 +33,6 @@ def luigi_cfg() -> Iterator[None]:
     configuration.set("Fail", "memory", "9GB")
     configuration.set("ours", "place", "there")
     configuration.set("slurm", "environment", '{"TOKEN": "hunter2"}')
-    Register.clear_instance_cache()
-    yield
-    for section, name in SECRETS.items():
-        configuration.remove_option(section, name)
-    for section in ("Sum", "Count", "Fail", "ours", "slurm", "smtp", "s3", "my_database"):
-        configuration.remove_section(section)
-    Register.clear_instance_cache()
 
 
 def test_an_order_holds_what_its_task_needs_and_nobodys_password(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from luigi.scheduler import Scheduler
 from luigi.worker import Worker
 from toy_tasks import Blocks, Count, Grumble, Slow
 
-from espo_luigi.driver.engines import close_engines
 from espo_luigi.driver.linear_scheduler import LinearScheduler
 from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.threads import StatusReporter
@@ -38,12 +37,9 @@ def test_the_page_shows_the_parameters_that_identify_a_task(tmp_path: Path) -> N
 
 def test_the_page_shows_resources_and_options_that_the_user_has_set(tmp_path: Path) -> None:
     get_config().set("Count", "memory", "3GB")
-    try:
-        task = Count(n=3, folder=str(tmp_path), partition="long", extra={"reservation": "mine"})
-        expected = {"memory": "3GB", "partition": "long", "extra": '{"reservation": "mine"}'}
-        assert shown(task) == {"n": "3", "folder": str(tmp_path), **expected}
-    finally:
-        get_config().remove_section("Count")
+    task = Count(n=3, folder=str(tmp_path), partition="long", extra={"reservation": "mine"})
+    expected = {"memory": "3GB", "partition": "long", "extra": '{"reservation": "mine"}'}
+    assert shown(task) == {"n": "3", "folder": str(tmp_path), **expected}
 
 
 def test_what_a_task_needs_to_be_run_again_from_the_page_is_not_lost(tmp_path: Path) -> None:
@@ -68,7 +64,6 @@ class Page(LinearScheduler):
 
 
 def run(*tasks: luigi.Task) -> Page:
-    close_engines()
     page = Page()
     with EspoWorker(scheduler=page, worker_processes=len(tasks)) as worker:
         for task in tasks:
@@ -80,11 +75,8 @@ def run(*tasks: luigi.Task) -> Page:
 @pytest.mark.usefixtures("one_fork_server")
 def test_a_job_of_seconds_shows_its_progress_and_who_waits_for_a_cpu_says_so(tmp_path: Path) -> None:
     get_config().set("espo", "local_cpus", "1")
-    try:
-        tasks = [Blocks(n=20, folder=str(tmp_path)), Count(n=5, folder=str(tmp_path))]
-        page = run(*tasks)
-    finally:
-        get_config().remove_option("espo", "local_cpus")
+    tasks = [Blocks(n=20, folder=str(tmp_path)), Count(n=5, folder=str(tmp_path))]
+    page = run(*tasks)
     for task in tasks:
         assert page.said[task.task_id][0] == "waiting for free CPUs"
         assert re.fullmatch(r"done: on \S+, \d+\.\d s, 0\.\d of 1 GiB", page.said[task.task_id][-1])

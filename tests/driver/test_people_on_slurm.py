@@ -16,13 +16,12 @@ import toy_tasks
 from luigi.configuration import get_config
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.overview import standing, why
 
-_MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 SLOW = ("SlowOnes", "--n", "3", "--seconds")
 
 
@@ -227,7 +226,6 @@ def test_why_a_job_pends_is_told_with_slurms_reason_and_the_expected_start(
         configuration.set("espo", "engine", "slurm")
         said = why.about(toy_tasks.Configured(n=1, folder=str(driver.folder)))
     finally:
-        configuration.set("espo", "engine", "local")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     words = rf"Configured .*: job {driver.record().job_id} pends: it waits for its time .* \(BeginTime\)\. "

@@ -12,10 +12,9 @@ import pytest
 import toy_tasks
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-_MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 # As many as the suite has time for; 10 were tried by hand.
 PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "1"))
 # As many as are computed meanwhile: each round takes the two jobs some eight seconds.

@@ -7,10 +7,9 @@ import pytest
 from test_preemption import BLOCKS, Preempted, contents, undisturbed
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_sge import ThrowawayGridEngine, missing_packages
+from throwaway_sge import ThrowawayGridEngine
 
-_MISSING = missing_packages()
-pytestmark = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 
 
 class Rerun(Driver):

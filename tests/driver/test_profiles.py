@@ -4,17 +4,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import luigi
 import pytest
 import yaml
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask, cli
-from espo_luigi.driver.engines import close_engines, engine
+from espo_luigi.driver.engines import engine
 from espo_luigi.driver.preview import preview
 from espo_luigi.driver.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.sections import SECTIONS
@@ -38,16 +37,6 @@ class Sized(SlurmTask):
     """Says all."""
 
     resources_default = Resources(n_workers=1, cpus_per_task=40, memory="50GB", time="1000")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    close_engines()
-    for section in SECTIONS:
-        get_config().remove_section(section)
-    get_config().set("espo", "allow_login_host", "false")
-    luigi.task_register.Register.clear_instance_cache()
 
 
 @pytest.fixture()

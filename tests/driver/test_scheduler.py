@@ -1,6 +1,6 @@
 """The driver's own scheduler answers as Luigi's does, and looks at no more tasks than it must."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import luigi
@@ -16,10 +16,8 @@ ran: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def fresh() -> None:
     ran.clear()
-    yield
-    luigi.task_register.Register.clear_instance_cache()
 
 
 class Note(SlurmTask):

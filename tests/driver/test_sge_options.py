@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import luigi
@@ -24,13 +23,8 @@ class Walk(SlurmTask):
 
 
 @pytest.fixture(autouse=True)
-def engine() -> Iterator[None]:
+def engine() -> None:
     get_config().set("espo", "engine", "sge")
-    yield
-    get_config().remove_option("espo", "engine")
-    for section in ("sge", "Walk"):
-        get_config().remove_section(section)
-    luigi.task_register.Register.clear_instance_cache()
 
 
 def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from test_luigid import Luigid
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.report.jobs import job_results
 
-_MISSING = missing_packages(False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 HERE = Path(__file__).parent
 
 

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import luigi
@@ -27,14 +27,6 @@ class Job(SlurmTask):
         "gres": "of the rule",
         "licenses": "of the rule",
     }
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    for section in ("slurm", "Job"):
-        get_config().remove_section(section)
-    luigi.task_register.Register.clear_instance_cache()
 
 
 def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 from throwaway_daemons import eventually
+from toy_tasks import run
 
 from espo_luigi import SlurmTask, cli
 from espo_luigi.driver.board import Board, Job, Reporter
-from espo_luigi.driver.engines import close_engines
-from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.status import seconds_left, standing, status_lines
 from espo_luigi.jobs.slurm_reasons import in_plain_words
 from espo_luigi.overview import standing as report
@@ -25,17 +24,6 @@ from espo_luigi.overview.traces import trace_of, traces_like
 from espo_luigi.overview.why import about
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
-
-
-@pytest.fixture(autouse=True)
-def fresh_engine() -> None:
-    close_engines()
-    luigi.task_register.Register.clear_instance_cache()
-
-
-def run(*tasks: luigi.Task) -> None:
-    factory = WorkerSchedulerFactory()
-    luigi.build(list(tasks), local_scheduler=True, workers=20, worker_scheduler_factory=factory, log_level="ERROR")
 
 
 class Both(luigi.WrapperTask):
@@ -57,10 +45,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
         f"open({str(heard)!r}, 'w').write(os.environ['ESPO_RESULT'] + ' ' + sys.argv[1] + sys.stdin.read())\n"
     )
     get_config().set("espo", "notify", f"{sys.executable} {listener} '$(touch {tmp_path}/shell)'")
-    try:
-        run(Both(folder=str(tmp_path)))
-    finally:
-        get_config().set("espo", "notify", "")
+    run(Both(folder=str(tmp_path)))
     killed = toy_tasks.Die(n=1, folder=str(tmp_path))
 
     found = report.read()

@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
@@ -49,7 +48,6 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
 
 @pytest.fixture()
 def task(tmp_path: Path, own_workdir: Path) -> SlurmTask:
-    luigi.task_register.Register.clear_instance_cache()
     return toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))
 
 

@@ -8,32 +8,12 @@ import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
-from luigi.execution_summary import LuigiRunResult
+from toy_tasks import run
 
 from espo_luigi.driver.board import board
-from espo_luigi.driver.engines import close_engines
-from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.worker import EspoWorker
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
-
-
-@pytest.fixture(autouse=True)
-def fresh_engine() -> None:
-    close_engines()
-    luigi.task_register.Register.clear_instance_cache()
-
-
-def run(task: luigi.Task) -> LuigiRunResult:
-    factory = WorkerSchedulerFactory()
-    return luigi.build(
-        [task],
-        local_scheduler=True,
-        workers=20,
-        worker_scheduler_factory=factory,
-        detailed_summary=True,
-        log_level="ERROR",
-    )
 
 
 def threads_end() -> None:
@@ -59,11 +39,8 @@ def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_e
         handle(worker)
 
     monkeypatch.setattr(EspoWorker, "_handle_next_task", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path), seconds=60.0))
-    finally:
-        get_config().remove_option("espo", "local_cpus")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path), seconds=60.0))
     threads_end()
     assert lines(log, logging.ERROR) == []
     (line,) = [line for line in lines(log, logging.INFO) if line.startswith("[")]
@@ -74,10 +51,7 @@ def test_a_task_that_takes_longer_than_luigi_lets_it_has_failed(
     tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
 ) -> None:
     get_config().set("worker", "timeout", "1")
-    try:
-        result = run(toy_tasks.SlowOnes(n=1, folder=str(tmp_path), seconds=60.0))
-    finally:
-        get_config().remove_option("worker", "timeout")
+    result = run(toy_tasks.SlowOnes(n=1, folder=str(tmp_path), seconds=60.0))
     threads_end()
     assert result.status == luigi.LuigiStatusCode.FAILED
     (line,) = lines(log, logging.ERROR)[:1]

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import luigi
 import pytest
 from luigi.scheduler import Scheduler
 from toy_tasks import Echo
 
-from espo_luigi.driver.engines import close_engines
 from espo_luigi.driver.worker import EspoWorker
 
 
@@ -21,8 +19,6 @@ def test_a_task_that_this_run_has_not_asked_for_is_neither_imported_nor_run(
         "class Stranger(luigi.Task):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    close_engines()
-    luigi.task_register.Register.clear_instance_cache()
     scheduler, own = Scheduler(retry_count=1), Echo(n=1, text="done", folder=str(tmp_path))
     with EspoWorker(scheduler=scheduler, worker_processes=1) as worker:
         assert worker.add(own)

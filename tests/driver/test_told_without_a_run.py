@@ -1,16 +1,15 @@
 """Whom `notify` names hears of a run that is refused, and of one that has nothing to do."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
+from toy_tasks import run
 
 from espo_luigi import SlurmTask
-from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.errors import SizingError
 
 
@@ -22,7 +21,7 @@ class Impossible(SlurmTask):
 
 
 @pytest.fixture()
-def heard(tmp_path: Path) -> Iterator[Path]:
+def heard(tmp_path: Path) -> Path:
     """The file with what was said."""
     listener = tmp_path / "listen.py"
     listener.write_text(
@@ -30,18 +29,11 @@ def heard(tmp_path: Path) -> Iterator[Path]:
         "file.write(os.environ['ESPO_RESULT'] + '|' + sys.stdin.read())\n"
     )
     get_config().set("espo", "notify", f"{sys.executable} {listener}")
-    yield tmp_path / "heard"
-    get_config().set("espo", "notify", "")
-
-
-def run(task: luigi.Task) -> bool:
-    luigi.task_register.Register.clear_instance_cache()
-    factory = WorkerSchedulerFactory()
-    return bool(luigi.build([task], local_scheduler=True, worker_scheduler_factory=factory, log_level="ERROR"))
+    return tmp_path / "heard"
 
 
 def test_a_run_that_is_refused_says_why(heard: Path, own_workdir: Path) -> None:
-    assert not run(Impossible())
+    assert not run(Impossible()).scheduling_succeeded
     told = heard.read_text()
     assert told.startswith("refused|refused: nothing was started: Impossible\n")
     assert "  Impossible: memory = 0 is not an amount of memory" in told
@@ -50,7 +42,7 @@ def test_a_run_that_is_refused_says_why(heard: Path, own_workdir: Path) -> None:
 
 def test_a_run_with_nothing_to_do_says_so(heard: Path, tmp_path: Path) -> None:
     (tmp_path / "echo.txt").write_text("so")
-    assert run(toy_tasks.Echo(n=1, text="so", folder=str(tmp_path)))
+    assert run(toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))).scheduling_succeeded
     assert heard.read_text().startswith("done|done: nothing to do: Echo folder=")
 
 
@@ -59,7 +51,7 @@ def test_a_run_of_other_tasks_that_fails_is_not_told_as_done(heard: Path) -> Non
         def run(self) -> None:
             raise ValueError("no")
 
-    assert not run(Plain())
+    assert not run(Plain()).scheduling_succeeded
     assert not heard.exists()
 
 
@@ -76,7 +68,7 @@ class Last(luigi.Task):
 
 
 def test_a_run_of_which_only_the_end_failed_has_failed(heard: Path, own_workdir: Path, tmp_path: Path) -> None:
-    assert not run(Last(folder=str(tmp_path)))
+    assert not run(Last(folder=str(tmp_path))).scheduling_succeeded
     told = heard.read_text()
     assert told.startswith("failed|failed: 1 of 1 done, ")
     assert "Last(folder=" in told

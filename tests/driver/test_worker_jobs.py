@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,8 @@ class Many(SlurmTask):
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    for section in ("slurm", "sge", "Many"):
-        get_config().remove_section(section)
-    get_config().set("espo", "engine", "local")
-    luigi.task_register.Register.clear_instance_cache()
 
 
 def table(**values: Any) -> Many:

@@ -7,12 +7,26 @@ import time
 from pathlib import Path
 
 import luigi
+from luigi.execution_summary import LuigiRunResult
 
 from espo_luigi import Resources, SlurmTask, install
+from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.errors import InputChangedError
 from espo_luigi.store.publish import written_aside
 
 install()
+
+
+def run(*tasks: luigi.Task) -> LuigiRunResult:
+    """Run them in this process, without luigid."""
+    return luigi.build(
+        list(tasks),
+        local_scheduler=True,
+        workers=20,
+        worker_scheduler_factory=WorkerSchedulerFactory(),
+        detailed_summary=True,
+        log_level="ERROR",
+    )
 
 
 class Count(SlurmTask):

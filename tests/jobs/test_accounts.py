@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import Work
 from real_clusters import MIB, eventually, failure_of, job_id_of, running, success_of
-from throwaway_slurm import missing_packages
 
 from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.commands import Commands
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from fake_cluster import FakeCluster
     from throwaway_slurm import ThrowawayCluster
 
-_MISSING = missing_packages(accounting=True)
 GOLDEN = Path(__file__).with_name("golden")
 T = 1767261600.0  # 2026-01-01T10:00:00Z
 
@@ -104,8 +102,7 @@ def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytes
     assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Phase.TIMEOUT)
 
 
-@pytest.mark.slurm
-@pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
+@pytest.mark.slurm(accounting=True)
 def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
     work: Work, with_accounting: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 from conftest import PILOT_JOB, Work
 from real_clusters import DRIVER, MIB, eventually, running
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.bundling import ARRAY, KINDS, PILOT, STEPS, Bundling
 from espo_luigi.jobs.handles import Failure, Handle, Outcome, Success
 from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.policy import Cause
 
-_MISSING = missing_packages(accounting=False)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
 
 

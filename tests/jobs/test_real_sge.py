@@ -20,14 +20,13 @@ from real_clusters import (
     success_of,
     timed_out_job,
 )
-from throwaway_sge import ThrowawayGridEngine, missing_packages, queue
+from throwaway_sge import ThrowawayGridEngine, queue
 
 from espo_luigi.jobs.handles import Handle, Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.sge import SgeOptions
 
-_MISSING = missing_packages()
-pytestmark = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from real_clusters import (
     start_driver,
     success_of,
 )
-from throwaway_sge import ThrowawayGridEngine, missing_packages
+from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import sge
@@ -33,8 +33,7 @@ from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.sge import SgeOptions
 from espo_luigi.jobs.stopping import cancel_records
 
-_MISSING = missing_packages()
-pytestmark = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 
 
 @pytest.fixture

@@ -22,13 +22,12 @@ from real_clusters import (
     success_of,
     take_back,
 )
-from throwaway_slurm import ThrowawayCluster, missing_packages
+from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.slurm import SlurmOptions
 
-_MISSING = missing_packages(accounting=True)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm(accounting=True)
 
 
 @pytest.fixture(params=["with_accounting", "without_accounting"])

@@ -22,7 +22,7 @@ from real_clusters import (
     success_of,
     timed_out_job,
 )
-from throwaway_slurm import ThrowawayCluster, missing_packages
+from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
@@ -34,8 +34,7 @@ from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.slurm import SlurmOptions
 from espo_luigi.jobs.stopping import cancel_records, request_stop
 
-_MISSING = missing_packages()
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")

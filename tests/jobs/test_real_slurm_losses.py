@@ -17,14 +17,13 @@ from real_clusters import (
     success_of,
     take_back,
 )
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.handles import Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.slurm import SlurmOptions
 
-_MISSING = missing_packages(accounting=True)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm(accounting=True)
 
 
 def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(

@@ -22,13 +22,12 @@ from real_clusters import (
     state_is,
     success_of,
 )
-from throwaway_slurm import ClusterSpec, ThrowawayCluster, missing_packages
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.slurm import SlurmOptions
 
-_MISSING = missing_packages(accounting=True)
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+pytestmark = pytest.mark.slurm(accounting=True)
 # While a file called "long" is beside it, jobs stay COMPLETING.
 _EPILOG = """#!/bin/bash
 for i in $(seq 600); do [ -e "${0%/*}/long" ] || exit 0; sleep 0.1; done

@@ -81,6 +81,13 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
     return caplog
 
 
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[throwaway_slurm.ThrowawayCluster]:
+    """A Slurm of the module's own, as its `CLUSTER` says."""
+    with throwaway_slurm.ThrowawayCluster.start(request.module.CLUSTER) as started:
+        yield started
+
+
 @pytest.fixture(scope="session")
 def fork_servers() -> Iterator[KeptServers]:
     """The processes that start local jobs, kept until the tests end."""

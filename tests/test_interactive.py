@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,7 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 TOYS = Path(__file__).parent / "driver"
 pytestmark = pytest.mark.slurm
 # The seed's partition, and its node with GPUs, which nobody starts here.
-SITE = ("PartitionName=c-iq Nodes=ALL MaxTime=1-00:00:00",)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=8, conf=SITE)) as started:
-        yield started
+CLUSTER = ClusterSpec(nodes=2, cpus=8, conf=("PartitionName=c-iq Nodes=ALL MaxTime=1-00:00:00",))
 
 
 class Here:

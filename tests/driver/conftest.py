@@ -1,16 +1,23 @@
 """The toy tasks can be imported here and in the jobs, and every test has a work folder of its own."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
 from espo_luigi.driver.engines import close_engines
+
+if TYPE_CHECKING:
+    from test_slurm_engine import Driver
+    from throwaway_slurm import ThrowawayCluster
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
@@ -30,6 +37,14 @@ def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     forget()
     configuration.clear()
     configuration.read_dict(before)
+
+
+@pytest.fixture()
+def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
+    """The `luigi` command in the test's folder, on the module's Slurm."""
+    from test_slurm_engine import Driver
+
+    return Driver(tmp_path, cluster)
 
 
 def forget() -> None:

@@ -3,31 +3,24 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster
+from throwaway_slurm import ClusterSpec
 
 from espo_luigi.jobs.records import read_json
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=8)) as started:
-        yield started
+CLUSTER = ClusterSpec(nodes=2, cpus=8)
 
 
 @pytest.fixture()
-def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
-    made = Driver(tmp_path, cluster)
-    configuration = tmp_path / "luigi.cfg"
+def driver(driver: Driver) -> Driver:
+    configuration = driver.folder / "luigi.cfg"
     configuration.write_text(configuration.read_text().replace("engine = slurm", "engine = allocation"))
-    return made
+    return driver
 
 
 def command(driver: Driver, task: str, *arguments: str) -> list[str]:

@@ -17,16 +17,11 @@ from espo_luigi.report.write import write_report
 
 _MISSING = missing_browser()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+CLUSTER = ClusterSpec(nodes=1, cpus=2)
 # What Luigi's page asks for in vain: it has no icon, and a font of its style is to come from the network.
 OF_LUIGI = ("fonts.googleapis.com", "/favicon.ico")
 LINK = 'a[title="Track Progress"]'
 CONFIGURATION = Path(__file__).parents[2] / "config" / "luigid.cfg"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=1, cpus=2)) as started:
-        yield started
 
 
 @pytest.fixture()

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,8 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session
 
 pytestmark = pytest.mark.slurm
-HERE = Path(__file__).parent
+CLUSTER = ClusterSpec(nodes=2, cpus=2)
 JOBQUEUE = "cluster = jobqueue\n"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=2)) as started:
-        yield started
-
-
-def environ(cluster: ThrowawayCluster) -> dict[str, str]:
-    paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
-    return cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.Popen[str]:
@@ -43,7 +31,7 @@ def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.P
     luigi = Path(sys.executable).parent / "luigi"
     command = [str(luigi), "--module", "cluster_tasks", "SpreadBlocks", "--folder", str(folder), "--n", "6"]
     return subprocess.Popen(
-        [*command, "--local-scheduler"], cwd=folder, env=environ(cluster), stderr=subprocess.PIPE, text=True
+        [*command, "--local-scheduler"], cwd=folder, env=cluster.environ, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -168,7 +156,7 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
     tmp_path: Path, cluster: ThrowawayCluster
 ) -> None:
     program = [sys.executable, "-c", PROGRAM, "job"]
-    done = subprocess.run(program, cwd=tmp_path, env=environ(cluster), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, cwd=tmp_path, env=cluster.environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split(",")) == 2
     assert jobs(cluster) == []
@@ -180,7 +168,7 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
 def test_a_killed_notebook_leaves_no_job(tmp_path: Path, cluster: ThrowawayCluster) -> None:
     program = [sys.executable, "-c", PROGRAM, "wait"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(program, cwd=tmp_path, env=environ(cluster), **pipes)
+    process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
     assert process.stdout is not None and process.stdout.readline()
     process.kill()
     process.communicate()

@@ -1,7 +1,6 @@
 """A rule whose Dask workers are jobs of their own, on a real Grid Engine."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
-HERE = Path(__file__).parent
 # As the document for Grid Engine has it; what a process maps is limited by h_vmem, beyond what it uses.
 TABLE = (
     '{"jobs": 2, "wait_for_workers": "100%%", "cores": 1, "processes": 1, "memory": "600MB", "queue": "main.q", '
@@ -35,8 +33,7 @@ def test_workers_that_are_jobs_of_grid_engine_write_the_same_bytes(tmp_path: Pat
     luigi = Path(sys.executable).parent / "luigi"
     command = [str(luigi), "--module", "cluster_tasks", "SpreadBlocks", "--folder", str(tmp_path), "--n", "6"]
     with ThrowawayGridEngine.start() as cluster:
-        paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
-        environ = cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        environ = cluster.environ
         done = subprocess.run(
             [*command, "--local-scheduler"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180
         )

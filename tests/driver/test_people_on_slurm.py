@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,14 @@ import toy_tasks
 from luigi.configuration import get_config
 from test_slurm_engine import Driver
 from throwaway_daemons import eventually
-from throwaway_slurm import ClusterSpec, ThrowawayCluster
+from throwaway_slurm import ClusterSpec
 
 from espo_luigi.jobs.records import RecordStore
 from espo_luigi.overview import standing, why
 
 pytestmark = pytest.mark.slurm
+CLUSTER = ClusterSpec(nodes=2, cpus=16)
 SLOW = ("SlowOnes", "--n", "3", "--seconds")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=16)) as started:
-        yield started
-
-
-@pytest.fixture()
-def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
-    return Driver(tmp_path, cluster)
 
 
 def wrap_scancel(driver: Driver, script: str) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import dask
@@ -15,18 +14,12 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 pytestmark = pytest.mark.slurm
+# Two nodes for one job each, of which one with a grace time is told to end when it is preempted, not after it.
+CLUSTER = ClusterSpec(nodes=2, cpus=1, conf=("SlurmctldParameters=preempt_send_user_signal",))
 # As many as the suite has time for; 10 were tried by hand.
 PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "1"))
 # As many as are computed meanwhile: each round takes the two jobs some eight seconds.
 BLOCKS = 80 * PREEMPTIONS - 40
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    """Two nodes for one job each, of which one with a grace time is told to end when it is preempted, not after it."""
-    told = "SlurmctldParameters=preempt_send_user_signal"
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=1, conf=(told,))) as started:
-        yield started
 
 
 def contents(store: Path) -> dict[str, bytes]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,7 @@ from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.report.jobs import job_results
 
 pytestmark = pytest.mark.slurm
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=16)) as started:
-        yield started
+CLUSTER = ClusterSpec(nodes=2, cpus=16)
 
 
 class Driver:
@@ -34,8 +27,7 @@ class Driver:
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder
         self.cluster = cluster
-        paths = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
-        self.environ = cluster.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        self.environ = cluster.environ
         (folder / "luigi.cfg").write_text(
             "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
             "[espo]\nengine = slurm\nworkdir = work\n"
@@ -69,11 +61,6 @@ class Driver:
     def wait_for_lock(self, pid: int) -> None:
         lock = self.folder / "work" / "slurm" / "driver.lock"
         eventually(lambda: (read_json(lock) or {}).get("pid") == pid)
-
-
-@pytest.fixture()
-def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
-    return Driver(tmp_path, cluster)
 
 
 def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,8 @@ from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.policy import Cause
 
 pytestmark = pytest.mark.slurm
+CLUSTER = ClusterSpec(nodes=2)
 PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ThrowawayCluster]:
-    with ThrowawayCluster.start(ClusterSpec(nodes=2)) as started:
-        yield started
 
 
 def submit(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import dask
 import numpy as np
 import xarray as xr
 
@@ -30,6 +31,12 @@ def _archived(value: int, path: Path) -> None:
 
 def make(value: int, path: Path) -> None:
     _archived(value, path) if path.suffix == ".zip" else write_store(constant(value), path, MARKER)
+
+
+def write_for_ever(path: Path, first: int) -> None:
+    with dask.config.set(scheduler="synchronous"):
+        for value in range(first, first + 100_000):
+            write_store(constant(value), path, Marker("Write", {"value": str(value)}))
 
 
 def pass_on(way: str, source: Path, destination: Path) -> None:

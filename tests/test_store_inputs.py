@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
+from store_examples import MARKER
 
 from espo_luigi.errors import InputChangedError
-from espo_luigi.store import Marker, link_store, open_store, pack, remove, unchanged, write_store
-
-MARKER = Marker("Write", created="2026-01-01T00:00:00+00:00")
+from espo_luigi.store import link_store, open_store, pack, remove, unchanged, write_store
 
 
 def ones() -> xr.Dataset:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import dask
 import numpy as np
 import pytest
 import xarray as xr
+from store_examples import constant, fork, write_for_ever
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, read_marker, remove, write_store
@@ -24,30 +24,14 @@ from espo_luigi.store.publish import written_aside
 KILLS = 20
 
 
-def constant(value: int, size: int = 64) -> xr.Dataset:
-    """A dataset of which every value tells the write that it comes from."""
-    return xr.Dataset({"pr": (("time", "loc"), np.full((size, 16), value, "int32"))}).chunk(time=8)
-
-
 def noise(megabytes: int) -> xr.Dataset:
     """Data that no codec makes smaller."""
     values = np.random.default_rng(1).integers(0, 255, (megabytes, 1_000_000), "uint8")
     return xr.Dataset({"pr": (("time", "loc"), values)}).chunk(time=1)
 
 
-def write_for_ever(path: Path, first: int) -> None:
-    with dask.config.set(scheduler="synchronous"):
-        for value in range(first, first + 100_000):
-            write_store(constant(value), path, Marker("Write", {"value": str(value)}))
-
-
 def kill_a_writer(path: Path, first: int, after_seconds: float) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            write_for_ever(path, first)
-        finally:
-            os._exit(1)
+    child = fork(lambda: write_for_ever(path, first))
     time.sleep(after_seconds)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)

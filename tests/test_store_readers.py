@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from store_examples import EVERY_WAY, MARKER, constant, fork, make, pass_on, to_publish
+from store_examples import EVERY_WAY, MARKER, constant, fork, make, pass_on, to_publish, write_for_ever
 
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, publish, read_marker, write_store
@@ -151,12 +151,6 @@ def test_files_that_two_stores_share_are_never_written_in_place(tmp_path: Path, 
     part.to_zarr(destination, region={"time": slice(24, 32)}, mode="r+", consolidated=True)
     assert xr.open_zarr(destination).pr.values[24, 0] == 5
     assert contents(source) == before
-
-
-def write_for_ever(path: Path, first: int) -> None:
-    with dask.config.set(scheduler="synchronous"):
-        for value in range(first, first + 100_000):
-            write_store(constant(value), path, Marker("Write", {"value": str(value)}))
 
 
 def value_of(found: xr.Dataset) -> int:

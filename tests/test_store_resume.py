@@ -17,13 +17,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from store_examples import fork
+from store_examples import MARKER, fork
 
 from espo_luigi.errors import ClaimLostError, StoreError
-from espo_luigi.store import Marker, manifest, open_store, publishing_after, write_store
+from espo_luigi.store import manifest, open_store, publishing_after, write_store
 from espo_luigi.store.manifest import FOLDER_NAME
 
-MARKER = Marker("Write", created="2026-01-01T00:00:00+00:00")
 CHUNKS = {"time": 5, "y": 4, "x": 6}
 FILES = {"time": 10, "y": 4, "x": 6}
 SHAPE = (24, 7, 10)

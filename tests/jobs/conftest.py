@@ -16,7 +16,10 @@ from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.manager import JobManager, JobSettings
+from espo_luigi.jobs.records import RecordStore
 from espo_luigi.jobs.schedulers import SCHEDULERS
+
+pytest.register_assert_rewrite("real_clusters")
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster
@@ -87,13 +90,21 @@ class Work:
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Work:
-    return Work(tmp_path)
+def work(tmp_path: Path, request: pytest.FixtureRequest) -> Work:
+    """The folder of a test, and the scheduler that it is on."""
+    return Work(tmp_path, "sge" if "grid_engine" in request.fixturenames else "slurm")
 
 
 @pytest.fixture
 def made() -> Callable[[Path], Work]:
     return Work
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    store = RecordStore(tmp_path / "state")
+    store.create_folders()
+    return store
 
 
 @pytest.fixture

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +20,9 @@ import throwaway_daemons
 from conftest import NODE_JOB, Work
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.jobs.handles import Failure, Handle, Success
+from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
 from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.script import JobOptions
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -75,8 +81,8 @@ def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
         yield manager.submit(work.request("slow", seconds=1000, **limits))
 
 
-def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, str(DRIVER), str(work.folder), str(jobs), str(seconds), work.scheduler]
+def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float, *kind: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(DRIVER), str(work.folder), str(jobs), str(seconds), work.scheduler, *kind]
     return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)
 
 
@@ -94,6 +100,71 @@ def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
     with running(work, cluster) as manager:
         success_of(manager.submit(request))
     return probe.read_text()
+
+
+def left_behind(work: Work, cluster: Cluster, request: JobRequest) -> Handle:
+    """Have a driver submit a job, and leave it alone."""
+    driver = work.manager(cluster.environ)
+    driver.start()
+    handle = driver.submit(request)
+    job_id_of(handle)
+    driver.detach()
+    return handle
+
+
+def check_an_exception(work: Work, cluster: Cluster) -> Failure:
+    """An exception is not retried, and its words are in the message."""
+    with running(work, cluster) as manager:
+        failure = failure_of(manager.submit(work.request("a", "fail", retries=3)))
+    assert failure.cause is Cause.EXCEPTION
+    assert "no such model" in failure.message and str(failure.log_path) in failure.message
+    assert len(work.starts()) == 1
+    return failure
+
+
+def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
+    """Jobs that end without a result are retried as often as allowed."""
+    with running(work, cluster) as manager:
+        crashed = manager.submit(work.request("crash", "die", retries=1))
+        silent = manager.submit(work.request("silent", "nothing", retries=0))
+        assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
+    assert len(work.starts()) == 3
+    return manager
+
+
+def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
+    """It leaves its stack in the log and is tried again."""
+    with running(work, cluster) as manager:
+        request = work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5)
+        outcome = success_of(manager.submit(request))
+    assert outcome.attempts == 2
+    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
+    assert "in _beat" in first.read_text(), "the stack of the hanging function"
+
+
+def check_killed_drivers(work: Work, cluster: Cluster, jobs: int) -> None:
+    """Drivers that are killed at any moment lose and double nothing."""
+    generator = random.Random(20)
+    for _ in range(10):
+        driver = start_driver(work, cluster, jobs, seconds=2)
+        time.sleep(generator.uniform(0.25, 1.2))
+        driver.kill()
+        driver.wait()
+    last = start_driver(work, cluster, jobs, seconds=2)
+    assert (last.wait(90), json.loads(last.communicate()[0])) == (0, {"complete": jobs})
+    tasks = Counter(name.rpartition(".")[0] for name in work.starts())
+    assert Counter(tasks.values()) == {1: jobs}, "every task's job started exactly once"
+
+
+def check_a_hang_up(work: Work, cluster: Cluster) -> None:
+    """Jobs of a driver that hung up go on and are taken over."""
+    driver = start_driver(work, cluster, jobs=3, seconds=4)
+    eventually(lambda: len(work.starts()) == 3)
+    driver.send_signal(signal.SIGHUP)
+    driver.wait(20)
+    again = start_driver(work, cluster, jobs=3, seconds=4)
+    assert again.wait(40) == 0
+    assert len(work.starts()) == 3
 
 
 def take_back(cluster: ThrowawayCluster, node: str) -> None:

@@ -18,12 +18,12 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.script import ScriptValues
 from espo_luigi.jobs.slurm import SlurmOptions
 from espo_luigi.jobs.slurm_answers import parse_sacct, parse_scontrol, parse_squeue
 
 GOLDEN = Path(__file__).with_name("golden")
-GIB = 2**30
 
 
 def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any) -> BundleValues:

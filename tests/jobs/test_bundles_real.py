@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import PILOT_JOB, Work
-from real_clusters import DRIVER, MIB, eventually, running
+from real_clusters import MIB, eventually, running, start_driver
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.bundling import ARRAY, KINDS, PILOT, STEPS, Bundling
@@ -109,12 +108,12 @@ def test_drivers_killed_at_any_moment_lose_and_double_no_member(tmp_path: Path, 
         work.folder.mkdir()
     moments = random.Random(11)
     for _ in range(5):
-        drivers = [_driver(work, cluster, kind) for kind, work in works.items()]
+        drivers = [start_driver(work, cluster, 8, 1, kind) for kind, work in works.items()]
         time.sleep(moments.uniform(0.4, 1.6))
         for driver in drivers:
             driver.kill()
             driver.communicate()
-    for driver in [_driver(work, cluster, kind) for kind, work in works.items()]:
+    for driver in [start_driver(work, cluster, 8, 1, kind) for kind, work in works.items()]:
         assert json.loads(driver.communicate(timeout=90)[0]) == {"complete": 8}
     for work in works.values():
         tasks = Counter(name.rpartition(".")[0] for name in work.starts())
@@ -157,8 +156,3 @@ def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
         records = {name: manager.store.load(handle.task) for name, handle in handles.items()}
     whys = {name: [past["ended"] for past in record.history] for name, record in records.items() if record}
     assert whys == {"a": ["preempted"], "b": ["preempted"], "left out": [Cause.NOT_BEGUN.value]}
-
-
-def _driver(work: Work, cluster: ThrowawayCluster, kind: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(DRIVER), str(work.folder), "8", "1", "slurm", kind]
-    return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)

@@ -20,13 +20,6 @@ from espo_luigi.jobs.resources import Resources
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> RecordStore:
-    store = RecordStore(tmp_path / "slurm")
-    store.create_folders()
-    return store
-
-
-@pytest.fixture
 def claim(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The claim of the job 7, which this process is."""
     path = store.claim_path("t.1")

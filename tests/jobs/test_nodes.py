@@ -10,9 +10,8 @@ from espo_luigi.jobs.handles import Failure, Handle, Success
 from espo_luigi.jobs.nodes import NodeWatch
 from espo_luigi.jobs.policy import Cause, Limits, next_record
 from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.script import JobOptions, task_name
-
-GIB = 2**30
 
 
 def excluded_by(call: str) -> list[str]:

@@ -13,6 +13,9 @@ from conftest import Work
 from real_clusters import (
     MIB,
     at_work,
+    check_a_hanging_job,
+    check_an_exception,
+    check_ends_without_a_result,
     eventually,
     failure_of,
     job_id_of,
@@ -34,20 +37,11 @@ def cluster(grid_engine: ThrowawayGridEngine) -> ThrowawayGridEngine:
     return grid_engine
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Work:
-    return Work(tmp_path, "sge")
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def timed_out(grid_engine: ThrowawayGridEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """The job that takes longest, begun with the first test."""
     with timed_out_job(Work(tmp_path_factory.mktemp("timeout"), "sge"), grid_engine) as handle:
         yield handle
-
-
-@pytest.fixture(autouse=True)
-def started_early(timed_out: Handle) -> None:
-    """Begin the job that takes longest with the first test."""
 
 
 def end_work(work: Work, name: str) -> None:
@@ -85,11 +79,7 @@ def test_a_job_that_succeeds_is_seen_with_its_result_log_and_what_it_asked_for(
 def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
-    with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", "fail", retries=3)))
-    assert failure.cause is Cause.EXCEPTION
-    assert "no such model" in failure.message and str(failure.log_path) in failure.message
-    assert len(work.starts()) == 1
+    check_an_exception(work, cluster)
 
 
 @pytest.mark.parametrize("how", ["memory", "memory of many"])
@@ -109,13 +99,8 @@ def test_a_job_that_exceeds_its_memory_is_retried_with_half_as_much_again(
 def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
-    with running(work, cluster) as manager:
-        crashed = manager.submit(work.request("crash", "die", retries=1))
-        silent = manager.submit(work.request("silent", "nothing", retries=0))
-        assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
-        # Without the one host there is none: the second try goes to any.
-        assert manager.commands.counts["qsub"] == 4
-    assert len(work.starts()) == 3
+    # Without the one host there is none: the second try goes to any.
+    assert check_ends_without_a_result(work, cluster).commands.counts["qsub"] == 4
 
 
 def test_a_job_deleted_by_somebody_is_not_retried(work: Work, cluster: ThrowawayGridEngine) -> None:
@@ -143,13 +128,7 @@ def test_a_job_deleted_before_it_starts_is_not_retried(work: Work, cluster: Thro
 def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
-    with running(work, cluster) as manager:
-        outcome = success_of(
-            manager.submit(work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5))
-        )
-    assert outcome.attempts == 2
-    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
-    assert "in _beat" in first.read_text(), "the stack of the hanging function"
+    check_a_hanging_job(work, cluster)
 
 
 def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attempt(

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Work
 from real_clusters import (
+    check_a_hang_up,
+    check_killed_drivers,
     echoed,
     eventually,
     failure_of,
     job_id_of,
+    left_behind,
     running,
     start_driver,
     success_of,
@@ -39,11 +40,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 @pytest.fixture
 def cluster(grid_engine: ThrowawayGridEngine) -> ThrowawayGridEngine:
     return grid_engine
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Work:
-    return Work(tmp_path, "sge")
 
 
 @pytest.mark.parametrize(
@@ -107,16 +103,7 @@ def test_hostile_text_in_an_option_is_refused_and_runs_nothing(
 
 
 def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, cluster: ThrowawayGridEngine) -> None:
-    generator = random.Random(20)
-    for _ in range(10):
-        driver = start_driver(work, cluster, jobs=12, seconds=2)
-        time.sleep(generator.uniform(0.25, 1.2))
-        driver.kill()
-        driver.wait()
-    last = start_driver(work, cluster, jobs=12, seconds=2)
-    assert (last.wait(90), json.loads(last.communicate()[0])) == (0, {"complete": 12})
-    tasks = Counter(name.rpartition(".")[0] for name in work.starts())
-    assert Counter(tasks.values()) == {1: 12}, "every task's job started exactly once"
+    check_killed_drivers(work, cluster, jobs=12)
 
 
 def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(work: Work, cluster: ThrowawayGridEngine) -> None:
@@ -130,21 +117,11 @@ def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(work: Work, clu
 
 
 def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, cluster: ThrowawayGridEngine) -> None:
-    driver = start_driver(work, cluster, jobs=3, seconds=4)
-    eventually(lambda: len(work.starts()) == 3)
-    driver.send_signal(signal.SIGHUP)
-    driver.wait(20)
-    again = start_driver(work, cluster, jobs=3, seconds=4)
-    assert again.wait(40) == 0
-    assert len(work.starts()) == 3
+    check_a_hang_up(work, cluster)
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster: ThrowawayGridEngine) -> None:
-    manager = work.manager(cluster.environ)
-    manager.start()
-    handle = manager.submit(work.request("a", seconds=100))
-    job_id = job_id_of(handle)
-    manager.detach()
+    job_id = job_id_of(left_behind(work, cluster, work.request("a", seconds=100)))
     store = RecordStore(work.folder / "state")
     assert cancel_records(store, Commands(sge, CommandSettings(), cluster.environ), store.all()) == 1
     eventually(lambda: not _is_known(cluster, job_id))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import random
-import signal
-import time
-from collections import Counter
-
 import pytest
 from conftest import Work
 from real_clusters import (
     MIB,
     at_work,
+    check_a_hang_up,
+    check_an_exception,
+    check_killed_drivers,
     eventually,
     failure_of,
     job_id_of,
+    left_behind,
     running,
-    start_driver,
     state_is,
     success_of,
     take_back,
@@ -47,12 +44,7 @@ def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster
 def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
-    with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", "fail", retries=3)))
-    assert failure.cause is Cause.EXCEPTION
-    assert "no such model" in failure.message and str(failure.log_path) in failure.message
-    assert failure.tail.endswith("ValueError: no")
-    assert len(work.starts()) == 1
+    assert check_an_exception(work, cluster).tail.endswith("ValueError: no")
 
 
 def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
@@ -150,35 +142,16 @@ def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, with_accountin
 
 
 def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
-    generator = random.Random(20)
-    for _ in range(10):
-        driver = start_driver(work, with_accounting, jobs=20, seconds=2)
-        time.sleep(generator.uniform(0.25, 1.2))
-        driver.kill()
-        driver.wait()
-    last = start_driver(work, with_accounting, jobs=20, seconds=2)
-    assert (last.wait(90), json.loads(last.communicate()[0])) == (0, {"complete": 20})
-    assert len(work.starts()) == 20
-    tasks = Counter(name.rpartition(".")[0] for name in work.starts())
-    assert Counter(tasks.values()) == {1: 20}, "every task's job started exactly once"
+    check_killed_drivers(work, with_accounting, jobs=20)
 
 
 def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
-    driver = start_driver(work, cluster, jobs=3, seconds=4)
-    eventually(lambda: len(work.starts()) == 3)
-    driver.send_signal(signal.SIGHUP)
-    driver.wait(20)
-    again = start_driver(work, cluster, jobs=3, seconds=4)
-    assert again.wait(40) == 0
-    assert len(work.starts()) == 3
+    check_a_hang_up(work, cluster)
 
 
 def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
-    first = work.manager(cluster.environ)
-    first.start()
     request = work.request("a", seconds=1)
-    job_id_of(first.submit(request))
-    first.detach()
+    left_behind(work, cluster, request)
     eventually(request.result_file.exists)
     with running(work, cluster) as second:
         outcome = success_of(second.submit(request))

@@ -16,7 +16,7 @@ from real_clusters import (
     echoed,
     eventually,
     failure_of,
-    job_id_of,
+    left_behind,
     running,
     start_driver,
     success_of,
@@ -37,15 +37,11 @@ from espo_luigi.jobs.stopping import cancel_records, request_stop
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """The job that takes longest, begun with the first test."""
     with timed_out_job(Work(tmp_path_factory.mktemp("timeout")), without_accounting) as handle:
         yield handle
-
-
-@pytest.fixture(autouse=True)
-def started_early(timed_out: Handle) -> None:
-    """Begin the job that takes longest with the first test."""
 
 
 def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
@@ -156,11 +152,7 @@ def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accoun
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:
-    manager = work.manager(without_accounting.environ)
-    manager.start()
-    handle = manager.submit(work.request("a", seconds=100))
-    job_id_of(handle)
-    manager.detach()
+    handle = left_behind(work, without_accounting, work.request("a", seconds=100))
     assert failure_of(handle).cause is Cause.DETACHED
     assert not request_stop(work.folder / "state", "cancel"), "there is no driver to ask"
     store = RecordStore(work.folder / "state")

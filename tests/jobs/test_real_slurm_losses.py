@@ -9,9 +9,12 @@ import pytest
 from conftest import Work
 from real_clusters import (
     at_work,
+    check_a_hanging_job,
+    check_ends_without_a_result,
     eventually,
     failure_of,
     job_id_of,
+    left_behind,
     running,
     state_is,
     success_of,
@@ -29,23 +32,13 @@ pytestmark = pytest.mark.slurm(accounting=True)
 def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    with running(work, without_accounting) as manager:
-        crashed = manager.submit(work.request("crash", "die", retries=1))
-        silent = manager.submit(work.request("silent", "nothing", retries=0))
-        assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
-    assert len(work.starts()) == 3
+    check_ends_without_a_result(work, without_accounting)
 
 
 def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    with running(work, without_accounting) as manager:
-        outcome = success_of(
-            manager.submit(work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5))
-        )
-    assert outcome.attempts == 2
-    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
-    assert "in _beat" in first.read_text(), "the stack of the hanging function"
+    check_a_hanging_job(work, without_accounting)
 
 
 def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
@@ -122,12 +115,8 @@ def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting:
 
 def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:
     with ThrowawayCluster.start(ClusterSpec(nodes=1, accounting=True, min_job_age=2)) as cluster:
-        first = work.manager(cluster.environ)
-        first.start()
-        cancelled = first.submit(work.request("a", seconds=60, retries=3))
-        job_id = job_id_of(cancelled)
+        job_id = job_id_of(left_behind(work, cluster, work.request("a", seconds=60, retries=3)))
         eventually(lambda: len(work.starts()) == 1)
-        first.detach()
         cluster.run("scancel", job_id)
         ask = ("squeue", "--noheader", "--states=all", "--format=%i")
         eventually(lambda: job_id not in cluster.run(*ask), 90)
@@ -141,10 +130,7 @@ def test_an_old_result_whose_output_was_removed_is_not_believed(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     request = work.request("a", seconds=0.5)
-    first = work.manager(without_accounting.environ)
-    first.start()
-    job_id_of(first.submit(request))
-    first.detach()
+    left_behind(work, without_accounting, request)
     eventually(request.result_file.exists)
     with running(work, without_accounting) as second:
         again = replace(request, is_complete=lambda: len(work.starts()) == 2)

@@ -18,20 +18,13 @@ from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
 from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.stopping import request_stop, take_control
 
-GIB = 2**30
 RECORD = Record(
     "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
 )
 LIMITS = Limits(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RecordStore:
-    store = RecordStore(tmp_path / "state")
-    store.create_folders()
-    return store
 
 
 def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 from report_examples import write_job, write_run
 
 from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.scheduler import Account, Phase
 from espo_luigi.report import accounts
 from espo_luigi.report.accounts import accounted, read_accounts, submissions
 from espo_luigi.report.run import Job
 from espo_luigi.report.write import make_sections
 
-GIB = 2**30
 JOB = Job("Train", "host7", 1010.0, 1600.0, 900.0, True, 2, 4, 8 * GIB, 60, 3 * GIB, 1000.0, "12")
 RECORD = Record("r.Train.0", "Train", {}, 8 * GIB, 60, "log", state="finished", job_id="12")
 ACCOUNT = Account("12", "r.Train.0.1", Phase.COMPLETED, "n1", 950.0, 1000.0, 1605.0, 4, 12 * GIB, 90, 1200.0, 2 * GIB)

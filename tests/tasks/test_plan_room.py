@@ -11,6 +11,7 @@ from luigi.configuration import get_config
 from espo_luigi import cli, store, tasks
 from espo_luigi.jobs import allocation
 from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.slurm_steps import Allocation
 from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan
@@ -20,7 +21,6 @@ from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.selection import Selection
 
-GIB = 2**30
 LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 
 

@@ -13,7 +13,7 @@ from conftest import Work
 from fake_clock import FakeClock, RunningClock
 
 from espo_luigi.jobs.flights import Patience
-from espo_luigi.jobs.handles import Handle, Outcome
+from espo_luigi.jobs.handles import Handle, JobRequest, Outcome
 from espo_luigi.jobs.manager import JobManager
 
 PATIENCE = Patience(
@@ -46,6 +46,12 @@ class FakeCluster:
         manager.start()
         self.managers.append(manager)
         return manager
+
+    def submitted(self, request: JobRequest, manager: JobManager | None = None) -> Handle:
+        """Submit a job, to a manager of its own unless told otherwise, and wait for its id."""
+        handle = (manager or self.manager()).submit(request)
+        self.eventually(has_id(handle))
+        return handle
 
     def eventually(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         assert self.clock.go_on(seconds, condition), "waited in vain"

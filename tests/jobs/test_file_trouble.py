@@ -82,8 +82,7 @@ def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
     manager = fake.manager()
     faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
     faults.begin(errno.EDQUOT, "save")
-    handle = manager.submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), manager)
     fake.clock.go_on(8)
     record = manager.store.load(handle.task)
     assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
@@ -104,8 +103,7 @@ def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_
     fake.eventually(has_id(first.submit(work.request("a"))))
     first.detach()
     faults.end()
-    handle = fake.manager().submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"))
     fake.finish("a", "1")
     assert isinstance(fake.outcome(handle, 5), Success)
     assert len(fake.calls("sbatch")) == 1
@@ -128,8 +126,7 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
 
 def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
     manager = fake.manager()
-    handle = manager.submit(work.request("a", retries=1))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=1), manager)
     faults.begin(errno.EIO, "save", "close")
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
@@ -178,8 +175,7 @@ def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go
     (work.folder / "slurm_logs" / "bad").write_text("in the way")
     manager = fake.manager()
     bad = manager.submit(work.request("a", rule="bad"))
-    good = manager.submit(work.request("b"))
-    fake.eventually(has_id(good))
+    fake.submitted(work.request("b"), manager)
     outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
     assert isinstance(outcome, Failure) and "File exists" in outcome.message
     assert len(fake.calls("sbatch")) == 1
@@ -192,8 +188,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
     def no_listing(folder: Path) -> set[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
 
-    handle = fake.manager().submit(work.request("a", retries=3))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=3))
     with monkeypatch.context() as patch:
         patch.setattr(watcher, "listed_names", no_listing)
         fake.finish("a", "1", outcome="error", exception="ValueError: no")
@@ -208,8 +203,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
 def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
     fake: FakeCluster, work: Work
 ) -> None:
-    handle = fake.manager().submit(work.request("a", retries=1))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=1))
     fake.set_state("RUNNING")
     fake.eventually(lambda: handle.progress.state == "RUNNING")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
@@ -228,8 +222,7 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 
 def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(max_jobs=1)
-    first = manager.submit(work.request("a", retries=1))
-    fake.eventually(has_id(first))
+    fake.submitted(work.request("a", retries=1), manager)
     second = manager.submit(work.request("b"))
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
     fake.set_state("FAILED")
@@ -241,8 +234,7 @@ def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
     fake: FakeCluster, work: Work, state: str
 ) -> None:
     manager = fake.manager()
-    handle = manager.submit(work.request("a", retries=3, is_complete=lambda: True))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=3, is_complete=lambda: True), manager)
     fake.set_state(state)
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
     assert isinstance(outcome, Success) and outcome.job_id == "1"
@@ -251,8 +243,7 @@ def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
 
 
 def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", is_complete=lambda: True))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", is_complete=lambda: True))
     fake.finish("a", "1", outcome="error", exception="HealthCheckError: all NaN")
     fake.set_state("FAILED")
     outcome = fake.outcome(handle, 5)
@@ -293,8 +284,7 @@ def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, 
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
     faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
     fake.finish("a", "1")
-    good = manager.submit(work.request("b"))
-    fake.eventually(has_id(good))
+    good = fake.submitted(work.request("b"), manager)
     fake.finish("b", "2")
     assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
 
@@ -330,8 +320,7 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     manager = fake.manager()
     work_commands = manager.commands
     signals: Any = Signals(work_commands, Bundles(manager.store, manager._flights))
-    handle = fake.managers[0].submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), fake.managers[0])
     flight = fake.managers[0]._flights[handle.task]
     ours, sent = replace(flight), []
     monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))

@@ -31,8 +31,7 @@ def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_an
 
 
 def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.forget_jobs()
     began = fake.clock.now()
     outcome = fake.outcome(handle, 20)
@@ -61,8 +60,7 @@ def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work
     request = work.request("a")
     if not seen_running:
         fake.forget_jobs()
-    handle = fake.manager().submit(request)
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(request)
     if seen_running:
         fake.set_state("RUNNING")
         fake.eventually(lambda: handle.progress.state == "RUNNING")
@@ -75,8 +73,7 @@ def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work
 
 
 def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.forget_jobs()
     fake.clock.go_on(0.3)
     name = f"{handle.task}.1"
@@ -90,8 +87,7 @@ def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: W
 
 
 def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.misbehave("sacct", "fail sacct: error: slurm_persist_conn_open_without_init: failed to open connection")
     fake.forget_jobs()
     assert fake.outcome(handle, PATIENCE.absent_after + 2) is None
@@ -99,8 +95,7 @@ def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: 
 
 def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sacct", "fail Slurm accounting storage is disabled")
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.forget_jobs()
     assert fake.outcome(handle, 20) is not None
     assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
@@ -118,8 +113,7 @@ def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how:
 
 def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
     """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
-    handle = fake.manager(poll_seconds=5.0, result_seconds=5.0).submit(work.request("a", retries=1))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=1), fake.manager(poll_seconds=5.0, result_seconds=5.0))
     fake.set_state("PENDING", "PartitionTimeLimit")
     fake.eventually(lambda: bool(fake.calls("scancel")))
     fake.forget_jobs()

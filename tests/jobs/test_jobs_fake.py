@@ -24,8 +24,7 @@ def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     fake: FakeCluster, work: Work, how: str
 ) -> None:
     fake.misbehave("sbatch", how)
-    handle = fake.manager().submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"))
     fake.finish("a", "1")
     assert isinstance(fake.outcome(handle, 5), Success)
     assert len(fake.calls("sbatch")) == 1
@@ -35,8 +34,7 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), manager)
 
     def broken() -> None:
         raise RuntimeError("no")
@@ -50,8 +48,7 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
 def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "refuse-then-take")
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), manager)
     assert len({call.partition("--job-name=")[2].split()[0] for call in fake.calls("sbatch")}) == 2
     assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver", "a late first job does nothing"
 
@@ -124,8 +121,7 @@ def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environ
 
 
 def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.set_state("COMPLETED")
     fake.clock.go_on(PATIENCE.latency_wait / 2)
     assert handle.outcome is None
@@ -150,15 +146,13 @@ def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake:
 
 
 def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"))
     fake.finish("a", "99")
     assert fake.outcome(handle, 0.5) is None
 
 
 def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.set_state("RUNNING")
     fake.finish("a", "1", outcome="error", exception="SystemExit: stopped by signal 15")
     fake.clock.go_on(0.5)
@@ -170,8 +164,7 @@ def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work
 
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=3))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=3))
     fake.misbehave("squeue", "hang")
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
@@ -179,16 +172,14 @@ def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Wor
 
 
 def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.set_state("DREAMING_AGAIN")
     assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
     assert handle.progress.state == "DREAMING_AGAIN"
 
 
 def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=0))
     fake.set_state("PENDING", "launch failed requeued held")
     fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
     assert handle.progress.attempt == 1
@@ -267,8 +258,7 @@ def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Wor
 def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: Work) -> None:
     fake.clock = RunningClock()
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), manager)
     assert request_stop(manager.store.folder, "detach")
     outcome = fake.outcome(handle, 5)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.DETACHED
@@ -280,8 +270,7 @@ def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
 ) -> None:
     monkeypatch.setattr("espo_luigi.jobs.ownership._REFRESH_EVERY", 0.1)
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"), manager)
     path = manager.store.folder / file
     path.unlink(missing_ok=True)
     path.mkdir()
@@ -312,8 +301,7 @@ def test_a_rate_is_kept_by_all_threads_together() -> None:
 def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handle = fake.manager().submit(work.request("a"))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a"))
     fake.set_state("PENDING", "JobHeldUser")
     fake.clock.go_on(5)
     assert handle.outcome is None
@@ -323,8 +311,7 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
 def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:
     """Its node is dead: Slurm calls it COMPLETING, Grid Engine ``dr``, for ever."""
     manager = fake.manager(poll_seconds=5.0, result_seconds=5.0)
-    handle = manager.submit(work.request("a", retries=1, stall_timeout_seconds=2.0))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=1, stall_timeout_seconds=2.0), manager)
     fake.set_state("RUNNING")
     fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
     fake.eventually(lambda: any("--signal" not in call for call in fake.calls("scancel")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import Work
-from fake_cluster import PATIENCE, FakeCluster, has_id
+from fake_cluster import PATIENCE, FakeCluster
 
 from espo_luigi.jobs.handles import Failure, Handle, Success
 from espo_luigi.jobs.nodes import NodeWatch
@@ -98,8 +98,7 @@ def test_where_all_jobs_end_at_once_submission_pauses_and_no_attempt_is_burnt(
 
 def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
-    handle = manager.submit(work.request("a", retries=2))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=2), manager)
     fake.set_state("FAILED")
     fake.misbehave(
         "sbatch", "fail sbatch: error: Batch job submission failed: Requested node configuration is not available"
@@ -123,8 +122,7 @@ def test_a_node_where_a_job_did_well_is_not_suspected_for_what_came_before() -> 
 def test_a_job_under_which_a_file_system_failed_clears_no_node_of_suspicion(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
     watch = manager._nodes
-    handle = manager.submit(work.request("a", retries=1))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=1), manager)
     now = fake.clock.now()
     for task in "bc":
         watch.crashed(task, "n1", now - 1)
@@ -207,8 +205,7 @@ def test_after_an_end_without_a_traceback_the_task_goes_to_another_node(cause: C
 def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: FakeCluster, work: Work) -> None:
     request = work.request("a", memory_bytes=100 * GIB, time_minutes=100, memory_cap_bytes=140 * GIB, retries=3)
     first = fake.manager()
-    handle = first.submit(request)
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(request, first)
     fake.set_state("OUT_OF_MEMORY")
     fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.latency_wait + 5)
     fake.finish("a", "2")
@@ -224,8 +221,7 @@ def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: 
 def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, work: Work) -> None:
     request = work.request("a", memory_bytes=100 * GIB, retries=3)
     first = fake.manager()
-    handle = first.submit(request)
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(request, first)
     refusal = "sbatch: error: Memory specification can not be satisfied"
     fake.misbehave("sbatch", f"fail {refusal}")
     fake.set_state("OUT_OF_MEMORY")
@@ -259,7 +255,6 @@ def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_drive
     fake.eventually(lambda: fake.calls("sbatch"))
     first.detach()
     fake.behave("sbatch")
-    second = fake.manager().submit(work.request("a", options=JobOptions(exclude=("n8",))))
-    fake.eventually(has_id(second))
+    second = fake.submitted(work.request("a", options=JobOptions(exclude=("n8",))))
     assert handle.task == second.task
     assert excluded_by(fake.calls("sbatch")[-1]) == ["n8"]

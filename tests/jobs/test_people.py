@@ -96,8 +96,7 @@ def test_a_driver_whose_folder_was_taken_leaves_even_jobs_that_do_not_go_alone(f
     for taken in (False, True):
         name = f"taken-{taken}"
         manager = fake.manager()
-        handle = manager.submit(work.request(name))
-        fake.eventually(has_id(handle))
+        handle = fake.submitted(work.request(name), manager)
         fake.set_state("RUNNING")
         fake.finish(name, handle.progress.job_id or "")
         fake.outcome(handle, 5)
@@ -231,8 +230,7 @@ def test_a_success_for_other_outputs_is_not_believed_and_the_work_is_ordered_ane
 
 
 def test_a_job_of_this_driver_that_finds_another_configuration_is_not_retried(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=3, write_order=lambda: None))
-    fake.eventually(has_id(handle))
+    handle = fake.submitted(work.request("a", retries=3, write_order=lambda: None))
     fake.finish("a", "1", outcome="configuration", exception="ConfigurationChangedError: was A, is B")
     fake.set_state("FAILED")
     outcome = fake.outcome(handle, 20)

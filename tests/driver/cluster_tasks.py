@@ -30,8 +30,7 @@ class SpreadBlocks(Count):
     seconds = luigi.FloatParameter(default=0.5, significant=False)
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="1GB", time="10")
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"blocks-{self.n}.zarr"))
+    file_name = "blocks-{}.zarr"
 
     def work(self) -> None:
         import dask

@@ -2,7 +2,6 @@
 
 import os
 import time
-from pathlib import Path
 
 import luigi
 import toy_tasks
@@ -19,8 +18,7 @@ class Noted(toy_tasks.Count):
     def work(self) -> None:
         began = time.time()
         time.sleep(1.5)
-        with self.output().open("w") as file:
-            file.write(f"{os.environ['SLURMD_NODENAME']} {os.environ['SLURM_CPUS_PER_TASK']} {began} {time.time()}")
+        self.write(f"{os.environ['SLURMD_NODENAME']} {os.environ['SLURM_CPUS_PER_TASK']} {began} {time.time()}")
 
 
 class ManyNoted(luigi.WrapperTask):
@@ -39,9 +37,8 @@ class Troubled(luigi.WrapperTask):
     folder = luigi.Parameter()
 
     def requires(self) -> list[luigi.Task]:
-        folder = str(Path(str(self.folder)))
         return [
-            toy_tasks.Lucky(n=1, folder=folder, memory="300MB"),
-            toy_tasks.Hungry(n=2, folder=folder, memory="400MB"),
-            Noted(n=3, folder=folder),
+            toy_tasks.Lucky(n=1, folder=self.folder, memory="300MB"),
+            toy_tasks.Hungry(n=2, folder=self.folder, memory="400MB"),
+            Noted(n=3, folder=self.folder),
         ]

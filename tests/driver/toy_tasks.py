@@ -35,16 +35,28 @@ class Count(SlurmTask):
     n = luigi.IntParameter()
     folder = luigi.Parameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="1GB", time="10")
+    file_name = "count-{}.txt"
+
+    @property
+    def place(self) -> Path:
+        return Path(str(self.folder))
 
     def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"count-{self.n}.txt"))
+        return luigi.LocalTarget(str(self.place / self.file_name.format(self.n)))
 
     def work(self) -> None:
         import dask.array
 
-        total = int(dask.array.arange(self.n, chunks=10).sum().compute())
+        self.write(dask.array.arange(self.n, chunks=10).sum().compute())
+
+    def write(self, text: object) -> None:
         with self.output().open("w") as file:
-            file.write(str(total))
+            file.write(str(text))
+
+    def note(self, name: str, line: object) -> None:
+        """Add a line to a file of the folder."""
+        with (self.place / name).open("a") as file:
+            file.write(f"{line}\n")
 
 
 class Fail(Count):
@@ -58,9 +70,7 @@ class Grumble(Count):
     """Fail with a text that a browser would take for HTML."""
 
     uses_dask = False
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"grumble-{self.n}.txt"))
+    file_name = "grumble-{}.txt"
 
     def work(self) -> None:
         raise ValueError("1 < 2 & 3")
@@ -71,17 +81,13 @@ class Sum(Count):
 
     # Importing and starting it takes a second of each job; those that compute nothing do without.
     uses_dask = False
+    file_name = "sum-{}.txt"
 
     def requires(self) -> list[luigi.Task]:
         return [Count(n=self.n, folder=self.folder), Count(n=self.n + 1, folder=self.folder)]
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"sum-{self.n}.txt"))
-
     def work(self) -> None:
-        total = sum(int(target.open().read()) for target in self.input())
-        with self.output().open("w") as file:
-            file.write(str(total))
+        self.write(sum(int(target.open().read()) for target in self.input()))
 
 
 class Bereft(Count):
@@ -90,18 +96,14 @@ class Bereft(Count):
     uses_dask = False
     times = luigi.IntParameter(default=1)
     removes = luigi.BoolParameter(default=True, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+    file_name = "bereft-{}.txt"
 
     def requires(self) -> list[luigi.Task]:
         return [Count(n=self.n, folder=self.folder)]
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"bereft-{self.n}.txt"))
-
     def work(self) -> None:
-        starts = Path(str(self.folder)) / "starts"
-        with starts.open("a") as file:
-            file.write("start\n")
-        if len(starts.read_text().splitlines()) <= int(self.times):
+        self.note("starts", "start")
+        if len((self.place / "starts").read_text().splitlines()) <= int(self.times):
             if self.removes:
                 self.input()[0].remove()
             raise InputChangedError("the input is gone")
@@ -116,25 +118,20 @@ class Rootless(Bereft):
         return []
 
     def work(self) -> None:
-        starts = Path(str(self.folder)) / "starts"
-        with starts.open("a") as file:
-            file.write("start\n")
-        if len(starts.read_text().splitlines()) <= int(self.times):
+        self.note("starts", "start")
+        if len((self.place / "starts").read_text().splitlines()) <= int(self.times):
             raise InputChangedError("the raw file is another")
-        with self.output().open("w") as file:
-            file.write("whole")
+        self.write("whole")
 
 
 class Thief(Bereft):
     """Take away what others need, after it was made and before they start."""
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"thief-{self.n}.txt"))
+    file_name = "thief-{}.txt"
 
     def work(self) -> None:
         self.input()[0].remove()
-        with self.output().open("w") as file:
-            file.write("taken")
+        self.write("taken")
 
 
 class Robbed(Bereft):
@@ -155,7 +152,7 @@ class Sleep(Count):
     """Say who it is, and sleep for `n` seconds."""
 
     def work(self) -> None:
-        (Path(str(self.folder)) / "pid").write_text(str(os.getpid()))
+        (self.place / "pid").write_text(str(os.getpid()))
         time.sleep(int(self.n))
 
 
@@ -179,16 +176,12 @@ class Slow(Count):
 
     uses_dask = False
     seconds = luigi.FloatParameter(default=2.0, significant=False)
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"slow-{self.n}.txt"))
+    file_name = "slow-{}.txt"
 
     def work(self) -> None:
-        with (Path(str(self.folder)) / "starts").open("a") as file:
-            file.write(f"{self.n}\n")
+        self.note("starts", self.n)
         time.sleep(float(self.seconds))
-        with self.output().open("w") as file:
-            file.write("done")
+        self.write("done")
 
 
 class SlowOnes(luigi.WrapperTask):
@@ -208,23 +201,19 @@ class Echo(Count):
     uses_dask = False
     n = luigi.IntParameter(default=1)
     text = luigi.Parameter()
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / "echo.txt"))
+    file_name = "echo.txt"
 
     def work(self) -> None:
-        with self.output().open("w") as file:
-            file.write(str(self.text))
+        self.write(self.text)
 
 
 class Link(Slow):
     """One of a chain of tasks, each of which needs the one before; computes nothing."""
 
+    file_name = "link-{}.txt"
+
     def requires(self) -> list[luigi.Task]:
         return [Link(n=int(self.n) - 1, folder=self.folder, seconds=self.seconds)] if self.n else []
-
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"link-{self.n}.txt"))
 
 
 class Lucky(Count):
@@ -233,10 +222,9 @@ class Lucky(Count):
     uses_dask = False
 
     def work(self) -> None:
-        if not (Path(str(self.folder)) / "luck").exists():
+        if not (self.place / "luck").exists():
             raise ValueError("no luck")
-        with self.output().open("w") as file:
-            file.write("lucky")
+        self.write("lucky")
 
 
 class Hungry(Count):
@@ -247,8 +235,7 @@ class Hungry(Count):
     def work(self) -> None:
         held = b"x" * (600 * 2**20)
         time.sleep(8)
-        with self.output().open("w") as file:
-            file.write(str(len(held)))
+        self.write(len(held))
 
 
 class Hang(Count):
@@ -259,8 +246,7 @@ class Hang(Count):
     def work(self) -> None:
         if os.environ["ESPO_ATTEMPT"] == "1":
             _hang()
-        with self.output().open("w") as file:
-            file.write(os.environ["ESPO_ATTEMPT"])
+        self.write(os.environ["ESPO_ATTEMPT"])
 
 
 def _hang() -> None:
@@ -277,11 +263,10 @@ class Mixed(Count):
 class Gated(Slow):
     """Wait for a file called ``go``, and then be `Slow`."""
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"gated-{self.n}.txt"))
+    file_name = "gated-{}.txt"
 
     def work(self) -> None:
-        while not (Path(str(self.folder)) / "go").exists():
+        while not (self.place / "go").exists():
             time.sleep(0.2)
         super().work()
 
@@ -290,15 +275,13 @@ class Published(Gated):
     """Wait for a file called ``go``, publish as stores are, and note which start of the job did."""
 
     def work(self) -> None:
-        folder, start = Path(str(self.folder)), os.environ.get("SLURM_RESTART_COUNT", "0")
-        with (folder / "starts").open("a") as file:
-            file.write(f"{start}\n")
-        while not (folder / "go").exists():
+        start = os.environ.get("SLURM_RESTART_COUNT", "0")
+        self.note("starts", start)
+        while not (self.place / "go").exists():
             time.sleep(0.2)
         with written_aside(Path(self.output().path)) as partial:
             partial.write_text(start)
-        with (folder / "published").open("a") as file:
-            file.write(f"{start}\n")
+        self.note("published", start)
 
 
 class SlowOnesAndGated(SlowOnes):
@@ -324,21 +307,18 @@ class Configured(Count):
         return _configuration(str(self.folder))
 
     def work(self) -> None:
-        with (Path(str(self.folder)) / "starts").open("a") as file:
-            file.write(f"{self.n}\n")
-        with self.output().open("w") as file:
-            file.write(self.configuration_id())
+        self.note("starts", self.n)
+        self.write(self.configuration_id())
 
 
 class Edits(Configured):
     """Have somebody edit the configuration during the run, by the time this is done."""
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / "edited.txt"))
+    file_name = "edited.txt"
 
     def work(self) -> None:
         super().work()
-        (Path(str(self.folder)) / "configuration").write_text("B")
+        (self.place / "configuration").write_text("B")
 
 
 class AfterEdits(Configured):
@@ -360,14 +340,13 @@ class Placed(Slow):
     uses_dask = False
 
     def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / toys().place / "placed.txt"))
+        return luigi.LocalTarget(str(self.place / toys().place / "placed.txt"))
 
 
 class Blocks(Count):
     """Write a store of `n` blocks, a tenth of a second each, and a line for each that is computed."""
 
-    def output(self) -> luigi.LocalTarget:
-        return luigi.LocalTarget(str(Path(str(self.folder)) / f"blocks-{self.n}.zarr"))
+    file_name = "blocks-{}.zarr"
 
     def work(self) -> None:
         import dask.array
@@ -376,7 +355,7 @@ class Blocks(Count):
 
         from espo_luigi.store import Marker, write_store
 
-        log = Path(str(self.folder)) / "computed"
+        log = self.place / "computed"
 
         def compute(block: numpy.ndarray, block_id: tuple[int, ...]) -> numpy.ndarray:
             time.sleep(0.1)
@@ -397,18 +376,14 @@ class Halfway(Count):
     def work(self) -> None:
         import dask
 
-        folder = Path(str(self.folder))
-
         def compute(number: int) -> int:
-            with (folder / "computed").open("a") as file:
-                file.write(f"{number}\n")
-            while not (folder / "go").exists() and len((folder / "computed").read_text().split()) > int(self.n) / 2:
+            self.note("computed", number)
+            done = self.place / "computed"
+            while not (self.place / "go").exists() and len(done.read_text().split()) > int(self.n) / 2:
                 time.sleep(0.1)
             return number
 
-        total = sum(dask.compute(*[dask.delayed(compute)(number) for number in range(int(self.n))]))
-        with self.output().open("w") as file:
-            file.write(str(total))
+        self.write(sum(dask.compute(*[dask.delayed(compute)(number) for number in range(int(self.n))])))
 
 
 class Shown(luigi.WrapperTask):

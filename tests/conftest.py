@@ -9,6 +9,7 @@ import pytest
 import throwaway_sge
 import throwaway_slurm
 from kept_servers import KeptServers
+from luigi.configuration import LuigiConfigParser, get_config
 
 # Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
 LONG = (
@@ -79,6 +80,16 @@ def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> py
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog
+
+
+@pytest.fixture()
+def own_settings() -> Iterator[LuigiConfigParser]:
+    """Luigi's configuration, of which nothing is left that a test sets."""
+    configuration = get_config()
+    before = {section: dict(configuration.items(section, raw=True)) for section in configuration.sections()}
+    yield configuration
+    configuration.clear()
+    configuration.read_dict(before)
 
 
 @pytest.fixture(scope="module")

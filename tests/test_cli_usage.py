@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import cli
 from espo_luigi.driver.profile import packaged_profiles
@@ -80,15 +80,10 @@ def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
     ],
 )
 def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(
-    option: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, value: str, said: str, own_settings: LuigiConfigParser, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configuration = get_config()
-    before = configuration.get("espo", option, "")
-    configuration.set("espo", option, value)
-    try:
-        assert cli.main(["tasks"]) == 1
-    finally:
-        configuration.set("espo", option, before or {"engine": "local", "publish": "false"}[option])
+    own_settings.set("espo", option, value)
+    assert cli.main(["tasks"]) == 1
     assert re.fullmatch(rf"espo: luigi\.cfg, \[espo\] {option}: {said}\n", capsys.readouterr().err)
 
 

@@ -1,10 +1,9 @@
 """What `espo shell` and `espo submit` give to Slurm, beside what the document of the Institut quantique says."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser, get_config
 
 from espo_luigi.errors import EspoError
 from espo_luigi.interactive import OPTIONS, allocation_command, request_of, script_command
@@ -19,14 +18,8 @@ ALIASES = {
 
 
 @pytest.fixture(autouse=True)
-def own_section() -> Iterator[None]:
-    configuration = get_config()
-    before = dict(configuration.items("slurm", raw=True)) if configuration.has_section("slurm") else {}
-    configuration.remove_section("slurm")
-    yield
-    configuration.remove_section("slurm")
-    for name, value in before.items():
-        configuration.set("slurm", name, value)
+def own_section(own_settings: LuigiConfigParser) -> None:
+    own_settings.remove_section("slurm")
 
 
 @pytest.mark.parametrize("alias", ALIASES)

@@ -148,7 +148,7 @@ def wait(ready: Callable[[], object], timeout: float, every: float = 0.2) -> boo
     return bool(ready())
 
 
-def eventually(condition: Callable[[], object], timeout: float = 60.0) -> None:
+def eventually(condition: Callable[[], object], timeout: float = 90.0) -> None:
     """Wait until `condition`, which has to come in time."""
     assert wait(condition, timeout, 0.05), f"waited {timeout:.0f} s in vain"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser
 from luigi.task_register import Register
 
 from espo_luigi.driver.engines import close_engines
@@ -25,18 +25,14 @@ if HERE not in sys.path:
 
 
 @pytest.fixture(autouse=True)
-def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> Iterator[Path]:
     """A work folder; engines, tasks and settings of one test are not there in the next."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
-    configuration = get_config()
-    before = {section: dict(configuration.items(section, raw=True)) for section in configuration.sections()}
-    configuration.set("espo", "workdir", str(tmp_path / "work"))
-    configuration.set("espo", "engine", "local")
+    own_settings.set("espo", "workdir", str(tmp_path / "work"))
+    own_settings.set("espo", "engine", "local")
     forget()
     yield tmp_path / "work"
     forget()
-    configuration.clear()
-    configuration.read_dict(before)
 
 
 @pytest.fixture()

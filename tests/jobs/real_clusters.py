@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import throwaway_daemons
 from conftest import NODE_JOB, Work
+from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
@@ -27,7 +26,6 @@ from espo_luigi.jobs.script import JobOptions
 
 DRIVER = Path(__file__).with_name("driver.py")
 MIB = 2**20
-eventually = partial(throwaway_daemons.eventually, timeout=90.0)
 
 
 class Cluster(Protocol):

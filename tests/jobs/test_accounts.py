@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import Work
-from real_clusters import MIB, eventually, failure_of, job_id_of, running, success_of
+from real_clusters import MIB, failure_of, job_id_of, running, success_of
+from throwaway_daemons import eventually
 
 from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.commands import Commands

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import PILOT_JOB, Work
-from real_clusters import MIB, eventually, running, start_driver
+from real_clusters import MIB, running, start_driver
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.bundling import ARRAY, KINDS, PILOT, STEPS, Bundling

@@ -16,13 +16,13 @@ from real_clusters import (
     check_a_hanging_job,
     check_an_exception,
     check_ends_without_a_result,
-    eventually,
     failure_of,
     job_id_of,
     running,
     success_of,
     timed_out_job,
 )
+from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
 from espo_luigi.jobs.handles import Handle, Success

@@ -15,7 +15,6 @@ from real_clusters import (
     check_a_hang_up,
     check_killed_drivers,
     echoed,
-    eventually,
     failure_of,
     job_id_of,
     left_behind,
@@ -23,6 +22,7 @@ from real_clusters import (
     start_driver,
     success_of,
 )
+from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import SubmissionError

@@ -10,7 +10,6 @@ from real_clusters import (
     check_a_hang_up,
     check_an_exception,
     check_killed_drivers,
-    eventually,
     failure_of,
     job_id_of,
     left_behind,
@@ -19,6 +18,7 @@ from real_clusters import (
     success_of,
     take_back,
 )
+from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.jobs.policy import Cause

@@ -14,7 +14,6 @@ from real_clusters import (
     MIB,
     at_work,
     echoed,
-    eventually,
     failure_of,
     left_behind,
     running,
@@ -22,6 +21,7 @@ from real_clusters import (
     success_of,
     timed_out_job,
 )
+from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import SubmissionError

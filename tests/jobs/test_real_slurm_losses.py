@@ -11,7 +11,6 @@ from real_clusters import (
     at_work,
     check_a_hanging_job,
     check_ends_without_a_result,
-    eventually,
     failure_of,
     job_id_of,
     left_behind,
@@ -20,6 +19,7 @@ from real_clusters import (
     success_of,
     take_back,
 )
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.handles import Success

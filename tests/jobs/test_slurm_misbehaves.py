@@ -13,15 +13,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Work
-from real_clusters import (
-    at_work,
-    eventually,
-    failure_of,
-    job_id_of,
-    running,
-    state_is,
-    success_of,
-)
+from real_clusters import at_work, failure_of, job_id_of, running, state_is, success_of
+from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.policy import Cause

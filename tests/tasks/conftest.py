@@ -1,14 +1,14 @@
 """A run of the demo in a folder of its own, once for all tests of the rules."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from complete_demo import complete_all
 from demo_runs import use, write_config
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser, get_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,7 +25,7 @@ def demo_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture()
-def configured(tmp_path: Path, demo_raw: Path) -> Iterator[Callable[..., list[Path]]]:
+def configured(tmp_path: Path, demo_raw: Path, own_settings: LuigiConfigParser) -> Callable[..., list[Path]]:
     """A function that configures this process for the demo, with changes, in the test's own folder."""
 
     def configure(**changes: object) -> list[Path]:
@@ -33,7 +33,7 @@ def configured(tmp_path: Path, demo_raw: Path) -> Iterator[Callable[..., list[Pa
         use(files, tmp_path)
         return files
 
-    yield configure
+    return configure
 
 
 @pytest.fixture()
@@ -54,20 +54,15 @@ def own_raw(tmp_path: Path, demo_raw: Path, configured: Callable[..., list[Path]
 
 
 @pytest.fixture()
-def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[Path]:
+def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Path:
     """The folder of a demo with everything complete, though its stores are empty."""
     get_config().set("espo", "final_format", "sharded")
     configured()
     complete_all()
-    yield tmp_path
-    get_config().set("espo", "final_format", "zip")
-    get_config().set("espo", "rerun", "missing")
+    return tmp_path
 
 
 @pytest.fixture()
-def with_report() -> Iterator[None]:
+def with_report(own_settings: LuigiConfigParser) -> None:
     """Have `All` end with the report."""
-    before = get_config().get("espo", "report")
-    get_config().set("espo", "report", "true")
-    yield
-    get_config().set("espo", "report", before)
+    own_settings.set("espo", "report", "true")

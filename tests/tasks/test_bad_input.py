@@ -108,12 +108,8 @@ def test_sizing_that_does_not_divide_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     configured()
-    configuration = luigi.configuration.get_config()
-    configuration.set("Train", "n_workers", "5")
-    try:
-        fails(tasks.All())
-    finally:
-        configuration.remove_section("Train")
+    luigi.configuration.get_config().set("Train", "n_workers", "5")
+    fails(tasks.All())
     assert "Train: cpus_per_task = 12 cannot be shared equally by n_workers = 5" in log.text
     assert "10 or 15" in log.text
     assert nothing_started(tmp_path)

@@ -104,11 +104,8 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     remove(training, adjusted, adjusted)
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.FinalZarr | tasks.Move)))
     get_config().set("Train", "n_workers", "5")
-    try:
-        plan = planned()
-        assert cli.main(["plan"]) == 1
-    finally:
-        get_config().remove_section("Train")
+    plan = planned()
+    assert cli.main(["plan"]) == 1
     reason = plan.tasks[training.task_id].reason
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
     assert plan.tasks[adjusted.task_id].reason == f"needs {training.label()}: {reason}"
@@ -240,11 +237,7 @@ def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_th
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     result_of(known, 100.0, 4, files=10, bytes=10**6)
     remove(*rest, *(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
-    try:
-        costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
-    finally:
-        get_config().set("espo", "local_cpus", "0")
-        get_config().set("espo", "local_memory", "")
+    costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
     at = {str(task.region): costs[task.task_id] for task in rest}
     # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
     assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].learnt
@@ -269,12 +262,9 @@ def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs
     result_of(regrids[0], 500.0, 4)
     before = planned("Train", "Regrid").tasks
     get_config().set("espo", "learn_from", f"{tmp_path} {here}")
-    try:
-        after = planned("Train", "Regrid").tasks
-        get_config().set("espo", "learn_from", str(tmp_path / "jobs"))
-        assert cli.main(["plan"]) == 1
-    finally:
-        get_config().set("espo", "learn_from", "")
+    after = planned("Train", "Regrid").tasks
+    get_config().set("espo", "learn_from", str(tmp_path / "jobs"))
+    assert cli.main(["plan"]) == 1
     unknown, known = before[training[0].task_id].cost, after[training[0].task_id].cost
     assert unknown is not None and known is not None
     assert (unknown.learnt, known.learnt, known.seconds * known.cpus) == (False, True, pytest.approx(4000.0))

@@ -1,6 +1,6 @@
 """What a plan takes for the room that jobs share, by the engine, and the memory that it expects."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import luigi
@@ -25,22 +25,15 @@ LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 
 
 @pytest.fixture()
-def regrids(complete_demo: Path) -> Iterator[list[tasks.Regrid]]:
+def regrids(complete_demo: Path) -> list[tasks.Regrid]:
     """Those of the demo, the only tasks that are to run, each an hour on 4 CPUs with 6 GiB."""
-    configuration, before = get_config(), str(luigi.interface.core().workers)
     for name, value in LIMITS.items():
-        configuration.set("Regrid", name, value)
+        get_config().set("Regrid", name, value)
     found = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     for task in found:
         store.remove(Path(str(task.output()[0])))
     assert len(found) == 6
-    yield found
-    for name in ("Regrid", "slurm"):
-        configuration.remove_section(name)
-    configuration.set("espo", "engine", "local")
-    configuration.set("espo", "local_cpus", "0")
-    configuration.set("espo", "local_memory", "")
-    configuration.set("core", "workers", before)
+    return found
 
 
 def planned(section: str = "espo", **values: str) -> Plan:

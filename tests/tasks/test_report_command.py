@@ -4,7 +4,7 @@ import csv
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
 @pytest.fixture()
-def part(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[list[Diagnosed]]:
+def part(configured: Callable[..., list[Path]], tmp_path: Path) -> list[Diagnosed]:
     """Of a configured run, what is there of one simulation, in one of the two domains but for its summary."""
     get_config().set("espo", "final_format", "sharded")
     files = configured()
@@ -33,8 +33,7 @@ def part(configured: Callable[..., list[Path]], tmp_path: Path) -> Iterator[list
     for one in found:
         write_stores(one, {} if one.domain == "Lowland" else {"summary": compared()})
     write_job(tmp_path / "run", "Train", "var=pr", started=100.0, outcome="error")
-    yield found
-    get_config().set("espo", "final_format", "zip")
+    return found
 
 
 def write_stores(one: Diagnosed, more: dict) -> None:

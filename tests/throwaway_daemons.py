@@ -153,6 +153,13 @@ def eventually(condition: Callable[[], object], timeout: float = 90.0) -> None:
     assert wait(condition, timeout, 0.05), f"waited {timeout:.0f} s in vain"
 
 
+def ended(process: subprocess.Popen[str], code: int = 0, timeout: float = 180.0) -> str:
+    """Wait for a command's end, which has to have this exit code; return what it has written to standard error."""
+    _, errors = process.communicate(timeout=timeout)
+    assert process.returncode == code, errors
+    return errors
+
+
 def end_process(pid: int, hard: bool, timeout: float) -> None:
     """End a daemon (SIGTERM, or SIGKILL when `hard`, or when it does not go) and wait until it has gone."""
     _signal(pid, signal.SIGKILL if hard else signal.SIGTERM)

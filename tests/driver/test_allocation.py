@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_slurm_engine import Driver
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
 from espo_luigi.jobs.records import read_json
@@ -53,9 +53,7 @@ def most_at_once(spans: list[tuple[float, float]]) -> int:
 def test_tasks_that_do_not_fit_all_at_once_run_as_steps_on_all_nodes_within_cpus_and_memory(driver: Driver) -> None:
     # Four CPUs a node, and memory for two tasks.
     sizes = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=650")
-    process = start(driver, "salloc", *sizes, *command(driver, "ManyNoted", "--n", "6"))
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(start(driver, "salloc", *sizes, *command(driver, "ManyNoted", "--n", "6")))
     noted = [path.read_text().split() for path in driver.folder.glob("count-*.txt")]
     assert len(noted) == 6
     assert {cpus for _, cpus, _, _ in noted} == {"1"}
@@ -70,9 +68,7 @@ def test_tasks_that_do_not_fit_all_at_once_run_as_steps_on_all_nodes_within_cpus
 
 def test_of_a_step_that_fails_or_takes_too_much_memory_the_cause_is_said_and_the_others_go_on(driver: Driver) -> None:
     allocated(driver, "--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=2000")
-    process = start(driver, *command(driver, "Troubled"))
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 30, errors
+    errors = ended(start(driver, *command(driver, "Troubled")), 30)
     assert "ValueError: no luck" in errors
     assert "out of memory, of which it had 400MB: raise [Hungry] memory" in errors
     assert "1 of 4 tasks done, 2 failed" in errors
@@ -89,23 +85,19 @@ def test_steps_end_with_a_driver_that_is_killed_or_interrupted_and_it_is_said_wh
         process = start(driver, *slow)
         driver.wait_for_starts(2 * number + 2)
         process.send_signal(signum)
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == code, errors
+        errors = ended(process, code, timeout=30)
         eventually(lambda: not steps(driver), 20)
     assert "Stopped (SIGINT)" in errors and "Traceback" not in errors
     process = start(driver, *slow)
     driver.wait_for_starts(6)
     driver.cluster.run("scancel", job_id)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 30, errors
+    errors = ended(process, 30, timeout=60)
     assert errors.count(f"allocation {job_id} is over (") >= 3
     assert "not started: allocation" in errors and "espo shell" in errors
 
 
 def test_outside_of_an_allocation_nothing_is_started_and_it_is_said_what_to_do(driver: Driver) -> None:
-    process = start(driver, *command(driver, "ManyNoted", "--n", "1"))
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 35, errors
+    errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35, timeout=60)
     assert "Nothing was started: engine = allocation runs the tasks inside an allocation of Slurm" in errors
     assert "espo shell" in errors
     assert read_json(driver.folder / "work" / "slurm" / "driver.lock") is None

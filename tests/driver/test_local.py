@@ -16,6 +16,7 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
+from throwaway_daemons import ended
 from toy_tasks import run
 
 from espo_luigi.driver import engines
@@ -240,8 +241,7 @@ def test_a_command_that_is_stopped_says_so_without_a_traceback(
         time.sleep(0.05)
     # A terminal sends Ctrl-C to all processes of the command.
     os.killpg(driver.pid, signum) if signum == signal.SIGINT else driver.send_signal(signum)
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == code, errors
+    errors = ended(driver, code, timeout=60)
     assert f"Stopped ({signum.name})" in errors
     assert "Traceback" not in errors
     assert "KeyboardInterrupt" not in errors

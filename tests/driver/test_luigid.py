@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -93,8 +93,7 @@ def test_a_run_goes_on_when_luigid_is_restarted_and_starts_no_task_twice(
     luigid.stop(signum)
     time.sleep(0.5)
     luigid.start()
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    errors = ended(driver, timeout=60)
     assert (tmp_path / "link-4.txt").exists()
     assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
     assert "luigid does not know" in errors or signum == signal.SIGTERM
@@ -108,8 +107,7 @@ def test_the_state_of_an_earlier_day_makes_no_task_run_twice(tmp_path: Path, lui
     eventually(lambda: starts(tmp_path)["3"])
     luigid.stop(signal.SIGKILL)  # writes nothing
     luigid.start()
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    ended(driver, timeout=60)
     assert starts(tmp_path) == Counter({str(n): 1 for n in range(5)})
 
 
@@ -120,9 +118,7 @@ def test_the_restart_of_a_killed_driver_begins_at_once(tmp_path: Path, luigid: L
     driver.kill()
     driver.communicate()
     began = time.monotonic()
-    driver = start(luigid, tmp_path, *arguments)
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    ended(start(luigid, tmp_path, *arguments), timeout=60)
     assert (tmp_path / "link-2.txt").exists()
     assert time.monotonic() - began < 45  # luigid gives a dead worker up after 60 s
 
@@ -132,9 +128,7 @@ def test_what_only_a_killed_driver_was_asked_for_is_not_run_by_the_next(tmp_path
     eventually(lambda: starts(tmp_path)["0"])
     driver.kill()
     driver.communicate()
-    driver = start(luigid, tmp_path, "Count", "--n", "5")
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    ended(start(luigid, tmp_path, "Count", "--n", "5"), timeout=60)
     assert (tmp_path / "count-5.txt").exists()
     assert not (tmp_path / "link-2.txt").exists()
 
@@ -143,30 +137,21 @@ def test_a_second_driver_is_refused_and_does_not_disturb_the_first(tmp_path: Pat
     arguments = ("Link", "--n", "1", "--seconds", "4")
     first = start(luigid, tmp_path, *arguments)
     eventually(lambda: starts(tmp_path)["0"])
-    second = start(luigid, tmp_path, *arguments)
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode == 35, errors
+    errors = ended(start(luigid, tmp_path, *arguments), 35, timeout=60)
     assert f"process {first.pid} on" in errors
-    _, errors = first.communicate(timeout=60)
-    assert first.returncode == 0, errors
+    ended(first, timeout=60)
     assert starts(tmp_path) == Counter({"0": 1, "1": 1})
 
 
 def test_what_failed_is_tried_again_by_the_next_driver(tmp_path: Path, luigid: Luigid) -> None:
-    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 30, errors
+    ended(start(luigid, tmp_path, "Lucky", "--n", "1"), 30, timeout=60)
     (tmp_path / "luck").touch()
-    driver = start(luigid, tmp_path, "Lucky", "--n", "1")
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    ended(start(luigid, tmp_path, "Lucky", "--n", "1"), timeout=60)
     assert (tmp_path / "count-1.txt").read_text() == "lucky"
 
 
 def test_a_task_whose_input_went_has_it_made_again(tmp_path: Path, luigid: Luigid) -> None:
-    driver = start(luigid, tmp_path, "Bereft", "--n", "10")
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    ended(start(luigid, tmp_path, "Bereft", "--n", "10"), timeout=60)
     assert (tmp_path / "bereft-10.txt").read_text() == "45"
     assert starts(tmp_path) == Counter({"start": 2})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_tasks import SpreadBlocks
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import RecordStore
@@ -33,12 +33,6 @@ def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.P
     return subprocess.Popen(
         [*command, "--local-scheduler"], cwd=folder, env=cluster.environ, stderr=subprocess.PIPE, text=True
     )
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
-    return errors
 
 
 def bytes_of(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 from test_slurm_engine import Driver
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
 from espo_luigi.jobs.records import RecordStore
@@ -56,8 +56,7 @@ def test_a_second_ctrl_c_does_not_interrupt_the_cancelling(driver: Driver) -> No
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         process.send_signal(signum)
         time.sleep(0.3)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT, errors
+    errors = ended(process, -signal.SIGINT, timeout=60)
     assert "3 job(s) cancelled" in errors
     assert "SIGINT: this run is stopping already" in errors
     assert "Traceback" not in errors
@@ -73,9 +72,7 @@ def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_
     process.kill()
     process.communicate()
     # The first attempt was the only one that is allowed.
-    process = driver.start(*SLOW, "1", "--slurm-retries", "0")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start(*SLOW, "1", "--slurm-retries", "0"))
     assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
     records = list(RecordStore(driver.folder / "work" / "slurm").all())
     assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
@@ -86,12 +83,9 @@ def test_a_driver_that_is_terminated_leaves_its_jobs_to_the_next(driver: Driver)
     process = driver.start(*SLOW, "10")
     driver.wait_for_starts(3)
     process.terminate()
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143, errors
+    errors = ended(process, 143, timeout=60)
     assert "Detached: the jobs go on" in errors and "cancelled" not in errors
-    process = driver.start(*SLOW, "10")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start(*SLOW, "10"))
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
@@ -109,9 +103,7 @@ def test_a_driver_inside_a_job_leaves_its_jobs_whatever_luigi_cfg_says(driver: D
     driver.cluster.run("scancel", job_id)
     eventually(lambda: "Detached: the jobs go on" in (driver.folder / "driver.out").read_text())
     eventually(lambda: len(driver.jobs()) == 3)
-    process = driver.start(*SLOW, "10")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start(*SLOW, "10"))
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
@@ -133,9 +125,7 @@ def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over
 
 
 def test_it_is_said_that_luigi_lets_fewer_jobs_run_than_slurm_may(driver: Driver) -> None:
-    process = driver.start("Configured", "--n", "1")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    errors = ended(driver.start("Configured", "--n", "1"))
     assert "[core] workers = 50 is below [slurm] max_jobs = 500: no more than 50 job(s) are submitted" in errors
 
 
@@ -150,9 +140,7 @@ def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_a
     driver.cluster.run("scontrol", "release", str(driver.record().job_id))
     result = driver.folder / "work" / "jobs" / "Configured"
     eventually(lambda: bool(list(result.glob("*.result.json"))))
-    process = driver.start("Configured", "--n", "1", "--slurm-retries", "0")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    errors = ended(driver.start("Configured", "--n", "1", "--slurm-retries", "0"))
     assert "ordered under another configuration (A, now B)" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
@@ -172,9 +160,7 @@ def test_a_result_of_another_runs_job_in_the_same_work_folder_is_not_taken_for_t
     process.communicate(timeout=60)
     path = driver.folder / "luigi.cfg"
     path.write_text(path.read_text().replace("place = first", "place = second"))
-    process = driver.start(*placed)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    errors = ended(driver.start(*placed))
     assert (driver.folder / "first" / "placed.txt").exists()
     assert (driver.folder / "second" / "placed.txt").exists()
     assert "its result is of an earlier run and its output is gone; submitting anew" in errors

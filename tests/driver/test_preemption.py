@@ -10,7 +10,7 @@ import dask
 import pytest
 import toy_tasks
 from test_slurm_engine import Driver
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 pytestmark = pytest.mark.slurm
@@ -68,12 +68,11 @@ class Preempted(Driver):
 
 
 def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     folder.mkdir()
     task = toy_tasks.Blocks(n=BLOCKS, folder=str(folder))
-    with dask.config.set(scheduler="synchronous"):
+    with dask.config.set(scheduler="synchronous"), monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: None)
         task.work()
-    monkeypatch.undo()
     return contents(Path(task.output().path))
 
 
@@ -91,8 +90,7 @@ def test_preempted_jobs_go_on_from_their_complete_blocks(
         for run in runs:
             run.start_again()
     for run, process in zip(runs, processes, strict=True):
-        _, errors = process.communicate(timeout=180)
-        assert process.returncode == 0, errors
+        ended(process)
         assert contents(run.folder / f"blocks-{BLOCKS}.zarr") == expected
         # One block at hand in the one thread of the one worker is lost at most, each time.
         assert BLOCKS <= run.computed() <= BLOCKS + PREEMPTIONS

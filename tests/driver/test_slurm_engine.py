@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from test_luigid import Luigid
-from throwaway_daemons import eventually
+from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.records import Record, RecordStore, read_json
@@ -64,9 +64,7 @@ class Driver:
 
 
 def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:
-    process = driver.start("Sum", "--n", "100")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start("Sum", "--n", "100"))
     assert (driver.folder / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
     assert len(list(driver.folder.glob("slurm_logs/Count/Count-*.out"))) == 2
 
@@ -82,9 +80,7 @@ def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(dri
 
 
 def test_a_job_whose_input_went_is_tried_again_once_its_input_is_there_again(driver: Driver) -> None:
-    process = driver.start("Bereft", "--n", "10")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    errors = ended(driver.start("Bereft", "--n", "10"))
     assert "attempt 1: input gone or replaced: InputChangedError: the input is gone" in errors
     assert (driver.folder / "bereft-10.txt").read_text() == "45"
     records = {record.rule: record for record in RecordStore(driver.folder / "work" / "slurm").all()}
@@ -101,9 +97,7 @@ def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -
         process.kill()
         process.communicate()
     (driver.folder / "go").touch()
-    process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6"))
     assert driver.starts() == Counter({str(n): 1 for n in range(13)})
     assert len(list(driver.folder.glob("slow-*.txt"))) == 12
 
@@ -136,9 +130,7 @@ def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(d
     assert "cancelled" not in errors
     assert "Traceback" not in errors
     assert process.returncode == 129
-    process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start("SlowOnes", "--n", "3", "--seconds", "12"))
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
@@ -149,8 +141,7 @@ def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(d
     _, errors = second.communicate(timeout=60)
     assert second.returncode != 0
     assert f"process {first.pid} on" in errors
-    _, errors = first.communicate(timeout=60)
-    assert first.returncode == 0, errors
+    ended(first, timeout=60)
     assert driver.starts() == Counter({"0": 1})
 
 
@@ -158,9 +149,7 @@ def test_a_second_driver_on_the_same_folder_is_refused_with_the_first_ones_pid(d
     "value", ["a b", 'it\'s "quoted"', "$(touch owned)", "`touch owned`", "été; touch owned", "two\nlines"]
 )
 def test_hostile_text_in_a_parameter_stays_text(driver: Driver, value: str) -> None:
-    process = driver.start("Echo", "--text", value)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start("Echo", "--text", value))
     assert (driver.folder / "echo.txt").read_text() == value
     assert not (driver.folder / "owned").exists()
 
@@ -175,8 +164,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_the_run_ends_well(
     # Slurm lets a requeued job wait for two minutes, unless told otherwise once its first run is over.
     eventually(lambda: bool(cluster.run("squeue", "--noheader", "--states=PENDING", "--format=%i")))
     cluster.start_at_once(job_id, lambda: driver.starts().total() > 1)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    ended(process, timeout=60)
     record = driver.record()
     assert (record.job_id, record.submission, record.attempt) == (job_id, 1, 1)
     assert driver.starts() == Counter({"1": 2})
@@ -210,9 +198,7 @@ def test_of_a_job_that_was_requeued_while_its_first_process_works_on_one_publish
 
 
 def test_a_task_that_needs_more_memory_than_asked_gets_half_as_much_again_until_it_succeeds(driver: Driver) -> None:
-    process = driver.start("Hungry", "--n", "1", "--memory", "400MB")
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
+    ended(driver.start("Hungry", "--n", "1", "--memory", "400MB"))
     record = driver.record()
     assert [past["ended"] for past in record.history] == ["out of memory"] * 2
     assert (record.attempt, record.memory_bytes) == (3, 900 * 2**20)
@@ -223,9 +209,7 @@ def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_a
     driver: Driver,
 ) -> None:
     # Longer than a job takes to start on a busy machine: until then there is no heartbeat either.
-    process = driver.start("Hang", "--n", "1", "--slurm-stall-timeout", "10")
-    _, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
+    ended(driver.start("Hang", "--n", "1", "--slurm-stall-timeout", "10"))
     assert (driver.folder / "count-1.txt").read_text() == "2"
     (past,) = driver.record().history
     assert past["ended"] == "stalled"
@@ -234,9 +218,7 @@ def test_a_task_that_hangs_is_cancelled_with_its_stack_in_the_log_and_succeeds_a
 
 
 def test_independent_tasks_start_and_finish_although_another_has_failed(driver: Driver) -> None:
-    process = driver.start("Mixed", "--n", "2")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 30, errors
+    ended(driver.start("Mixed", "--n", "2"), 30)
     results = list(job_results(driver.folder / "work"))
     (failed,) = [one for one in results if one["outcome"] != "success"]
     assert (failed["family"], results[-1]["family"]) == ("Lucky", "Link")
@@ -266,9 +248,7 @@ def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
         "extends: workstation\npartition: urgent\nenvironment: {SITE: of the profile}\nlog_dir: logs of the site\n"
         "limits: {memory: 1G, cpus: 1, time: 10, jobs: 50}\nneeds: {account: any}\n"
     )
-    process = driver.start("Count", "--n", "10", "--slurm-profile", "site.yml", "--slurm-account", "any")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    ended(driver.start("Count", "--n", "10", "--slurm-profile", "site.yml", "--slurm-account", "any"))
     job = cluster.run("scontrol", "show", "job", driver.record().job_id)
     assert "Partition=urgent" in job
     assert "TimeLimit=00:10:00" in job
@@ -294,8 +274,7 @@ def test_nothing_is_submitted_of_a_graph_in_which_one_task_is_refused(
     process = driver.start(
         "Sum", "--n", "10", "--slurm-profile", "site.yml", "--Sum-memory", "300MB", "--Sum-time", "1"
     )
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 35, errors
+    errors = ended(process, 35)
     assert words in errors
     assert cluster.run("squeue", "--noheader", "--states=all", "--format=%i") == before
     assert list(RecordStore(driver.folder / "work" / "slurm").all()) == []

@@ -38,10 +38,8 @@ def test_a_profile_is_what_an_alias_of_the_document_gives(alias: str, tmp_path: 
 
 
 def test_the_command_line_goes_before_luigi_cfg_and_that_before_the_profile() -> None:
-    get_config().set("slurm", "profile", "iq")
-    get_config().set("slurm", "memory", "9GB")
-    get_config().set("slurm", "account", "of luigi.cfg")
-    get_config().set("slurm", "extra", '{"reservation": "maintenance"}')
+    said = {"profile": "iq", "memory": "9GB", "account": "of luigi.cfg", "extra": '{"reservation": "maintenance"}'}
+    get_config().read_dict({"slurm": said})
     command = allocation_command(request_of({"account": "50% mine", "time": "1-0", "nodes": "2"}), ["hostname", "-f"])
     assert command == (
         "salloc",

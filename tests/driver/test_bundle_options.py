@@ -23,8 +23,7 @@ class Packed(SlurmTask):
 
 
 def say(section: str, **values: str) -> None:
-    for name, value in values.items():
-        get_config().set(section, name, value)
+    get_config().read_dict({section: values})
 
 
 def bundling(task: Packed, engine: str = "slurm") -> Bundling:

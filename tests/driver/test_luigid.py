@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from throwaway_daemons import ended, eventually
 
-HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 
 

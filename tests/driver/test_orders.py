@@ -25,14 +25,9 @@ class ours(luigi.Config):
 
 @pytest.fixture(autouse=True)
 def luigi_cfg() -> None:
-    configuration = get_config()
-    for section, name in SECRETS.items():
-        configuration.set(section, name, "hunter2")
-    configuration.set("Sum", "memory", "3GB")
-    configuration.set("Count", "time", "7")
-    configuration.set("Fail", "memory", "9GB")
-    configuration.set("ours", "place", "there")
-    configuration.set("slurm", "environment", '{"TOKEN": "hunter2"}')
+    get_config().read_dict({section: {name: "hunter2"} for section, name in SECRETS.items()})
+    sizes = {"Sum": {"memory": "3GB"}, "Count": {"time": "7"}, "Fail": {"memory": "9GB"}}
+    get_config().read_dict({**sizes, "ours": {"place": "there"}, "slurm": {"environment": '{"TOKEN": "hunter2"}'}})
 
 
 def test_an_order_holds_what_its_task_needs_and_nobodys_password(tmp_path: Path) -> None:

@@ -45,8 +45,7 @@ def chosen(tmp_path: Path) -> Callable[..., BatchSettings]:
 
     def choose(text: str, **others: str) -> BatchSettings:
         (tmp_path / "mine.yml").write_text(text)
-        for name, value in {"profile": str(tmp_path / "mine.yml"), **others}.items():
-            get_config().set("slurm", name, value)
+        get_config().read_dict({"slurm": {"profile": tmp_path / "mine.yml", **others}})
         return SECTIONS["slurm"]().batch_settings()
 
     return choose
@@ -70,8 +69,7 @@ def test_the_sections_of_schedulers_take_the_packaged_profiles(name: str) -> Non
 
 
 def test_narval_submits_as_the_snakemake_profile_of_espo_g_does() -> None:
-    get_config().set("slurm", "profile", "narval")
-    get_config().set("slurm", "account", "ctb-frigon")
+    get_config().read_dict({"slurm": {"profile": "narval", "account": "ctb-frigon"}})
     text = preview(Silent())
     for directive in ("partition=c-frigon", "account=ctb-frigon", "constraint=genoa", "qos=high_priority"):
         assert f"#SBATCH --{directive}\n" in text

@@ -30,10 +30,8 @@ def engine() -> None:
 def test_each_source_overrides_the_ones_before_it_and_slurms_options_are_slurms(tmp_path: Path) -> None:
     profile = tmp_path / "perun.yml"
     profile.write_text("memory_per: job\nqueue: of the profile\nparallel_environment: smp\n")
-    configuration = get_config()
-    configuration.set("sge", "profile", str(profile))
-    configuration.set("sge", "project", "of luigi.cfg")
-    configuration.set("Walk", "memory_per", "slot")
+    said = {"profile": profile, "project": "of luigi.cfg"}
+    get_config().read_dict({"sge": said, "Walk": {"memory_per": "slot"}})
     options = Walk(parallel_environment="of the command line", qos="of Slurm").order().options
     assert options == SgeOptions(
         queue="of the rule",

@@ -32,11 +32,8 @@ class Job(SlurmTask):
 def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yml"
     profile.write_text("account: of the profile\nqos: of the profile\nsetup: |\n  module load python\n")
-    configuration = get_config()
-    configuration.set("slurm", "profile", str(profile))
-    configuration.set("slurm", "constraint", "of luigi.cfg")
-    configuration.set("slurm", "gres", "of luigi.cfg")
-    configuration.set("Job", "gres", "of the task's section")
+    said = {"profile": profile, "constraint": "of luigi.cfg", "gres": "of luigi.cfg"}
+    get_config().read_dict({"slurm": said, "Job": {"gres": "of the task's section"}})
     options = Job(licenses="of the command line").order("slurm").options
     assert isinstance(options, SlurmOptions)
     assert options.account == "of the profile"
@@ -97,8 +94,7 @@ def test_sizes_that_contradict_each_other_are_refused_with_the_nearest_ones() ->
 
 
 def test_a_job_asks_for_no_more_than_a_node_has() -> None:
-    get_config().set("slurm", "node_cpus", "2")
-    get_config().set("slurm", "node_memory", "4GB")
+    get_config().read_dict({"slurm": {"node_cpus": "2", "node_memory": "4GB"}})
     text = preview(Job())
     assert "#SBATCH --cpus-per-task=2" in text
     assert "#SBATCH --mem=4096M" in text
@@ -117,8 +113,7 @@ def test_a_job_asks_for_no_more_than_a_node_has() -> None:
 def test_signs_of_life_come_several_times_in_the_time_for_which_they_are_waited_for(
     options: dict[str, str], seconds: float
 ) -> None:
-    for name, value in options.items():
-        get_config().set("slurm", name, value)
+    get_config().read_dict({"slurm": options})
     assert SECTIONS["slurm"]().batch_settings().manager.beat_seconds == seconds
 
 

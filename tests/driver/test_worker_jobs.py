@@ -31,6 +31,7 @@ SEED = {
     "processes": 1,
     "memory": "1GB",
 }
+IN2P3 = {"profile": "in2p3", "account": "group", "log_dir": "log"}
 
 
 class Many(SlurmTask):
@@ -133,17 +134,14 @@ def test_any_directive_and_option_reaches_the_workers_and_not_the_scheduler() ->
 def test_what_is_written_for_a_rule_overrides_the_section_and_that_the_profile(tmp_path: Path) -> None:
     profile = tmp_path / "mine.yml"
     profile.write_text("worker_jobs:\n  walltime: 1:00:00\n  jobs: 2\n  processes: 2\n")
-    get_config().set("slurm", "profile", str(profile))
-    get_config().set("slurm", "worker_jobs", '{"jobs": 3, "processes": 4}')
+    get_config().read_dict({"slurm": {"profile": profile, "worker_jobs": '{"jobs": 3, "processes": 4}'}})
     workers = table(processes=1).order("slurm").workers
     assert workers is not None
     assert (workers.walltime, workers.jobs, workers.processes) == ("1:00:00", 3, 1)
 
 
 def test_the_scheduler_waits_on_the_daemon_partition_and_the_workers_have_the_licence() -> None:
-    get_config().set("slurm", "profile", "in2p3")
-    get_config().set("slurm", "account", "group")
-    get_config().set("Many", "memory", "9GB")
+    get_config().read_dict({"slurm": IN2P3, "Many": {"memory": "9GB"}})
     mine, theirs = (set(directives(part)) for part in preview(table(jobs=10)).split("# Dask's workers: "))
     assert {"--partition=htc_daemon", "--account=group", "--mem=1024M", "--cpus-per-task=1", "--time=480"} <= mine
     assert {"--partition=htc", "--account=group", "--licenses=sps", "--mem=3072M"} <= theirs
@@ -168,9 +166,7 @@ def test_the_scheduler_waits_on_the_daemon_partition_and_the_workers_have_the_li
 def test_what_the_site_does_not_allow_is_refused_for_a_rule_and_for_a_session(
     said: Mapping[str, Any], words: str
 ) -> None:
-    for name, value in {"profile": "in2p3", "account": "group", "log_dir": "log"}.items():
-        get_config().set("slurm", name, value)
-    get_config().set("Many", "memory", "9GB")
+    get_config().read_dict({"slurm": IN2P3, "Many": {"memory": "9GB"}})
     expected = re.escape(words) + ".* profile = in2p3"
     with pytest.raises(SubmissionError, match=f"worker_jobs: {expected}"):
         check(table(**said))
@@ -187,8 +183,7 @@ def test_what_the_site_does_not_allow_is_refused_for_a_rule_and_for_a_session(
     ],
 )
 def test_the_limits_hold_for_the_job_of_a_session_s_scheduler(said: Mapping[str, Any], words: str) -> None:
-    for name, value in {"profile": "in2p3", "account": "group", "log_dir": "log"}.items():
-        get_config().set("slurm", name, value)
+    get_config().read_dict({"slurm": IN2P3})
     with pytest.raises(SubmissionError, match=re.escape(words)), session(scheduler_in_job=True, **said):
         pass
 

@@ -231,8 +231,7 @@ def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
 
 
 def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_limits(complete_demo: Path) -> None:
-    get_config().set("espo", "local_cpus", "20")
-    get_config().set("espo", "local_memory", "100GB")
+    get_config().read_dict({"espo": {"local_cpus": "20", "local_memory": "100GB"}})
     known = first(tasks.Regrid, region="south")
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     result_of(known, 100.0, 4, files=10, bytes=10**6)

@@ -27,8 +27,7 @@ LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 @pytest.fixture()
 def regrids(complete_demo: Path) -> list[tasks.Regrid]:
     """Those of the demo, the only tasks that are to run, each an hour on 4 CPUs with 6 GiB."""
-    for name, value in LIMITS.items():
-        get_config().set("Regrid", name, value)
+    get_config().read_dict({"Regrid": LIMITS})
     found = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     for task in found:
         store.remove(Path(str(task.output()[0])))
@@ -37,8 +36,7 @@ def regrids(complete_demo: Path) -> list[tasks.Regrid]:
 
 
 def planned(section: str = "espo", **values: str) -> Plan:
-    for name, value in values.items():
-        get_config().set(section, name, value)
+    get_config().read_dict({section: values})
     luigi.task_register.Register.clear_instance_cache()
     return plan_of(["Regrid"], Selection())
 

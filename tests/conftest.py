@@ -11,6 +11,9 @@ import throwaway_slurm
 from kept_servers import KeptServers
 from luigi.configuration import LuigiConfigParser, get_config
 
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.resources import Resources
+
 # Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
 LONG = (
     "tasks/test_demo_on_clusters.py",
@@ -90,6 +93,14 @@ def own_settings() -> Iterator[LuigiConfigParser]:
     yield configuration
     configuration.clear()
     configuration.read_dict(before)
+
+
+@pytest.fixture()
+def order(tmp_path: Path) -> JobOrder:
+    """An order of a job, in its file."""
+    order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
+    order.write()
+    return order
 
 
 @pytest.fixture(scope="module")

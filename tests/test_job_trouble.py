@@ -21,18 +21,11 @@ import xarray as xr
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.jobs import heartbeat, node
 from espo_luigi.jobs.heartbeat import Monitor, beating
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import dask_session
 from espo_luigi.jobs.trouble import is_file_trouble, persistently
 from espo_luigi.store import Marker, write_store
-
-
-@pytest.fixture
-def order(tmp_path: Path) -> JobOrder:
-    order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
-    order.write()
-    return order
 
 
 @pytest.fixture(autouse=True)

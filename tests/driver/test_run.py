@@ -47,6 +47,7 @@ class StubbornUser(SlurmTask):
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    released.clear()
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
 
 
@@ -55,7 +56,6 @@ def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
 
 
 def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
-    released.clear()
     run, one, two = Run(), User(name="one"), User(name="two")
     planned(run, one, one)
     planned(run, two, two)
@@ -68,7 +68,6 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
 
 
 def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
-    released.clear()
     run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
     planned(run, finished)
     planned(run, part, part)
@@ -78,7 +77,6 @@ def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
 
 
 def test_beside_a_root_that_covers_everything_a_part_is_no_reason_to_keep() -> None:
-    released.clear()
     run, everything, part = Run(), User(name="all"), OneOfMany(name="part")
     planned(run, everything, everything)
     planned(run, part, part)
@@ -103,7 +101,6 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
 
 
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:
-    released.clear()
     run, one = Run(), User(name="one")
     planned(run, one, one)
     run.release_left_over()
@@ -112,7 +109,6 @@ def test_a_failure_keeps_what_the_next_run_will_need() -> None:
 
 
 def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
-    released.clear()
     run, complete, pending = Run(), User(name="complete"), User(name="pending")
     planned(run, complete)
     planned(run, pending, pending)
@@ -121,7 +117,6 @@ def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
 
 
 def test_what_was_asked_for_is_kept() -> None:
-    released.clear()
     run, asked = Run(), Made(name="asked")
     planned(run, asked, asked)
     run.ended(asked, True, 1.0, "")

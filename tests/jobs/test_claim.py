@@ -14,9 +14,8 @@ from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs import node, trouble
 from espo_luigi.jobs.claim import Claim, check_claim, start_path
 from espo_luigi.jobs.heartbeat import Monitor
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.records import RecordStore
-from espo_luigi.jobs.resources import Resources
 
 
 @pytest.fixture
@@ -31,10 +30,8 @@ def claim(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobOrder:
+def order(order: JobOrder, monkeypatch: pytest.MonkeyPatch) -> JobOrder:
     monkeypatch.setattr(node, "_set_up_process", lambda: None)
-    order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
-    order.write()
     return order
 
 

@@ -16,8 +16,7 @@ import psutil
 import pytest
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs.order import JobFiles, JobOrder
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.script import ScriptValues
 from espo_luigi.jobs.sge import render
 
@@ -33,14 +32,6 @@ def at_its_work(order, monitor):
 
 sys.exit(node.run_order(Path(sys.argv[1]), at_its_work))
 """
-
-
-@pytest.fixture
-def order(tmp_path: Path) -> JobOrder:
-    files = JobFiles.of(tmp_path, "Rule", {"n": "1"})
-    order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), files)
-    order.write()
-    return order
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
-from throwaway_daemons import ended
+from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
 from espo_luigi.driver import engines
@@ -215,15 +215,11 @@ def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:
     )
     driver = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
     pid_file = tmp_path / "pid"
-    deadline = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: pid_file.exists() and pid_file.read_text())
     job = int(pid_file.read_text())
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    while _runs(job) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(job)
+    eventually(lambda: not _runs(job), 20)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +232,7 @@ def test_a_command_that_is_stopped_says_so_without_a_traceback(
     luigi_command = Path(sys.executable).parent / "luigi"
     command = [luigi_command, "--module", "toy_tasks", "Sleep", "--n", "60", "--folder", ".", "--local-scheduler"]
     driver = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually((tmp_path / "pid").exists)
     # A terminal sends Ctrl-C to all processes of the command.
     os.killpg(driver.pid, signum) if signum == signal.SIGINT else driver.send_signal(signum)
     errors = ended(driver, code, timeout=60)
@@ -269,9 +263,7 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually((tmp_path / "pid").exists)
     local.stop(task.task_id)
     thread.join(30)
     assert not thread.is_alive()
@@ -300,10 +292,7 @@ def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypa
     engine("local")
     lock = own_workdir / "slurm" / "driver.lock"
     before = lock.stat().st_mtime_ns
-    deadline = time.monotonic() + 10
-    while lock.stat().st_mtime_ns == before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert lock.stat().st_mtime_ns > before
+    eventually(lambda: lock.stat().st_mtime_ns > before, 10)
 
 
 def test_outputs_that_cannot_be_looked_at_for_a_moment_fail_no_task(

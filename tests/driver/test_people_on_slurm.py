@@ -117,9 +117,8 @@ def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over
     before = len(list(RecordStore(driver.folder / "work" / "slurm").all()))
     time.sleep(32)  # longer than a driver may trust its last look
     process.send_signal(signal.SIGCONT)
-    _, errors = process.communicate(timeout=60)
+    errors = ended(process, 30, timeout=60)
     assert "driver.lock is no longer this driver's" in errors
-    assert process.returncode == 30, errors
     assert len(list(RecordStore(driver.folder / "work" / "slurm").all())) == before == 2
     assert driver.starts().total() == 2
 

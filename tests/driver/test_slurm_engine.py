@@ -70,9 +70,7 @@ def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver)
 
 
 def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(driver: Driver) -> None:
-    process = driver.start("Fail", "--n", "1")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 30
+    errors = ended(driver.start("Fail", "--n", "1"), 30)
     assert "attempt 1: exception: ValueError: no such luck" in errors
     assert "0 of 1 tasks done, 1 failed" in errors
     log = Path(errors.split("log: ")[1].split()[0])
@@ -109,14 +107,10 @@ def test_an_interrupt_cancels_this_runs_jobs_and_says_how_many(driver: Driver) -
         process = driver.start("SlowOnes", "--n", "3", "--seconds", "300")
         driver.wait_for_starts(3)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        errors = ended(process, -signal.SIGINT, timeout=60)
         assert "3 job(s) cancelled" in errors
         assert "Traceback" not in errors
-        assert process.returncode == -signal.SIGINT
-        deadline = time.monotonic() + 20
-        while driver.jobs() != ["foreign"]:
-            assert time.monotonic() < deadline, driver.jobs()
-            time.sleep(0.2)
+        eventually(lambda: driver.jobs() == ["foreign"], 20)
     finally:
         driver.cluster.run("scancel", foreign)
 
@@ -125,11 +119,10 @@ def test_a_closed_terminal_leaves_the_jobs_and_the_next_driver_takes_them_over(d
     process = driver.start("SlowOnes", "--n", "3", "--seconds", "12")
     driver.wait_for_starts(3)
     process.send_signal(signal.SIGHUP)
-    _, errors = process.communicate(timeout=60)
+    errors = ended(process, 129, timeout=60)
     assert "Detached: the jobs go on" in errors
     assert "cancelled" not in errors
     assert "Traceback" not in errors
-    assert process.returncode == 129
     ended(driver.start("SlowOnes", "--n", "3", "--seconds", "12"))
     assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 

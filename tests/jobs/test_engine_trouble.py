@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import Work
 from fake_cluster import FakeCluster
+from throwaway_daemons import eventually
 
 from espo_luigi.jobs import slurm, trouble
 from espo_luigi.jobs.batch import BatchEngine, BatchSettings
@@ -49,9 +49,7 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(engine.run, order)
-        deadline = time.monotonic() + 30
-        while not fake.calls("sbatch") and time.monotonic() < deadline:
-            time.sleep(0.1)
+        eventually(lambda: fake.calls("sbatch"), 30)
         order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
         assert running.result(30) == 2
     engine.close()

@@ -161,38 +161,34 @@ def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster:
     assert len(work.starts()) == 1
 
 
-def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
-    work: Work, cluster: ThrowawayGridEngine
-) -> None:
+@pytest.fixture
+def broken(work: Work, cluster: ThrowawayGridEngine) -> Iterator[SgeOptions]:
+    """A queue in which no job can start."""
     prolog = work.folder / "prolog"
     prolog.write_text("#!/bin/sh\nexit 100\n")
     prolog.chmod(0o755)
     cluster.configure("-Aq", queue("broken.q", cluster.tmpdir, prolog=str(prolog)))
-    try:
-        with running(work, cluster) as manager:
-            failure = failure_of(manager.submit(work.request("a", options=SgeOptions(queue="broken.q"), retries=1)))
-    finally:
-        cluster.run("qconf", "-dq", "broken.q")
+    yield SgeOptions(queue="broken.q")
+    cluster.run("qconf", "-dq", "broken.q")
+
+
+def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
+    work: Work, cluster: ThrowawayGridEngine, broken: SgeOptions
+) -> None:
+    with running(work, cluster) as manager:
+        failure = failure_of(manager.submit(work.request("a", options=broken, retries=1)))
     assert failure.cause is Cause.HOPELESS
     assert "Eqw (qstat -j " in failure.message
     assert work.starts() == []
 
 
 def test_a_host_that_puts_job_after_job_into_an_error_state_is_found_out_and_avoided(
-    work: Work, cluster: ThrowawayGridEngine
+    work: Work, cluster: ThrowawayGridEngine, broken: SgeOptions
 ) -> None:
-    prolog = work.folder / "prolog"
-    prolog.write_text("#!/bin/sh\nexit 100\n")
-    prolog.chmod(0o755)
-    cluster.configure("-Aq", queue("broken.q", cluster.tmpdir, prolog=str(prolog)))
-    options = SgeOptions(queue="broken.q")
-    try:
-        with running(work, cluster) as manager:
-            for i in range(3):
-                manager.submit(work.request(f"a{i}", options=options))
-            eventually(lambda: manager.submitter.nodes.excluded == (socket.gethostname(),), 30)
-    finally:
-        cluster.run("qconf", "-dq", "broken.q")
+    with running(work, cluster) as manager:
+        for i in range(3):
+            manager.submit(work.request(f"a{i}", options=broken))
+        eventually(lambda: manager.submitter.nodes.excluded == (socket.gethostname(),), 30)
     assert work.starts() == []
 
 

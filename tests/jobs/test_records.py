@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
@@ -285,20 +285,13 @@ def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once
     held, path = HeldLocks(lost.append, refresh_every_seconds=0.05), tmp_path / "driver.lock"
     held.hold([DriverLock(tmp_path)])
     os.utime(path, (time.time() - 1000, time.time() - 1000))
-    _eventually(lambda: time.time() - path.stat().st_mtime < 500)
+    eventually(lambda: time.time() - path.stat().st_mtime < 500, 10)
     path.write_text(json.dumps({"host": "login2", "pid": 1, "started": "1"}))
-    _eventually(lambda: bool(lost))
+    eventually(lambda: bool(lost), 10)
     time.sleep(0.2)
     assert [str(path) in str(error) for error in lost] == [True]
     held.release()
     assert "login2" in path.read_text()
-
-
-def _eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:

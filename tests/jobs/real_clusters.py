@@ -165,6 +165,21 @@ def check_a_hang_up(work: Work, cluster: Cluster) -> None:
     assert len(work.starts()) == 3
 
 
+def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:
+    """A scheduler that is away costs nothing."""
+    with running(work, cluster) as manager:
+        handles = [manager.submit(work.request(f"a{i}", seconds=3)) for i in range(3)]
+        eventually(lambda: all(at_work(handle)() for handle in handles))
+        cluster.stop_daemon(daemon, hard=True)
+        late = manager.submit(work.request("late"))
+        assert all(isinstance(handle.wait(20), Success) for handle in handles), "result files count without it"
+        assert late.wait(2) is None
+        cluster.start_daemon(daemon)
+        come_back()
+        success_of(late, 60)
+    assert Counter(Counter(work.starts()).values()) == {1: 4}
+
+
 def take_back(cluster: ThrowawayCluster, node: str) -> None:
     """Have Slurm use a node again that was set down."""
     # Slurm may have taken a node that answers back by itself; then it refuses to resume it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from conftest import Work
 from real_clusters import (
     at_work,
     check_a_hanging_job,
+    check_an_absence,
     check_ends_without_a_result,
     failure_of,
     job_id_of,
@@ -22,7 +22,6 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.handles import Success
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.slurm import SlurmOptions
 
@@ -99,18 +98,7 @@ def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, without_acco
 
 
 def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
-    cluster = without_accounting
-    with running(work, cluster) as manager:
-        handles = [manager.submit(work.request(f"a{i}", seconds=3)) for i in range(3)]
-        eventually(lambda: all(at_work(handle)() for handle in handles))
-        cluster.stop_daemon("slurmctld", hard=True)
-        late = manager.submit(work.request("late"))
-        assert all(isinstance(handle.wait(20), Success) for handle in handles), "result files count without Slurm"
-        assert late.wait(2) is None
-        cluster.start_daemon("slurmctld")
-        cluster.wait_for_controller()
-        success_of(late, 60)
-    assert Counter(Counter(work.starts()).values()) == {1: 4}
+    check_an_absence(work, without_accounting, "slurmctld", without_accounting.wait_for_controller)
 
 
 def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:

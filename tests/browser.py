@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import itertools
 import json
@@ -113,19 +112,15 @@ class Browser:
             time.sleep(0.1)
         return value
 
-    def text(self, selector: str = "body") -> str:
-        """Return the visible text of the first element that a selector finds."""
-        return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+    def text(self) -> str:
+        """Return the visible text of the page."""
+        return str(self.evaluate("document.body?.innerText ?? ''"))
 
     def click(self, selector: str) -> None:
         """Click on the first element that a selector finds, once it is there."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.until(f"{found} !== null")
         self.evaluate(f"{found}.click()")
-
-    def screenshot(self, path: Path) -> None:
-        """Write what the window shows as a PNG file."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def _wait(self, doing: Awaitable[Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(doing, _ANSWER_SECONDS), self._loop).result()

@@ -16,10 +16,10 @@ MARKER = Marker("Write", created="2026-01-01T00:00:00+00:00")
 EVERY_WAY = ["linked", "joined", "packed"]
 
 
-def constant(value: int, rows: int = 64) -> xr.Dataset:
+def constant(value: int) -> xr.Dataset:
     """A dataset of which every value, coordinate and attribute tells the write that it comes from."""
-    values = np.full((rows, 16), value, "int32")
-    coordinates = {"time": np.arange(rows) + 1000 * value, "height": value}
+    values = np.full((64, 16), value, "int32")
+    coordinates = {"time": np.arange(64) + 1000 * value, "height": value}
     return xr.Dataset({"pr": (("time", "loc"), values)}, coordinates, {"value": value}).chunk(time=8)
 
 

@@ -12,6 +12,9 @@ from espo_luigi.tasks import inputs
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import forget
 
+NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
+
 
 def complete_all() -> None:
     """Publish the outputs of every task of `All`."""

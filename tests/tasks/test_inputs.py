@@ -10,6 +10,7 @@ import luigi
 import netCDF4
 import pytest
 import yaml
+from complete_demo import DAY360, NOLEAP
 
 import espo_luigi
 from espo_luigi import store, tasks
@@ -19,8 +20,6 @@ from espo_luigi.report.jobs import job_results
 from espo_luigi.science.extract import subset_box, subset_boxes
 from espo_luigi.tasks.context import context, forget
 
-NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
-DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 Configure = Callable[..., list[Path]]
 
 

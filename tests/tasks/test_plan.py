@@ -11,7 +11,7 @@ from pathlib import Path
 
 import luigi
 import pytest
-from complete_demo import complete_all, edit, in_order, publish
+from complete_demo import NOLEAP, complete_all, edit, in_order, publish
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
@@ -35,7 +35,6 @@ from espo_luigi.tasks.selection import Selection
 NEXT = (tasks.CleanUp, tasks.FinalZarr, tasks.Move)
 Configure = Callable[..., list[Path]]
 ROOT = Path(__file__).parent.parent.parent
-SIM = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 DEMO = configparser.ConfigParser()
 DEMO.read(ROOT / "luigi.cfg")
 
@@ -174,7 +173,7 @@ def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(com
     ("narrowed", "ends"),
     [
         ({"first": "HealthChecks"}, {"FlagDetails"}),
-        ({"sims": SIM}, {"FlagDetails", "SeriesSummary", "MoveDiag"}),
+        ({"sims": NOLEAP}, {"FlagDetails", "SeriesSummary", "MoveDiag"}),
         ({"until": "Report"}, {"Report"}),
         ({"only": "Report"}, {"Report"}),
         ({"first": "Report"}, {"Report"}),
@@ -188,8 +187,8 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
     assert {task.task_family for task in tasks.All().requires()} > {"Report", "Move"}
     found = {task.task_family for task in Selection(**narrowed).ends(tasks.All().everything())}
     assert found >= ends and ("Report" in found) == ("Report" in ends)
-    with pytest.raises(ParameterError, match=f"no task is all of that: --until Report, --sim-id {SIM}"):
-        Selection(until="Report", sims=SIM).ends(tasks.All().everything())
+    with pytest.raises(ParameterError, match=f"no task is all of that: --until Report, --sim-id {NOLEAP}"):
+        Selection(until="Report", sims=NOLEAP).ends(tasks.All().everything())
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from complete_demo import DAY360
 from demo_runs import use
 
 import espo_luigi
 from espo_luigi import store, tasks
 
 G6 = Path(__file__).parent.parent.parent / "config" / "espo-g6"
-DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 BANDS = {"south": [45.0, 46.0], "middle": [46.0, 47.0], "north": [47.0, 48.0]}
 WIDE = {"lon_bnds": [-67.0, -64.5]}
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from complete_demo import DAY360, NOLEAP
 from luigi.configuration import get_config
 from report_examples import compared, measures, properties, write_job
 
@@ -15,9 +16,6 @@ from espo_luigi import store, tasks
 from espo_luigi.report.view import Diagnosed
 from espo_luigi.science import diagnostics
 from espo_luigi.tasks.report import run_view
-
-NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
-DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
 @pytest.fixture()

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
-from complete_demo import complete_all
+from complete_demo import complete_all, edit
 from demo_runs import use, write_config
 from luigi.configuration import LuigiConfigParser, get_config
 
@@ -44,12 +43,7 @@ def own_raw(tmp_path: Path, demo_raw: Path, configured: Callable[..., list[Path]
     files = configured()
     for text in (*folder.glob("*.*"), files[1]):
         text.write_text(text.read_text().replace(str(demo_raw), str(folder)))
-    paths = yaml.safe_load(files[1].read_text())
-    del paths["demo"]
-    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
-    from espo_luigi.tasks.context import forget
-
-    forget()
+    edit(files[1], lambda content: content.pop("demo"))
     return folder
 
 

@@ -11,7 +11,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-import yaml
+from complete_demo import edit
 from luigi.parameter import MissingParameterException
 from luigi.task_register import Register
 
@@ -20,7 +20,7 @@ from espo_luigi import store, tasks
 from espo_luigi.driver.engines import close_engines
 from espo_luigi.driver.refused import reason
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.tasks.context import context, forget
+from espo_luigi.tasks.context import context
 
 Configure = Callable[..., list[Path]]
 
@@ -128,10 +128,10 @@ def drown(raw: Path, **beyond: float) -> None:
 
 def with_box(files: list[Path], path: str, **changes: object) -> None:
     """Change the box at a dotted path of the configuration."""
-    config = yaml.safe_load(files[0].read_text())
-    functools.reduce(lambda part, name: part[name], path.split("."), config).update(changes)
-    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
-    forget()
+    edit(
+        files[0],
+        lambda content: functools.reduce(lambda part, name: part[name], path.split("."), content).update(changes),
+    )
 
 
 def test_a_region_without_a_land_cell_stops_the_run_before_it_starts(
@@ -278,9 +278,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def with_final(files: list[Path], folder: Path) -> None:
-    paths = yaml.safe_load(files[1].read_text())
-    paths["paths"]["final"] = str(folder)
-    files[1].write_text(yaml.safe_dump(paths, sort_keys=False))
+    edit(files[1], lambda content: content["paths"].update(final=str(folder)))
     close_engines()
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import luigi
 import netCDF4
 import pytest
-import yaml
-from complete_demo import DAY360, NOLEAP
+from complete_demo import DAY360, NOLEAP, edit
 
 import espo_luigi
 from espo_luigi import store, tasks
@@ -18,17 +17,13 @@ from espo_luigi.config.regions import Region
 from espo_luigi.driver.run import walk
 from espo_luigi.report.jobs import job_results
 from espo_luigi.science.extract import subset_box, subset_boxes
-from espo_luigi.tasks.context import context, forget
+from espo_luigi.tasks.context import context
 
 Configure = Callable[..., list[Path]]
 
 
 def on_problem(folder: Path, **actions: str) -> None:
-    path = folder / "config.yml"
-    config = yaml.safe_load(path.read_text())
-    config["extraction"]["on_input_problem"] = actions
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
-    forget()
+    edit(folder / "config.yml", lambda content: content["extraction"].update(on_input_problem=actions))
 
 
 def file_of(raw: Path, source: str, name: str, experiment: str) -> Path:

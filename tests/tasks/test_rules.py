@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import luigi
 import numpy as np
 import pytest
 import xarray as xr
-import yaml
+from complete_demo import edit
 
 from espo_luigi import store, tasks
 from espo_luigi.driver.run import places_of, walk
@@ -174,13 +175,9 @@ def test_a_path_that_no_task_makes_names_the_nearest(folder: Path) -> None:
 
 
 def test_resources_can_be_set_beside_the_rule_in_luigi_cfg(folder: Path) -> None:
-    configuration = luigi.configuration.get_config()
-    configuration.set("Train", "memory", "120GB")
-    try:
-        task = tasks.Train(sim_id="SIM", region="south", var="pr")
-        assert task.allocation == Resources(3, 12, "120GB", "1000")
-    finally:
-        configuration.remove_section("Train")
+    luigi.configuration.get_config().set("Train", "memory", "120GB")
+    task = tasks.Train(sim_id="SIM", region="south", var="pr")
+    assert task.allocation == Resources(3, 12, "120GB", "1000")
 
 
 @pytest.mark.parametrize("rule", ["ConcatDiagRefProp", "ConcatenationDiag"])
@@ -195,18 +192,14 @@ def test_properties_of_bands_of_different_heights_become_one_store(rule: str, fo
 
 
 def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list[Path]]) -> None:
-    files = configured()
-    config = yaml.safe_load(files[0].read_text())
-    del config["custom"]["regions"]["north"]
-    config["off-diag"]["domains"] = {
-        name: domain for name, domain in config["off-diag"]["domains"].items() if domain["lat_bnds"][1] <= 47
-    }
-    for step in config["off-diag"]["steps"].values():
-        step["domain"] = {name: host for name, host in step["domain"].items() if name in config["off-diag"]["domains"]}
-    files[0].write_text(yaml.safe_dump(config, sort_keys=False))
-    from espo_luigi.tasks.context import forget
+    def without_the_north(config: Any) -> None:
+        del config["custom"]["regions"]["north"]
+        domains = {name: one for name, one in config["off-diag"]["domains"].items() if one["lat_bnds"][1] <= 47}
+        config["off-diag"]["domains"] = domains
+        for step in config["off-diag"]["steps"].values():
+            step["domain"] = {name: host for name, host in step["domain"].items() if name in domains}
 
-    forget()
+    edit(configured()[0], without_the_north)
     whole = tasks.ConcatenationFinal(sim_id=next(iter(context().simulations)))
     assert {task.region for task in whole.requires()} == {"middle", "south"}
     assert [bound().task.region for bound in whole.in_regions] == ["south", "middle"]

@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Generator, Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,24 @@ def order(tmp_path: Path) -> JobOrder:
     order = JobOrder("id", "Rule", "module", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
     order.write()
     return order
+
+
+@pytest.fixture()
+def tmpfs(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
+    """A function that mounts a file system in memory, as `mount`'s options say, at a folder of that name."""
+    mounted = []
+
+    def mount(name: str, options: str) -> Path:
+        (tmp_path / name).mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path / name)]
+        if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("a tmpfs cannot be mounted here: that needs root and CAP_SYS_ADMIN")
+        mounted.append(tmp_path / name)
+        return mounted[-1]
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -181,37 +180,20 @@ def test_a_store_that_has_lost_a_chunk_is_not_passed_on(tmp_path: Path, use: str
     assert not (tmp_path / "b.zarr").exists()
 
 
-def mounted(folder: Path, options: str) -> bool:
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
+@pytest.fixture
+def small_disk(tmpfs: Callable[[str, str], Path]) -> Path:
+    return tmpfs("small", "size=3m")
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if not mounted(folder, "size=3m"):
-        pytest.skip("a small tmpfs cannot be mounted here: that needs root and CAP_SYS_ADMIN")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "fixed"
-    folder.mkdir()
-    if os.getuid() != 0:
-        folder.chmod(0o555)
-        yield folder
-        folder.chmod(0o755)
+def read_only(tmp_path: Path, tmpfs: Callable[[str, str], Path]) -> Iterator[Path]:
+    if os.getuid() == 0:  # who ignores permissions
+        yield tmpfs("fixed", "ro")
         return
-    if not mounted(folder, "ro"):
-        pytest.skip("root ignores permissions, and a read-only tmpfs cannot be mounted here")
+    folder = tmp_path / "fixed"
+    folder.mkdir(0o555)
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.chmod(0o755)
 
 
 def test_a_full_disk_leaves_the_old_store_and_nothing_else(small_disk: Path) -> None:

@@ -4,7 +4,7 @@ import csv
 import functools
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import luigi
@@ -267,14 +267,8 @@ def test_a_truncated_store_is_an_error_that_names_it_and_nothing_is_built_on_it(
 
 
 @pytest.fixture()
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)], check=False)
-    if done.returncode:
-        pytest.skip("mounting a small disk needs the right to mount (root)")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+def small_disk(tmpfs: Callable[[str, str], Path]) -> Path:
+    return tmpfs("disk", "size=300k")
 
 
 def with_final(files: list[Path], folder: Path) -> None:

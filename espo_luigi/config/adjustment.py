@@ -15,6 +15,7 @@ from espo_luigi.config.arguments import (
     foreign_arguments,
 )
 from espo_luigi.config.fields import (
+    Arguments,
     Free,
     Ignored,
     Named,
@@ -121,7 +122,7 @@ class CleanUp(Section):
     save: Refused = None
 
 
-class Structure(Section):
+class Structure(Arguments):
     """Names that a product must have, and no others."""
 
     dims: Names = Field(default=(), description="the dimensions")

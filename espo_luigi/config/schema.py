@@ -73,6 +73,11 @@ class RunConfig(Section):
         return tuple(name for name, freq in wanted.items() if freq != "fx")
 
     @property
+    def flags(self) -> dict[str, Any]:
+        """The data flags of the health checks, with their arguments, by variable."""
+        return self.health_checks.arguments().get("flags", {})
+
+    @property
     def dask_client(self) -> dict[str, Any]:
         """Keyword arguments of the Dask client, without `local_directory`, which is the job's."""
         client = self.dask.get("client") or {}

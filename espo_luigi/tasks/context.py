@@ -84,7 +84,7 @@ class RunContext:
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
         box = self.config.custom.amno_region
-        found = extract.subset_box(self.reference_on_its_first_day, box.model_dump())
+        found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
 
@@ -132,7 +132,7 @@ class RunContext:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.model_dump(exclude={"data_catalogs"})
+        criteria = search.arguments("data_catalogs")
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)

@@ -70,7 +70,7 @@ class RefDefault(EspoTask):
 
     @property
     def _box(self) -> dict[str, Any]:
-        return self.context.config.custom.regions[self.region].model_dump()
+        return self.context.config.custom.regions[self.region].arguments()
 
     def raw(self) -> Match:
         """Return the reference."""

@@ -80,8 +80,7 @@ class FlagDetails(EspoTask):
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        settings_of = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
-        return flags.flag_details(final, raised, settings_of)
+        return flags.flag_details(final, raised, self.context.config.flags)
 
 
 class Report(EspoTask):

@@ -56,7 +56,7 @@ class Extract(EspoTask):
             self.context.open(self.context.simulation(self.sim_id), extraction),
             variables_and_freqs=extraction.search_data_catalogs.variables_and_freqs,
             period=config.custom.sim_period,
-            region=config.custom.amno_region.model_dump(),
+            region=config.custom.amno_region.arguments(),
         )
         maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
@@ -100,7 +100,7 @@ class Regrid(EspoTask):
         regridded = regrid.regrid(
             extracted,
             reference,
-            **config.regrid.regrid_dataset.model_dump(),
+            **config.regrid.regrid_dataset.arguments(),
             chunks=config.custom.working_chunks,
         )
         return rechunk(regridded, config.custom.working_chunks)

@@ -94,7 +94,11 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
             or "there are no *.nc, *.zarr or *.zarr.zip"
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
-    _write(rows, out)
+    rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
+    try:
+        write_catalog(rows, out, "espo catalog")
+    except OSError as error:
+        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
     return CatalogReport(len(rows), unreadable)
 
 
@@ -244,19 +248,16 @@ def _defaults(row: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in inferred.items() if value} | filled
 
 
-def _write(rows: list[dict[str, str]], out: Path) -> None:
+def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
+    """Write rows as a catalogue: `out`, and a table beside it, which is there first."""
     table = out.with_suffix(".csv")
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"])))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # The table first: a JSON file is never there without it.
-        _replace(table, text.getvalue())
-        _replace(out, json.dumps(description(out, table, "espo catalog"), indent=2) + "\n")
-    except OSError as error:
-        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
+    writer.writerows(rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _replace(table, text.getvalue())
+    _replace(out, json.dumps(description(out, table, maker), indent=2) + "\n")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -10,6 +10,9 @@ Method = Literal[
     "DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "LOCI", "Scaling"
 ]  # fmt: skip
 METHODS: tuple[str, ...] = get_args(Method)
+DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
+# What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
+Engine = Literal["auto", "xsdba"]
 
 AlignOn = Literal["year", "date"]
 
@@ -26,6 +29,9 @@ Check = Literal[
     "land",
 ]
 CHECKS: tuple[str, ...] = get_args(Check)
+
+# xESMF's ways to put values outside of the source's grid.
+ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[

@@ -19,6 +19,7 @@ import xarray as xr
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
+from espo_luigi.science.calendar import SECONDS_PER_DAY
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ _CORDEX_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
     rf"_(?P<driving_member>{_MEMBER})_(?P<source>[A-Za-z0-9-]+)_(?P<member>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)(?:_(?P<dates>\d{{4,}}-\d{{4,}}))?$"
 )
-# Columns that say nothing of a dataset that was made of the file.
+# Columns that describe the file, not the datasets that are made of it.
 _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
@@ -219,7 +220,7 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
 def _frequency(times: np.ndarray) -> str | None:
     if len(times) < 2:
         return None
-    steps = np.diff(times[:1000]).astype("timedelta64[s]").astype("float64") / 86400
+    steps = np.diff(times[:1000]).astype("timedelta64[s]").astype("float64") / SECONDS_PER_DAY
     typical = float(np.median(steps))
     exact = [name for days, name in _XRFREQ_OF_DAYS if abs(typical - days) < 1e-3]
     if exact:

@@ -22,7 +22,6 @@ from espo_luigi.tasks.reference import ReferenceCalendar
 
 logger = logging.getLogger(__name__)
 
-FOUR_YEARS = {"noleap": 1460, "360_day": 1440}
 FILE_BYTES = 64 * 1024**2
 PIECE_BYTES = 512 * 1024
 
@@ -66,7 +65,7 @@ class Extract(EspoTask):
         return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish, and say in how many cells whole years lack: so they will in the scenario's cells made from them."""
+        """Publish; warn of cells that lack whole years, as will the scenario's cells that are made from them."""
         super().write(dataset, path, marker)
         incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
@@ -123,7 +122,7 @@ class Rechunk(EspoTask):
 
 def four_years(dataset: xr.Dataset) -> int:
     """Return the length of a chunk of four years in the dataset's calendar."""
-    return FOUR_YEARS.get(calendar.calendar_of(dataset), 1461)
+    return int(4 * calendar.DAYS_IN_YEAR.get(calendar.calendar_of(dataset), 365.25))
 
 
 def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:

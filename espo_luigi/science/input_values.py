@@ -116,7 +116,7 @@ class _Block:
 
 @dataclass
 class _Maps:
-    """Whole maps of some days of one file, of which one tile after the other is looked at."""
+    """Whole maps of some days of one file, to which one tile after the other is added."""
 
     raw: RawSeries
     days: np.ndarray
@@ -136,7 +136,7 @@ def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem
     Parameters
     ----------
     series
-        Per variable, its daily files, cut to what is to be looked at; only one tile of the map, for a block of days, is
+        Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
         What `limits_of` returns.

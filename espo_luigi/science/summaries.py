@@ -22,7 +22,7 @@ QUANTILES = np.array([*_TAIL, *np.arange(1, 100) / 100, *(1 - tail for tail in r
 CHANGE_QUANTILES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 SEASONS = ("DJF", "MAM", "JJA", "SON")
 SPELL_DAYS = np.arange(1, 41)
-# Of less than so much at the beginning, a change in per cent says nothing.
+# A change in per cent of less than this at the beginning means nothing.
 LEAST_FOR_PER_CENT = 0.1
 
 Period = tuple[int, int]
@@ -88,8 +88,8 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
 def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple[Period, Period]) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
-    Sources are lazy or not, in display units; one after the other is in memory. The attribute `periods` says between
-    which years the changes are: those asked for, or the longest two that all but the reference have.
+    Sources are lazy or not, in display units; one after the other is in memory. The attribute `periods` has
+    the years between which changes are: those asked for, or the longest two that all but the reference have.
 
     Raises
     ------

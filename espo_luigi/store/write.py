@@ -234,7 +234,7 @@ def write_store(
 
 
 def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
-    """The dataset, of which only numbers are lazy; of the coordinates, none if told so."""
+    """The dataset, in which only numbers are lazy; if `coordinates`, none of these are."""
     lazy = {name: variable for name, variable in ds.variables.items() if variable.chunks is not None}
     first = {
         name: variable

@@ -18,7 +18,7 @@ from espo_luigi.tasks.simulation import Rechunk, four_years
 
 # A block of CleanUp, for each variable.
 BLOCK_BYTES = 128 * 1024**2
-# What a variable's settings of the adjustment say of the scenario's attributes only, not of its numbers.
+# The settings of a variable's adjustment that are attributes of the scenario, and change no number.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 
 

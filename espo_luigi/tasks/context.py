@@ -27,7 +27,7 @@ class RunContext:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        # Of what stores are made of, as far as it was looked at (`staleness`).
+        # Fingerprints of what stores are made of, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 

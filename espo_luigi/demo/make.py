@@ -104,15 +104,11 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
     logger.info("Making the demo's data in %s (once; about 110 MB)", folder)
     with written_aside(folder) as partial:
         partial.mkdir()
-        rows = {source.name: _write_source(source, partial, folder, record["seed"]) for source in _all_sources()}
-        write_catalog(rows[REFERENCE.name], partial / "reconstruction.json", _MAKER)
-        write_catalog([row for source in SIMULATIONS for row in rows[source.name]], partial / "simulation.json", _MAKER)
+        for name, sources in {"reconstruction": (REFERENCE,), "simulation": SIMULATIONS}.items():
+            rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
+            write_catalog(rows, partial / f"{name}.json", _MAKER)
         (partial / _RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")
     logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
-
-
-def _all_sources() -> tuple[Source, ...]:
-    return (REFERENCE, *SIMULATIONS)
 
 
 def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:

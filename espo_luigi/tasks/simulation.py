@@ -57,7 +57,9 @@ class Extract(EspoTask):
             period=config.custom.sim_period,
             region=config.custom.amno_region.arguments(),
         )
-        maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
+        # Some models publish float64, and nothing downstream keeps more.
+        single = dataset.astype("float32", keep_attrs=True)
+        maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -136,8 +138,3 @@ def pieces_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
     days = block_sizes(dataset)["time"]
     row, column = (name for name in next(iter(dataset.data_vars.values())).dims if name != "time")
     return {"time": days, row: 1, column: max(1, PIECE_BYTES // (4 * days))}
-
-
-def _single_precision(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the dataset in float32: some models publish float64, and nothing downstream keeps more."""
-    return dataset.astype("float32", keep_attrs=True)

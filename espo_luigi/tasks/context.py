@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunContext:
-    """What every task of a run may ask: the configuration, the simulations, and the fields of file names."""
+    """What the tasks of a run share: the configuration, the simulations, and the fields of file names."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -44,7 +44,7 @@ class RunContext:
         return whole
 
     def simulation(self, sim_id: str) -> Match:
-        """Return one simulation; raises `CatalogError` if the catalogue does not answer for it."""
+        """Return one simulation; raises `CatalogError` if the search does not find just it."""
         if "simulations" in self.__dict__ and sim_id in self.simulations:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
@@ -138,7 +138,7 @@ class RunContext:
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)
 
     def _missing_days(self, simulation: Match) -> str:
-        """Say what a simulation lacks at the ends of the period, of which the search is content with 99 %."""
+        """Return what a simulation lacks at the ends of the period; the search needs 99 % of it only."""
         first, last = self.config.custom.sim_period
         for variable in simulation.variables:
             assets = [asset for asset in simulation.assets if variable in asset.variables]

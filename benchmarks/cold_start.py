@@ -32,10 +32,10 @@ def series(values):
 """
 OURS = f"""{SERIES}
 from espo_luigi.science import biasadjust
-trained = biasadjust.train(series(reference), series(historical), period=("1990", "1999"), engine="kernels",
+trained = biasadjust.train(series(reference), series(historical), period=("1990", "1999"),
                            xclim_train_args={{"kind": "+", "nquantiles": 50}})
 detrend = {{"LoessDetrend": {{"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}}}
-biasadjust.adjust(series(simulation), trained, periods=("1990", "2009"), engine="kernels",
+biasadjust.adjust(series(simulation), trained, periods=("1990", "2009"),
                   xclim_adjust_args={{"interp": "nearest", "extrapolation": "constant", "detrend": detrend}}).load()
 """
 XSDBA = f"""{SERIES}

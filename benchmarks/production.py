@@ -167,7 +167,7 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     from espo_luigi.science import biasadjust
     from espo_luigi.science.regrid import apply_weights
     from espo_luigi.store import open_store
-    from espo_luigi.tasks.adjustment import adjusting_keywords, training_keywords
+    from espo_luigi.tasks.adjustment import MAKERS
 
     config = load([folder / "config.yml", folder / "paths.yml"])
     final = folder / "final"
@@ -180,10 +180,10 @@ def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
         block = {"loc": slice(first, first + cells)}
         for name, variable in config.biasadjust.variables.items():
             ours, theirs = in_memory(reference[name].isel(block)), in_memory(regridded[name].isel(block))
-            trained = biasadjust.train(ours, theirs, **training_keywords(variable), seed="x")
+            trained = biasadjust.train(ours, theirs, **variable.training_args.arguments(), seed="x")
             training, spent = cpu_seconds(trained.compute)
             seconds["train"] += spent
-            adjusted = biasadjust.adjust(theirs, training, **adjusting_keywords(variable), seed="x")
+            adjusted = biasadjust.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
             seconds["adjust"] += cpu_seconds(adjusted.compute)[1]
             del adjusted, trained
         source = np.random.default_rng(1).random((regridded.sizes["time"], 1, weights.shape[1]), np.float32)
@@ -201,12 +201,12 @@ def in_memory(data: xr.DataArray, chunks: Any = -1) -> xr.DataArray:
 def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
     """Load the kernels' machine code, and take the dates apart once."""
     from espo_luigi.science import biasadjust
-    from espo_luigi.tasks.adjustment import adjusting_keywords, training_keywords
+    from espo_luigi.tasks.adjustment import MAKERS
 
     for name, variable in config.biasadjust.variables.items():
         ours, theirs = reference[name].isel(loc=slice(2)).load(), regridded[name].isel(loc=slice(2)).load()
-        training = biasadjust.train(ours, theirs, **training_keywords(variable), seed="x")
-        biasadjust.adjust(theirs, training, **adjusting_keywords(variable), seed="x")
+        training = biasadjust.train(ours, theirs, **variable.training_args.arguments(), seed="x")
+        biasadjust.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
 
 
 def example_weights(cells: int) -> Any:
@@ -231,7 +231,7 @@ def properties(config: Any, final: Path) -> float:
     from espo_luigi.science import diagnostics, stack
     from espo_luigi.store import open_store
 
-    box = config.off_diag.domains["Domain"].model_dump()
+    box = config.off_diag.domains["Domain"].arguments()
     grid = open_store(next(final.glob("reference/*+coords.zarr"))).drop_vars("land")
     part = diagnostics.cut_domain(grid, box)
     stores = {

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from espo_luigi.demo.make import catalog_row, write_catalog
+from espo_luigi.catalog.build import write_catalog
+from espo_luigi.demo.make import catalog_row
 from espo_luigi.demo.sources import SIMULATIONS, Source, dataset_of, file_name, folder_of
 from espo_luigi.demo.weather import Climate, Days, Field, days_of, invent_weather
 
@@ -56,8 +57,8 @@ def make_input(folder: Path, region: Region, last_year: int) -> None:
     """Make the raw files and catalogues, unless they are there."""
     done = folder / "made"
     if not done.exists():
-        write_catalog(folder, "simulation", simulation_rows(folder, region, last_year))
-        write_catalog(folder, "reconstruction", reference_rows(folder, region))
+        write_catalog(simulation_rows(folder, region, last_year), folder / "simulation.json", "a benchmark")
+        write_catalog(reference_rows(folder, region), folder / "reconstruction.json", "a benchmark")
         done.touch()
 
 

@@ -16,8 +16,9 @@ from xclim.core.cfchecks import cfcheck_from_name
 
 from espo_luigi import config
 from espo_luigi.catalog import Catalog
+from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.config import RunConfig
-from espo_luigi.demo import CATALOG_COLUMNS, ensure_demo
+from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import ConfigurationError
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -183,7 +184,7 @@ def test_the_demo_s_method_is_production_s(run_config: RunConfig, monkeypatch: p
 def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
     for name, assets in (("reconstruction", 3), ("simulation", 12)):
         with (raw / f"{name}.csv").open() as file:
-            assert tuple(next(csv.reader(file))) == CATALOG_COLUMNS
+            assert tuple(next(csv.reader(file))) == COLUMNS
         catalog = intake.open_esm_datastore(str(raw / f"{name}.json"))
         assert len(catalog.df) == assets
         assert all(Path(path).is_file() for path in catalog.df["path"])
@@ -192,7 +193,7 @@ def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
 def test_the_configured_searches_find_the_reference_and_both_simulations(raw: Path, run_config: RunConfig) -> None:
     def found(section: str) -> set[str]:
         search = getattr(run_config.extraction, section).search_data_catalogs
-        arguments = search.model_dump(exclude={"data_catalogs"}, exclude_none=True)
+        arguments = search.arguments("data_catalogs")
         json = raw / ("reconstruction.json" if section == "reference" else "simulation.json")
         return set(Catalog.from_files([json]).search(**arguments))
 

@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "espo_luigi"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+# Texts that name a module and import none: the program that a job runs, and its logger; the distribution.
+ONLY_NAMES = {"espo_luigi.job", "espo_luigi"}
 
 
 def layers_of_the_documentation() -> dict[str, int]:
@@ -31,27 +33,29 @@ def unit_of(path: Path) -> str:
 
 @functools.cache
 def imported_names(path: Path) -> set[str]:
-    """The full names that a file imports, at whatever depth of its code, and those that it may give to importlib."""
+    """The full names that a file imports, at whatever depth of its code, or holds as texts, which may be imported."""
     names: set[str] = set()
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    if any(isinstance(node, ast.Attribute) and node.attr == "import_module" for node in ast.walk(tree)):
-        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        names |= {text for text in strings if isinstance(text, str) and text.startswith("espo_luigi.")}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in ONLY_NAMES:
+            names |= {node.value} if module_file(node.value) else set()
     return names
 
 
 def file_of(name: str) -> Path | None:
     """The file of the package that holds the module, or the name of a module, called `name`."""
-    for parts in (name.split("."), name.split(".")[:-1]):
-        for path in (ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")):
-            if parts[:1] == ["espo_luigi"] and path.is_file():
-                return path
-    return None
+    return module_file(name) or module_file(name.rpartition(".")[0])
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a module of the package."""
+    if not re.fullmatch(r"espo_luigi(\.\w+)*", name):
+        return None
+    whole = ROOT.joinpath(*name.split("."))
+    return next((path for path in (whole.with_suffix(".py"), whole / "__init__.py") if path.is_file()), None)
 
 
 @functools.cache

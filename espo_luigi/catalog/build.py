@@ -19,6 +19,7 @@ import xarray as xr
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
+from espo_luigi.science.calendar import SECONDS_PER_DAY
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ _CORDEX_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
     rf"_(?P<driving_member>{_MEMBER})_(?P<source>[A-Za-z0-9-]+)_(?P<member>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)(?:_(?P<dates>\d{{4,}}-\d{{4,}}))?$"
 )
-# Columns that say nothing of a dataset that was made of the file.
+# Columns that describe the file, not the datasets that are made of it.
 _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
@@ -94,7 +95,11 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
             or "there are no *.nc, *.zarr or *.zarr.zip"
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
-    _write(rows, out)
+    rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
+    try:
+        write_catalog(rows, out, "espo catalog")
+    except OSError as error:
+        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
     return CatalogReport(len(rows), unreadable)
 
 
@@ -215,7 +220,7 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
 def _frequency(times: np.ndarray) -> str | None:
     if len(times) < 2:
         return None
-    steps = np.diff(times[:1000]).astype("timedelta64[s]").astype("float64") / 86400
+    steps = np.diff(times[:1000]).astype("timedelta64[s]").astype("float64") / SECONDS_PER_DAY
     typical = float(np.median(steps))
     exact = [name for days, name in _XRFREQ_OF_DAYS if abs(typical - days) < 1e-3]
     if exact:
@@ -244,19 +249,16 @@ def _defaults(row: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in inferred.items() if value} | filled
 
 
-def _write(rows: list[dict[str, str]], out: Path) -> None:
+def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
+    """Write rows as a catalogue: `out`, and a table beside it, which is there first."""
     table = out.with_suffix(".csv")
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"])))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # The table first: a JSON file is never there without it.
-        _replace(table, text.getvalue())
-        _replace(out, json.dumps(description(out, table, "espo catalog"), indent=2) + "\n")
-    except OSError as error:
-        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
+    writer.writerows(rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _replace(table, text.getvalue())
+    _replace(out, json.dumps(description(out, table, maker), indent=2) + "\n")
 
 
 def _replace(path: Path, text: str) -> None:

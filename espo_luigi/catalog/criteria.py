@@ -70,8 +70,7 @@ def select(
 ) -> list[Asset]:
     """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
 
-    Of several wanted values, those that no row has are told in a warning, but for those whose rows were `joined` to
-    others.
+    A warning names the wanted values that no row has, but for those whose rows were `joined` to others.
     """
     for column, value in criteria.items():
         values = _as_list(value)

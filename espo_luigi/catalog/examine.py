@@ -20,9 +20,9 @@ from espo_luigi.science.extract import check_extent, day_of, subset_boxes
 from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.input_values import Limits, value_problems
 
-# Of one variable, the most that is in memory at a time, unless a stored chunk is more.
+# The most of one variable that is in memory at a time, unless a stored chunk is larger.
 BLOCK_BYTES = 64 * 1024**2
-# What makes a file one that is not looked at any further.
+# The problems after which a file is not examined any further.
 LOST = ("unreadable_files", "units", "calendars", "grids")
 
 
@@ -65,7 +65,7 @@ def examine_match(
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():
         problems += [problem for raw in files for problem in day_problems(raw)]
-        # Of a variable whose file cannot be used, that file's days are no further problem.
+        # Days that lie in a file that cannot be used do not count as missing, too.
         problems += [] if name in lost else [*neighbour_problems(files), *_ends(files, period)]
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.

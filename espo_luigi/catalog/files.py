@@ -9,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 DAYS_PER_CHUNK = 365
-# Of so small a grid that a year takes less, several years at a time: each chunk costs Dask a few milliseconds.
+# Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
 
 
@@ -64,7 +64,7 @@ def tracking_id(path: str) -> str:
     try:
         with open_zarr(path, {}) if is_zarr(path) else xr.open_dataset(path, decode_cf=False) as ds:
             return str(ds.attrs.get("tracking_id", ""))
-    # A damaged file may raise nearly anything from its backend; what is wrong with it, others say.
+    # A damaged file may raise nearly anything from its backend; other checks report what is wrong.
     except Exception:
         return ""
 

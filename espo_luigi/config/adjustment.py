@@ -15,6 +15,7 @@ from espo_luigi.config.arguments import (
     foreign_arguments,
 )
 from espo_luigi.config.fields import (
+    Arguments,
     Free,
     Ignored,
     Named,
@@ -29,14 +30,14 @@ from espo_luigi.config.fields import (
 from espo_luigi.config.flags import CfChecksByVariable, FlagsArguments, FlagsByVariable, Missing
 from espo_luigi.config.quantities import Frequency, Unit
 from espo_luigi.config.regions import Calendar
-from espo_luigi.science.choices import AlignOn, Check, Method
+from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Check, Engine, Method
 
 
 class TrainingArgs(Section):
     """Keyword arguments of the training."""
 
     period: Period = Field(description="first and last year of the training; custom.ref_period by default")
-    method: Method = Field(default="DetrendedQuantileMapping", description="the class of xsdba that is trained")
+    method: Method = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
     group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
     jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
     adapt_freq: AdaptFreq | None = Field(
@@ -70,7 +71,7 @@ class VariableAdjustment(Section):
 
     training_args: TrainingArgs = Field(description="how the variable is trained")
     adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
-    engine: Literal["auto", "xsdba"] = Field(
+    engine: Engine = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )
 
@@ -121,7 +122,7 @@ class CleanUp(Section):
     save: Refused = None
 
 
-class Structure(Section):
+class Structure(Arguments):
     """Names that a product must have, and no others."""
 
     dims: Names = Field(default=(), description="the dimensions")

@@ -150,7 +150,7 @@ def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterato
     """Yield an error for each argument that the method does not take, and for one that it cannot do without."""
     places = (("training_args", "xclim_train_args"), train), (("adjusting_args", "xclim_adjust_args"), adjust)
     for (path, arguments), accepted in zip(places, ACCEPTED[name], strict=True):
-        given = arguments.model_dump()
+        given = arguments.arguments()
         for key in (key for key in given if key not in accepted):
             problem = PydanticCustomError(
                 "foreign_argument",

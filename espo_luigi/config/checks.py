@@ -24,7 +24,7 @@ _TOLERANCE = 1e-9
 
 
 def checked(config: RunConfig) -> RunConfig:
-    """Return `config` with the hosts of its domains resolved, after checking what one section says of another.
+    """Return `config` with the hosts of its domains resolved, after checks between its sections.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _check_unused(config: RunConfig) -> None:
 
 
 def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:
-    """Yield the paths of keys that say something in ESPO-G and have no effect here."""
+    """Yield the paths of keys that are given, are used in ESPO-G, and have no effect here."""
     if isinstance(value, Section):
         for name, inner in value:
             field = type(value).model_fields[name]

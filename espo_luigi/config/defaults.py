@@ -1,4 +1,4 @@
-"""What one section takes from another when it does not say it itself."""
+"""Values that a section takes from another one where it gives none."""
 
 from __future__ import annotations
 

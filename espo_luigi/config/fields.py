@@ -33,6 +33,10 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True)
 
+    def arguments(self, *without: str) -> dict[str, Any]:
+        """Return it as keyword arguments: all that has a value, in ordinary dictionaries and tuples."""
+        return self.model_dump(exclude_none=True, exclude=set(without))
+
 
 class Arguments(Section):
     """Keyword arguments of a function: those that are not given, or have no value, are left to its own defaults."""

@@ -11,22 +11,8 @@ from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty
 from espo_luigi.config.messages import nearest
 from espo_luigi.config.quantities import Frequency, Threshold
 from espo_luigi.config.signatures import Described, decorated, definitions, parameters, section
-from espo_luigi.science.choices import MissingMethod
+from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
 
-_FLAGS = {
-    "negative_accumulation_values": "negative sums",
-    "outside_n_standard_deviations_of_climatology": "values far from their day's mean",
-    "percentage_values_outside_of_bounds": "percentages beyond 0-100",
-    "tas_below_tasmin": "means under minima",
-    "tas_exceeds_tasmax": "means over maxima",
-    "tasmax_below_tasmin": "maxima under minima",
-    "temperature_extremely_high": "impossible heat",
-    "temperature_extremely_low": "impossible cold",
-    "values_op_thresh_repeating_for_n_or_more_days": "values beyond a threshold that repeat",
-    "values_repeating_for_n_or_more_days": "values that repeat",
-    "very_large_precipitation_events": "impossible rain",
-    "wind_values_outside_of_bounds": "impossible winds",
-}
 _ARGUMENTS: Described = {
     "thresh": (Threshold, "the threshold, with its unit; xclim's by default"),
     "lower": (Threshold, "the lower bound, with its unit; xclim's by default"),
@@ -39,11 +25,11 @@ _ARGUMENTS: Described = {
 
 def _flags() -> Iterator[tuple[str, Any]]:
     found = decorated(definitions("xclim.core.dataflags"), "register_methods")
-    for name in [*(name for name in _FLAGS if name in found), *sorted(found.keys() - _FLAGS.keys())]:
+    for name in [*(name for name in FLAGS if name in found), *sorted(found.keys() - FLAGS.keys())]:
         # What is before the star is data.
         keys = {one.arg for one in found[name].args.kwonlyargs}
         arguments = {key: needed for key, needed in parameters(found[name]).items() if key in keys}
-        flag, description = section(name, arguments, _ARGUMENTS), _FLAGS.get(name, "as in xclim")
+        flag, description = section(name, arguments, _ARGUMENTS), FLAGS.get(name, Flag("as in xclim")).title
         if any(arguments.values()):
             yield name, (flag | None, Field(default=None, description=description))
         else:

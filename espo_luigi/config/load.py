@@ -50,7 +50,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places = _merged(paths)
-    # ESPO-G's files say `config/NAME.yml` from the project's folder, and lie in its folder `config`: hence the parent.
+    # ESPO-G's files lie in the project's folder `config`, and name others as `config/NAME.yml`: hence the parent.
     folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
     content = _with_properties(fill_in(content), folders)
     try:
@@ -76,7 +76,7 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
 
 
 def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The sections that we know and that hold something; others are warned about."""
+    """The known sections that are not empty; of others, a warning is logged."""
     for section in content:
         if section not in SECTIONS:
             logger.warning(

@@ -1,4 +1,4 @@
-"""Parts of a configuration, by their dotted keys, and what tells two values of a part from each other."""
+"""Parts of a configuration, by their dotted keys, and a fingerprint of a part's value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
-
-_LENGTH = 12
 
 
 def value_at(value: Any, key: str) -> Any:
@@ -34,7 +32,12 @@ def value_at(value: Any, key: str) -> Any:
 def fingerprint(config: BaseModel, key: str) -> str:
     """Return twelve hexadecimal digits that change with the value under a key, and not with the order of its keys."""
     text = json.dumps(_plain(value_at(config, key)), sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
+    return short_hash(text)
+
+
+def short_hash(text: str) -> str:
+    """Return the first twelve hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _members(value: Any) -> Mapping[str, Any]:
@@ -45,7 +48,7 @@ def _members(value: Any) -> Mapping[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        # What a later version may be told, and nobody has said, changes nothing.
+        # A key of a later version changes no fingerprint until somebody gives it.
         values = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
         return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
     if isinstance(value, Mapping):

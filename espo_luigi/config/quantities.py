@@ -45,7 +45,7 @@ def _as_threshold(value: Any) -> str:
 Unit = Annotated[str, AfterValidator(_known_unit)]
 Threshold = Annotated[str, BeforeValidator(_as_threshold)]
 
-# As pandas writes what xarray infers; `fx` is what catalogues say of fields without time.
+# As pandas writes what xarray infers; `fx` is what catalogues have for fields without time.
 _FREQUENCIES = ("D", "h", "min", "s", "W", "MS", "ME", "M", "QS", "QE", "Q", "YS", "YE", "Y", "AS", "A", "fx")
 _IN_WORDS = {
     "d": "D", "day": "D", "daily": "D", "mon": "MS", "month": "MS", "monthly": "MS", "yr": "YS", "year": "YS",

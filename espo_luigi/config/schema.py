@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -13,10 +12,9 @@ from pydantic import BeforeValidator, Field
 from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
 from espo_luigi.config.fields import Free, Ignored, Section
+from espo_luigi.config.parts import short_hash
 from espo_luigi.config.regions import Custom, Paths
 from espo_luigi.config.searching import ExtractionSection, Regrid
-
-HASH_LENGTH = 12
 
 
 def _of_the_products(value: Any) -> Any:
@@ -73,6 +71,11 @@ class RunConfig(Section):
         return tuple(name for name, freq in wanted.items() if freq != "fx")
 
     @property
+    def flags(self) -> dict[str, Any]:
+        """The data flags of the health checks, with their arguments, by variable."""
+        return self.health_checks.arguments().get("flags", {})
+
+    @property
     def dask_client(self) -> dict[str, Any]:
         """Keyword arguments of the Dask client, without `local_directory`, which is the job's."""
         client = self.dask.get("client") or {}
@@ -93,4 +96,4 @@ class RunConfig(Section):
         values = self.model_dump(mode="json", by_alias=True)
         orders = [list(self.custom.regions), list(self.regrid.regrid_dataset.intermediate_grids)]
         text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+        return short_hash(text)

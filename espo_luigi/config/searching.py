@@ -20,6 +20,7 @@ from espo_luigi.config.fields import (
     Switch,
 )
 from espo_luigi.config.quantities import Frequency
+from espo_luigi.science.choices import ExtrapMethod
 
 
 class RestrictMembers(Switch):
@@ -148,7 +149,7 @@ class RegridderKwargs(Arguments):
     """xESMF's arguments that our regridding knows; those that cannot change a number here take any value."""
 
     method: Literal["bilinear"] | None = Field(default=None, description="the interpolation")
-    extrap_method: Literal["inverse_dist", "nearest_s2d"] | None = Field(
+    extrap_method: ExtrapMethod | None = Field(
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
     extrap_dist_exponent: float | None = Field(default=None, gt=0, description="the exponent of the inverse distance")

@@ -67,7 +67,7 @@ def read_yaml(path: Path) -> YamlFile:
 
 
 def _explained(text: str, error: yaml.YAMLError) -> yaml.YAMLError:
-    """Return the error as PyYAML's own parser has it, which says more than libyaml's: the name of an alias, say."""
+    """Return the error of PyYAML's own parser, which has more than libyaml's: the name of an alias, for example."""
     try:
         yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as own:

@@ -4,6 +4,6 @@ Nothing here is a measurement or a model's output. The simulations are wrong on 
 seasons, drizzle or drought), so that a run of the demo shows what the adjustment improves.
 """
 
-from espo_luigi.demo.make import CATALOG_COLUMNS, ensure_demo
+from espo_luigi.demo.make import ensure_demo
 
-__all__ = ["CATALOG_COLUMNS", "ensure_demo"]
+__all__ = ["ensure_demo"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import json
 import logging
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from espo_luigi.catalog.build import write_catalog
+from espo_luigi.catalog.read import make_id
 from espo_luigi.demo.sources import (
     INSTITUTION,
     MEMBER,
@@ -36,12 +37,7 @@ logger = logging.getLogger(__name__)
 # Raised whenever the same seed gives other data: older folders are then made anew.
 _EDITION = 2
 _RECORD_NAME = "demo.json"
-
-CATALOG_COLUMNS = (
-    "id", "type", "processing_level", "bias_adjust_institution", "bias_adjust_project", "mip_era", "activity",
-    "driving_model", "driving_member", "institution", "source", "experiment", "member", "xrfreq", "frequency",
-    "variable", "domain", "date_start", "date_end", "version", "format", "path",
-)  # fmt: skip
+_MAKER = "the demonstration of espo_luigi; all data are invented"
 
 
 def ensure_demo(section: Mapping[str, Any]) -> Path:
@@ -108,15 +104,11 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
     logger.info("Making the demo's data in %s (once; about 110 MB)", folder)
     with written_aside(folder) as partial:
         partial.mkdir()
-        rows = {source.name: _write_source(source, partial, folder, record["seed"]) for source in _all_sources()}
-        write_catalog(partial, "reconstruction", rows[REFERENCE.name])
-        write_catalog(partial, "simulation", [row for source in SIMULATIONS for row in rows[source.name]])
+        for name, sources in {"reconstruction": (REFERENCE,), "simulation": SIMULATIONS}.items():
+            rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
+            write_catalog(rows, partial / f"{name}.json", _MAKER)
         (partial / _RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")
     logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
-
-
-def _all_sources() -> tuple[Source, ...]:
-    return (REFERENCE, *SIMULATIONS)
 
 
 def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:
@@ -166,30 +158,4 @@ def catalog_row(source: Source, experiment: str, variable: str, path: Path, last
         activity = activity_of(experiment)
         row |= {"type": "simulation", "mip_era": "CMIP6", "activity": activity, "experiment": experiment}
         row |= {"member": MEMBER, "domain": "global"}
-    id_columns = ("mip_era", "activity", "institution", "source", "experiment", "member", "domain")
-    return row | {"id": "_".join(row[column] for column in id_columns if column in row)}
-
-
-def write_catalog(folder: Path, name: str, rows: list[dict[str, str]]) -> None:
-    """Write `name`.json and `name`.csv, a catalogue of intake-esm with the columns that xscen writes."""
-    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, CATALOG_COLUMNS, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    content = {
-        "esmcat_version": "0.1.0",
-        "id": f"espo-demo-{name}",
-        "description": "Invented data for the demonstration of espo_luigi.",
-        "catalog_file": f"{name}.csv",
-        "assets": {"column_name": "path", "format_column_name": "format"},
-        "attributes": [],
-        "aggregation_control": {
-            "variable_column_name": "variable",
-            "groupby_attrs": ["id", "domain", "processing_level", "xrfreq"],
-            "aggregations": [
-                {"type": "join_existing", "attribute_name": "date_start", "options": {"dim": "time"}},
-                {"type": "union", "attribute_name": "variable"},
-            ],
-        },
-    }
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return row | {"id": make_id(row)}

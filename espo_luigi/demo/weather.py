@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtr
 
+from espo_luigi.science.calendar import DAYS_IN_YEAR, SECONDS_PER_DAY
+
 Field = npt.NDArray[np.float32]
 Axis = npt.NDArray[np.float64]
 
-_CALENDAR_DAYS = {"noleap": 365, "360_day": 360}
-_SECONDS_PER_DAY = 86400
 _COLDEST_PHASE = 0.055
 
 
@@ -62,8 +62,8 @@ def days_of(calendar: str, first: int, last: int) -> Days:
     first, last : int
         The years, both included.
     """
-    if calendar in _CALENDAR_DAYS:
-        length = _CALENDAR_DAYS[calendar]
+    if calendar in DAYS_IN_YEAR:
+        length = DAYS_IN_YEAR[calendar]
         years = np.repeat(np.arange(first, last + 1), length)
         day = np.tile(np.arange(length), last + 1 - first)
         noons: Axis = (years - 1850) * length + day + np.float64(0.5)
@@ -97,13 +97,13 @@ def invent_weather(
     pr = (1 + 0.02 * warming[:, None, None]) * _rain(climate, winter, _noise(rng, shape, memory=0.4, shared=0.9))
     spread = np.exp(0.25 * _noise(rng, shape, memory=0.3, shared=0.7)) * np.where(pr > 1, 0.75, 1.0)
     half_range = np.maximum(0.5 * climate.range_kelvin * (1 - 0.15 * winter) * spread, 0.25)
-    values = {"tasmax": tas + half_range, "tasmin": tas - half_range, "pr": pr / _SECONDS_PER_DAY}
+    values = {"tasmax": tas + half_range, "tasmin": tas - half_range, "pr": pr / SECONDS_PER_DAY}
     return {name: value.astype(np.float32) for name, value in values.items()}
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int], *, memory: float, shared: float) -> Field:
     """Standard normal noise with a day-to-day correlation `memory`, the `shared` part of it common to all cells."""
-    from scipy.signal import lfilter  # half a second, which whoever finds the demo's data made does not need
+    from scipy.signal import lfilter  # takes half a second, and is not needed once the demo's data are made
 
     common = rng.standard_normal((shape[0], 1, 1), dtype=np.float32)
     own = rng.standard_normal(shape, dtype=np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import xarray as xr
@@ -19,7 +19,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science import kernel_backend, xsdba_backend
 from espo_luigi.science.blocks import Blocks, assign_coords, check_same_cells
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
-from espo_luigi.science.choices import METHODS, AlignOn, each_period
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine, each_period
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.training import (
     AdjustmentSetup,
@@ -35,7 +35,6 @@ from espo_luigi.science.units import convert_to, threshold_in, units_of
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "kernels", "xsdba"]
 DEFAULT_NQUANTILES = 15
 _ALWAYS_DOUBLE = ("pth", "dP0")
 DEFAULT_GROUP: Mapping[str, Any] = {"group": "time.dayofyear", "window": 31}
@@ -53,7 +52,7 @@ def train(
     historical: xr.DataArray,
     *,
     period: Sequence[str | int],
-    method: str = "DetrendedQuantileMapping",
+    method: str = DEFAULT_METHOD,
     group: str | Mapping[str, Any] = DEFAULT_GROUP,
     xclim_train_args: Mapping[str, Any] | None = None,
     xsdba_train_args: Mapping[str, Any] | None = None,
@@ -83,7 +82,7 @@ def train(
     seed
         Names the random draws; with the cell's position it decides them. None draws a new one.
     engine
-        "kernels" (ours), "xsdba", or "auto" for ours where they can.
+        "auto" for our kernels where they can, or "xsdba".
 
     Raises
     ------
@@ -229,10 +228,8 @@ def _adjust_in_blocks(
 
 def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:
     """Choose what computes the blocks, and log it."""
-    if engine not in ("auto", "kernels", "xsdba"):
-        raise ConfigurationError(f"engine is {engine!r}; expected auto, kernels or xsdba.")
-    if engine == "kernels" and why_not_kernels:
-        raise ConfigurationError(f"engine is 'kernels', but for the {what} {why_not_kernels}; use auto or xsdba.")
+    if engine not in get_args(Engine):
+        raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     if engine == "xsdba" or why_not_kernels:
         logger.info("%s by xsdba: %s", what, "asked for" if engine == "xsdba" else why_not_kernels)
         return xsdba_backend
@@ -273,7 +270,7 @@ def _train_args(given: Mapping[str, Any] | None, method: str, units: str) -> dic
     for name in _THRESHOLD_ARGUMENTS:
         if arguments.get(name) is not None:
             arguments[name] = f"{threshold_in(arguments[name], units)!r} {units}"
-    if method == "DetrendedQuantileMapping":
+    if method == DEFAULT_METHOD:
         arguments.setdefault("nquantiles", DEFAULT_NQUANTILES)
     if isinstance(arguments.get("nquantiles"), Sequence):
         arguments["nquantiles"] = np.asarray(arguments["nquantiles"], dtype=np.float64)

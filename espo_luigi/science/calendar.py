@@ -27,7 +27,8 @@ _SYNONYMS = {
 }
 _ORDER = ("360_day", "noleap", "standard", "all_leap")
 # Calendars all of whose years are equal.
-_DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
+DAYS_IN_YEAR = {"360_day": 360, "noleap": 365, "all_leap": 366}
+SECONDS_PER_DAY = 86400
 _FIRST_YEAR = 1850
 _START = f"{_FIRST_YEAR}-01-01"
 _EPOCH = f"days since {_START}"
@@ -139,7 +140,7 @@ def encode_dates(index: xr.CFTimeIndex, units: str) -> np.ndarray | None:
     By numbers: xarray's own way goes date by date, which takes a third of a second for a century and a half.
     """
     calendar = _SYNONYMS.get(index.calendar) if len(index) else None
-    if calendar not in _DAYS_IN_YEAR or not units.startswith("days since "):
+    if calendar not in DAYS_IN_YEAR or not units.startswith("days since "):
         return None
     origin = xr.CFTimeIndex([cftime.num2date(0, units, index.calendar)])
     days = TimeAxis.of_index(calendar, index).days - TimeAxis.of_index(calendar, origin).days
@@ -172,11 +173,11 @@ class TimeAxis:
         """Time axis of dates in a calendar, named as `canonical` does."""
         if isinstance(index, pd.DatetimeIndex):
             days = (index - pd.Timestamp(_START)) / pd.Timedelta(days=1)
-        elif calendar in _DAYS_IN_YEAR and len(index):
+        elif calendar in DAYS_IN_YEAR and len(index):
             # Field by field: cftime's date2num goes date by date, ten times slower.
-            first_of_year = (index.year - _FIRST_YEAR) * _DAYS_IN_YEAR[calendar]
+            first_of_year = (index.year - _FIRST_YEAR) * DAYS_IN_YEAR[calendar]
             seconds = (index.hour * 60 + index.minute) * 60 + index.second + index.microsecond / 1e6
-            days = first_of_year + (index.dayofyear - 1) + seconds / 86400
+            days = first_of_year + (index.dayofyear - 1) + seconds / SECONDS_PER_DAY
         else:
             days = cftime.date2num(index.values, _EPOCH, calendar)
         return cls(calendar, np.asarray(days, dtype=np.float64))
@@ -185,27 +186,28 @@ class TimeAxis:
     def index(self) -> pd.Index:
         """The dates: a DatetimeIndex for the standard calendar, else a CFTimeIndex."""
         if self.calendar == "standard":
-            return pd.DatetimeIndex(np.datetime64(_START, "us") + (self.days * 86400e6).astype("timedelta64[us]"))
+            since = (self.days * (SECONDS_PER_DAY * 1e6)).astype("timedelta64[us]")
+            return pd.DatetimeIndex(np.datetime64(_START, "us") + since)
         return xr.CFTimeIndex(cftime.num2date(self.days, _EPOCH, self.calendar))
 
     @property
     def dayofyear(self) -> np.ndarray:
         """Day of the year of each step, from 1."""
-        if self.calendar in _DAYS_IN_YEAR:
-            return np.floor(self.days).astype(np.int64) % _DAYS_IN_YEAR[self.calendar] + 1
+        if self.calendar in DAYS_IN_YEAR:
+            return np.floor(self.days).astype(np.int64) % DAYS_IN_YEAR[self.calendar] + 1
         return xr.DataArray(self.index, dims="time").dt.dayofyear.values
 
     @property
     def year(self) -> np.ndarray:
         """Year of each step."""
-        if self.calendar in _DAYS_IN_YEAR:
-            return np.floor(self.days).astype(np.int64) // _DAYS_IN_YEAR[self.calendar] + _FIRST_YEAR
+        if self.calendar in DAYS_IN_YEAR:
+            return np.floor(self.days).astype(np.int64) // DAYS_IN_YEAR[self.calendar] + _FIRST_YEAR
         return np.asarray(self.index.year)
 
     @property
     def days_in_longest_year(self) -> int:
         """Number of days of year that the calendar can have."""
-        return _DAYS_IN_YEAR.get(self.calendar, 366)
+        return DAYS_IN_YEAR.get(self.calendar, 366)
 
     def __str__(self) -> str:
         if not len(self):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Method = Literal[
     "DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "LOCI", "Scaling"
 ]  # fmt: skip
 METHODS: tuple[str, ...] = get_args(Method)
+DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
+# What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
+Engine = Literal["auto", "xsdba"]
 
 AlignOn = Literal["year", "date"]
 
@@ -24,6 +29,9 @@ Check = Literal[
     "land",
 ]
 CHECKS: tuple[str, ...] = get_args(Check)
+
+# xESMF's ways to put values outside of the source's grid.
+ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[
@@ -51,6 +59,39 @@ SuspiciousInput = Literal[
 ]
 InputProblem = Literal[UnusableInput, SuspiciousInput]
 INPUT_PROBLEMS: tuple[str, ...] = get_args(InputProblem)
+
+LAND_FLAG = "land_cells_without_data"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A data flag in a few words; where one is true of values on a `side` of a threshold, in which `units` it is."""
+
+    title: str
+    meaning: str = ""
+    side: Literal["above", "below", ""] = ""
+    units: str = ""
+
+
+FLAGS: Mapping[str, Flag] = {
+    "negative_accumulation_values": Flag("negative sums", "negative precipitation", "below", "mm d-1"),
+    "outside_n_standard_deviations_of_climatology": Flag("values far from their day's mean"),
+    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100"),
+    "tas_below_tasmin": Flag("means under minima"),
+    "tas_exceeds_tasmax": Flag("means over maxima"),
+    "tasmax_below_tasmin": Flag(
+        "maxima under minima", "tasmax below tasmin (the value is tasmax minus tasmin)", "below", "K"
+    ),
+    "temperature_extremely_high": Flag("impossible heat", "warmer than {threshold:g} °C", "above", "degC"),
+    "temperature_extremely_low": Flag("impossible cold", "colder than {threshold:g} °C", "below", "degC"),
+    "values_op_thresh_repeating_for_n_or_more_days": Flag("values beyond a threshold that repeat"),
+    "values_repeating_for_n_or_more_days": Flag("values that repeat"),
+    "very_large_precipitation_events": Flag(
+        "impossible rain", "more precipitation than {threshold:g} mm d⁻¹", "above", "mm d-1"
+    ),
+    "wind_values_outside_of_bounds": Flag("impossible winds"),
+    LAND_FLAG: Flag("cells without data", "land cells of the reference without data on all days of a chunk of time"),
+}
 
 
 def each_period(periods: Any) -> list[Any]:

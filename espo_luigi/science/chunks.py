@@ -1,4 +1,4 @@
-"""Chunks of data variables, without a look at the coordinates, and what of a store a block reads."""
+"""Chunks of data variables, whose coordinates stay as they are, and which part of a store a block reads."""
 
 from __future__ import annotations
 

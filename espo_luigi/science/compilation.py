@@ -99,10 +99,9 @@ def _use() -> None:
         jitter_under={"thresh": "0.01 mm d-1"},
         adapt_freq={"thresh": "1 mm d-1"},
         seed="compilation",
-        engine="kernels",
     )
     arguments = {"interp": "nearest", "extrapolation": "constant", "detrend": _DETREND}
-    biasadjust.adjust(historical, training, periods=period, xclim_adjust_args=arguments, engine="kernels").load()
+    biasadjust.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.units import as_difference, convert_to, units_of
 
@@ -33,8 +34,6 @@ DTR_ATTRS: Mapping[str, str] = {
     "long_name": "Daily temperature range",
     "cell_methods": "time: range within days",
 }
-
-SECONDS_PER_DAY = 86400
 
 _LATITUDE_NAMES = ("lat", "latitude", "nav_lat")
 _LONGITUDE_NAMES = ("lon", "longitude", "nav_lon")
@@ -303,7 +302,7 @@ def _largest_step(coordinate: xr.DataArray, axis: int) -> float:
     if values.shape[axis] < 2:
         return 0.0
     steps = np.abs(np.diff(values, axis=axis))
-    # Where a global grid crosses its own edge the step is 360° less what it looks like.
+    # Where a global grid crosses its own edge the step is 360° minus the difference.
     return float(np.nanmax(np.minimum(steps, np.abs(360.0 - steps))))
 
 

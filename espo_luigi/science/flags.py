@@ -12,27 +12,10 @@ import dask.array
 import numpy as np
 import xarray as xr
 
+from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.extract import day_of
-from espo_luigi.science.health import LAND_FLAG
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
-
-# What is flagged, on which side of its threshold it is wrong, and how the values are shown.
-_KINDS = {
-    "temperature_extremely_high": ("above", "degC"),
-    "temperature_extremely_low": ("below", "degC"),
-    "very_large_precipitation_events": ("above", "mm d-1"),
-    "negative_accumulation_values": ("below", "mm d-1"),
-    "tasmax_below_tasmin": ("below", "K"),
-}
-_WORDS = {
-    "temperature_extremely_high": "warmer than {threshold:g} °C",
-    "temperature_extremely_low": "colder than {threshold:g} °C",
-    "very_large_precipitation_events": "more precipitation than {threshold:g} mm d⁻¹",
-    "negative_accumulation_values": "negative precipitation",
-    "tasmax_below_tasmin": "tasmax below tasmin (the value is tasmax minus tasmin)",
-    LAND_FLAG: "land cells of the reference without data on all days of a chunk of time",
-}
 
 
 @dataclass(frozen=True)
@@ -68,28 +51,33 @@ def _split(ds: xr.Dataset, name: str) -> tuple[str, str]:
 
 
 def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Mapping[str, Any]) -> FlagDetail:
-    threshold = _threshold(flag, (settings.get(variable) or {}).get(flag) or {})
-    meaning = _WORDS.get(flag, flag.replace("_", " ")).format(threshold=threshold)
-    if flag not in _KINDS or variable not in ds:
+    kind = FLAGS.get(flag, Flag(flag))
+    threshold = _threshold(flag, kind, (settings.get(variable) or {}).get(flag) or {})
+    meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
+    if not kind.side or variable not in ds:
         return FlagDetail(variable, flag, raised, meaning, None if raised else 0)
     if not raised:
         return FlagDetail(variable, flag, False, meaning, 0)
-    side, units = _KINDS[flag]
-    values = ds["tasmax"] - ds["tasmin"] if flag == "tasmax_below_tasmin" else convert_to(ds[variable], units)
-    return FlagDetail(variable, flag, True, meaning, units=units, **_worst(values, side, threshold))
+    values = ds["tasmax"] - ds["tasmin"] if flag == "tasmax_below_tasmin" else convert_to(ds[variable], kind.units)
+    return FlagDetail(variable, flag, True, meaning, units=kind.units, **_worst(values, kind.side, threshold))
 
 
-def _threshold(flag: str, arguments: Mapping[str, Any]) -> float:
+def _threshold(flag: str, kind: Flag, arguments: Mapping[str, Any]) -> float:
     """The threshold as configured, or xclim's own, in the units in which values are shown."""
-    if flag not in _KINDS:
+    if not kind.side:
         return np.nan
-    from xclim.core import dataflags, units
+    from xclim.core import units
 
-    text = arguments.get("thresh")
-    if text is None:
-        parameters = inspect.signature(getattr(dataflags, flag)).parameters
-        text = parameters["thresh"].default if "thresh" in parameters else None
-    return 0.0 if text is None else float(units.convert_units_to(str(text), _KINDS[flag][1], context="hydro"))
+    text = arguments.get("thresh") or default_threshold(flag)
+    return 0.0 if text is None else float(units.convert_units_to(str(text), kind.units, context="hydro"))
+
+
+def default_threshold(flag: str) -> str | None:
+    """Return the threshold that xclim takes by default; None where a flag has none."""
+    from xclim.core import dataflags
+
+    found = inspect.signature(getattr(dataflags, flag)).parameters.get("thresh")
+    return None if found is None else str(found.default)
 
 
 def _worst(values: xr.DataArray, side: str, threshold: float) -> dict[str, Any]:

@@ -15,13 +15,12 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.choices import CHECKS, MissingMethod
+from espo_luigi.science.choices import CHECKS, LAND_FLAG, MissingMethod
 from espo_luigi.science.gaps import lacks_data, over_time
 
 logger = logging.getLogger(__name__)
 
 SLOW_CHECKS = {"missing", "flags", "land"}
-LAND_FLAG = "land_cells_without_data"
 
 
 def health_checks(

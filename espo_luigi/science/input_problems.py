@@ -14,7 +14,7 @@ from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract import day_of
 
-# Of a daily series with gaps or doubles, most steps are a day all the same; of one every twelve hours, half of them.
+# The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
 DAILY = 0.6
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,10 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.choices import FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.extract import CANONICAL_UNITS
+from espo_luigi.science.flags import default_threshold
 from espo_luigi.science.input_problems import Problem, RawSeries
 from espo_luigi.science.units import convert_to
 
@@ -29,12 +29,8 @@ CELLS_OF_A_MAP = 9
 MISLABELLED = 0.5
 _DAYS_OF_A_BLOCK = 365
 # What a flag of the health checks limits: 0 is the lowest value, 1 the highest.
-_FLAGS = {
-    "temperature_extremely_low": 0,
-    "negative_accumulation_values": 0,
-    "temperature_extremely_high": 1,
-    "very_large_precipitation_events": 1,
-}
+_LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
+del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
 _TEMPERATURES = ("tasmax", "tasmin", "tas")
 
 
@@ -46,8 +42,8 @@ def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]
     found: dict[str, Limits] = {}
     for name, chosen in flags.items():
         bounds = [-np.inf, np.inf]
-        for flag in [flag for flag in chosen or {} if flag in _FLAGS and name in CANONICAL_UNITS]:
-            bounds[_FLAGS[flag]] = _bound(flag, name, ((chosen or {})[flag] or {}).get("thresh"))
+        for flag in [flag for flag in chosen or {} if flag in _LIMITED and name in CANONICAL_UNITS]:
+            bounds[_LIMITED[flag]] = _bound(flag, name, ((chosen or {})[flag] or {}).get("thresh"))
         found[name] = (bounds[0], bounds[1])
     warm = [found[name] for name in _TEMPERATURES if name in found]
     finite = [[one for one in side if np.isfinite(one)] for side in zip(*warm, strict=True)] if warm else [[], []]
@@ -59,11 +55,7 @@ def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]
 def _bound(flag: str, name: str, threshold: str | None) -> float:
     if flag == "negative_accumulation_values":
         return 0.0
-    if threshold is None:
-        from xclim.core import dataflags
-
-        threshold = str(inspect.signature(getattr(dataflags, flag)).parameters["thresh"].default)
-    number, _, units = threshold.strip().partition(" ")
+    number, _, units = str(threshold or default_threshold(flag)).strip().partition(" ")
     return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), CANONICAL_UNITS[name]))
 
 
@@ -124,7 +116,7 @@ class _Block:
 
 @dataclass
 class _Maps:
-    """Whole maps of some days of one file, of which one tile after the other is looked at."""
+    """Whole maps of some days of one file, to which one tile after the other is added."""
 
     raw: RawSeries
     days: np.ndarray
@@ -144,7 +136,7 @@ def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem
     Parameters
     ----------
     series
-        Per variable, its daily files, cut to what is to be looked at; only one tile of the map, for a block of days, is
+        Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
         What `limits_of` returns.

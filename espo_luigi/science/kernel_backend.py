@@ -13,6 +13,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import seeds
 from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.choices import DEFAULT_METHOD
 from espo_luigi.science.training import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, object_attribute
 from espo_luigi.science.windows import plan_windows
 
@@ -21,7 +22,6 @@ CELLS_IN_A_BLOCK = 600
 # Every cell is computed, and draws, by itself.
 FIXED_BLOCKS = False
 
-_METHOD = "DetrendedQuantileMapping"
 _TRAIN_ARGS = {"kind", "nquantiles"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True, "mult_skip_zeros": False}
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
@@ -46,7 +46,7 @@ def why_not_adjust(setup: AdjustmentSetup) -> str | None:
 
 
 def _why_not(method: str, group: Grouping, time: TimeAxis) -> str | None:
-    if method != _METHOD:
+    if method != DEFAULT_METHOD:
         return f"the kernels have no {method}"
     if group.name != "time.dayofyear":
         return f"the kernels do days of year, not {group}"
@@ -103,7 +103,7 @@ def _described(template: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
         },
     }
     template = template.assign({name: template[name].assign_attrs(attrs) for name, attrs in variables.items()})
-    parameters = f"{_METHOD}(group={setup.group}, kind={kind!r}, adapt_freq_thresh=None, max_tail_factor=None)"
+    parameters = f"{DEFAULT_METHOD}(group={setup.group}, kind={kind!r}, adapt_freq_thresh=None, max_tail_factor=None)"
     return template.assign_attrs({ATTRIBUTE: object_attribute(setup, kind), "adj_params": parameters})
 
 

@@ -136,20 +136,14 @@ def _with_range(ds: xr.Dataset) -> xr.Dataset:
     return ds
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-
 def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
     """Return the definitions as plain values for these data: today's bases, thresholds in the data's units."""
     realm = definitions.get("realm", "generic")
-    resolved = {name: _resolve_one(_plain(one), realm, ds) for name, one in definitions["indicators"].items()}
-    return {"variables": _plain(definitions.get("variables", {})), "indicators": resolved}
+    resolved = {name: _resolve_one(one, realm, ds) for name, one in definitions["indicators"].items()}
+    return {"variables": definitions.get("variables", {}), "indicators": resolved}
 
 
-def _resolve_one(definition: dict[str, Any], realm: str, ds: xr.Dataset) -> dict[str, Any]:
+def _resolve_one(definition: Mapping[str, Any], realm: str, ds: xr.Dataset) -> dict[str, Any]:
     base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
     resolved = {"realm": realm, **definition, "base": base}
     threshold = definition.get("parameters", {}).get("thresh")

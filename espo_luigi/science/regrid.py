@@ -6,7 +6,7 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, get_args
 
 import dask
 import dask.array as da
@@ -15,6 +15,7 @@ import xarray as xr
 from scipy import sparse
 
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.choices import ExtrapMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, INCOMPLETE
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
@@ -30,7 +31,7 @@ _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
     "method": ("bilinear",),
-    "extrap_method": (None, "inverse_dist", "nearest_s2d"),
+    "extrap_method": (None, *get_args(ExtrapMethod)),
     "extrap_dist_exponent": None,
     "extrap_num_src_pnts": None,
     "periodic": (False,),
@@ -90,7 +91,7 @@ def regrid(
     intermediate_grids : mapping of mappings, optional
         In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
     chunks : mapping, optional
-        Cells of a block along the target's dimensions (-1, and what is not said: all). A block is one Dask task, with
+        Cells of a block along the target's dimensions (-1, or not given: all). A block is one Dask task, with
         all of time: it reads the rows and columns of the source that it needs, and nothing else.
 
     Returns
@@ -209,7 +210,7 @@ def _regrid_variable(
 def _regrid_block(part: xr.Variable, dims: tuple[Hashable, ...], block: _Block) -> Any:
     if not dask.is_dask_collection(block.weights):
         return apply_weights(part.transpose(*dims).values, block.weights, block.shape)
-    # Of a store that is not cut, a Dask task reads just these rows and columns; of a fine source, some years of them.
+    # From a store that is not cut, a Dask task reads just these rows and columns; of a fine source, some years at once.
     days = max(1, _READ_BYTES // max(1, part.dtype.itemsize * block.rows.size * block.columns.size))
     data = part.chunk({dim: days if dim == "time" else -1 for dim in part.dims}).transpose(*dims).data
     old, new = range(data.ndim), range(data.ndim, data.ndim + len(block.shape))

@@ -1,4 +1,4 @@
-"""Some cells of a map, and the series of them, whatever the store's shape: for looking at, not for adjusting."""
+"""Some cells of a map, and their series, whatever the store's shape: for figures, not for adjusting."""
 
 from __future__ import annotations
 

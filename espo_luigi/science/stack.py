@@ -94,7 +94,7 @@ def unstack_fill_nan(
     grid
         Coordinates of the complete grid, as made by `grid_of`.
     chunks
-        Size of a block along each dimension (-1 is all). Where it is not said: 20 cells along the grid's dimensions,
+        Size of a block along each dimension (-1 is all). Where none is given: 20 cells along the grid's dimensions,
         and the data's own blocks along others.
     part
         Coordinates of the part of the grid that is wanted, by default all of it; cells elsewhere are not read.

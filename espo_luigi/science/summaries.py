@@ -22,7 +22,7 @@ QUANTILES = np.array([*_TAIL, *np.arange(1, 100) / 100, *(1 - tail for tail in r
 CHANGE_QUANTILES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 SEASONS = ("DJF", "MAM", "JJA", "SON")
 SPELL_DAYS = np.arange(1, 41)
-# Of less than so much at the beginning, a change in per cent says nothing.
+# A change in per cent of less than this at the beginning means nothing.
 LEAST_FOR_PER_CENT = 0.1
 
 Period = tuple[int, int]
@@ -70,14 +70,14 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
         (shares of days that are wet or dry and followed by a wet one), `wet_spell` and `dry_spell` (days): the share of
         spells that last so long or longer. `corr_tasmax_pr` (month): Spearman's correlation of each cell, averaged.
     """
-    inside = daily.sel(time=_years(daily, period))
+    inside = daily.sel(time=_between(daily["time"].dt.year.values, period))
     if not inside.sizes["time"]:
         raise DataError(f"No day in {period[0]}-{period[1]}.")
     months = inside["time"].dt.month.values
     found: dict[str, Any] = {}
     for name, da in inside.data_vars.items():
         values = da.transpose("time", "cell").values
-        found[f"{name}_cycle"] = "month", _by_month(values, months, np.nanmean), da.attrs
+        found[f"{name}_cycle"] = "month", np.array([np.nanmean(values[months == m]) for m in range(1, 13)]), da.attrs
         found[f"{name}_quantile"] = "quantile", _quantiles(values, QUANTILES), da.attrs
     years, yearly = _yearly(daily)
     found |= {f"{name}_yearly": ("year", values, daily[name].attrs) for name, values in yearly.items()}
@@ -88,8 +88,8 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
 def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple[Period, Period]) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
-    Sources are lazy or not, in display units; one after the other is in memory. The attribute `periods` says between
-    which years the changes are: those asked for, or the longest two that all but the reference have.
+    Sources are lazy or not, in display units; one after the other is in memory. The attribute `periods` has
+    the years between which changes are: those asked for, or the longest two that all but the reference have.
 
     Raises
     ------
@@ -143,16 +143,8 @@ def _change(before: np.ndarray, after: np.ndarray, da: xr.DataArray) -> tuple[np
     return 100 * share, {**da.attrs, "units": "%"}
 
 
-def _years(ds: xr.Dataset, period: Period) -> np.ndarray:
-    return _between(ds["time"].dt.year.values, period)
-
-
 def _between(year: np.ndarray, period: Period) -> np.ndarray:
     return (year >= period[0]) & (year <= period[1])
-
-
-def _by_month(values: np.ndarray, months: np.ndarray, statistic: Any) -> np.ndarray:
-    return np.array([statistic(values[months == month]) for month in range(1, 13)])
 
 
 def _quantiles(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -180,11 +172,9 @@ def _wetness(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
     pr = ds["pr"].transpose("time", "cell").values
     wet, there = pr >= WET_DAY, ~np.isnan(pr)
     pairs = there[1:] & there[:-1]
+    by_month = [months == month for month in range(1, 13)]
     found: dict[str, Any] = {
-        "wet_day_frequency": (
-            "month",
-            np.array([wet[months == m].sum() / there[months == m].sum() for m in range(1, 13)]),
-        ),
+        "wet_day_frequency": ("month", np.array([wet[one].sum() / there[one].sum() for one in by_month])),
         "wet_wet": ((), (wet[:-1] & wet[1:])[pairs].mean()),
         "dry_wet": ((), (~wet[:-1] & wet[1:])[pairs].mean()),
         "wet_spell": ("days", _spell_shares(wet & there)),
@@ -192,10 +182,7 @@ def _wetness(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
     }
     if "tasmax" in ds:
         tasmax = ds["tasmax"].transpose("time", "cell").values
-        found["corr_tasmax_pr"] = (
-            "month",
-            np.array([_spearman(tasmax[months == m], pr[months == m]) for m in range(1, 13)]),
-        )
+        found["corr_tasmax_pr"] = "month", np.array([_spearman(tasmax[one], pr[one]) for one in by_month])
     return found
 
 

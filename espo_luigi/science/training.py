@@ -134,10 +134,10 @@ class TrainedObject:
 
 def object_attribute(setup: TrainingSetup, kind: str) -> str:
     """JSON of a trained `DetrendedQuantileMapping` as xsdba 0.7 writes it."""
-    name = setup.group.name
+    name, calendar = setup.group.name, setup.time.calendar
     group_state = {"dim": "time", "add_dims": [], "prop": setup.group.dim, "name": name, "window": setup.group.window}
     state = {
-        "hist_calendar": _xarray_name(setup.time.calendar),
+        "hist_calendar": "proleptic_gregorian" if calendar == "standard" else calendar,
         "train_units": setup.units,
         "group": {"py/object": "xsdba.base.Grouper", "py/state": group_state},
         "kind": kind,
@@ -145,10 +145,6 @@ def object_attribute(setup: TrainingSetup, kind: str) -> str:
         "max_tail_factor": None,
     }
     return json.dumps({"py/object": f"xsdba.adjustment.{setup.method}", "py/state": state})
-
-
-def _xarray_name(calendar: str) -> str:
-    return "proleptic_gregorian" if calendar == "standard" else calendar
 
 
 def with_variable_attributes(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:

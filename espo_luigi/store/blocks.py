@@ -93,7 +93,7 @@ def _starts(data: da.Array) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class BlockWriter:
-    """Writes blocks of one variable, whose borders along each dimension are `starts`, and records them if told so."""
+    """Writes blocks of one variable, whose borders along each dimension are `starts`, and records them if wanted."""
 
     partial: Path
     variable: str
@@ -118,7 +118,7 @@ class BlockWriter:
 
 @functools.lru_cache(maxsize=64)
 def _opened(path: Path) -> zarr.Array:
-    # Chunks of nothing but fill values are written, too: one that is not there was lost. (`open_array` does not hear.)
+    # Chunks of nothing but fill values are written, too: one that is not there was lost. (`open_array` ignores this.)
     opened = zarr.open(path, mode="r+", config={"write_empty_chunks": True})
     assert isinstance(opened, zarr.Array)
     return opened

@@ -20,7 +20,7 @@ from espo_luigi.store.read import read_marker
 
 @dataclass(frozen=True)
 class _Store:
-    """A complete store: what made it, and which of all that bear its name it is."""
+    """A complete store: what made it, and its inode and time."""
 
     marker_id: str
     identity: Identity | None
@@ -51,7 +51,7 @@ class _Raw:
 
 
 def _raw_at(path: Path) -> _Raw | None:
-    """What is there; None if it cannot be looked at, of which whoever opens it will tell more."""
+    """What is there; None if that cannot be read, which is an error once it is opened."""
     identity = identity_of(path)
     if identity is None:
         return None
@@ -65,7 +65,7 @@ def _raw_at(path: Path) -> _Raw | None:
 
 
 def fingerprint(stores: Collection[Path], raw: Collection[Path] = ()) -> str:
-    """Return a text that is the same as long as these inputs are (as `unchanged` knows them)."""
+    """Return a text that is the same as long as these inputs are (as `unchanged` compares them)."""
     looks: dict[Path, _Look] = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
     return "; ".join(f"{path}: {look(path)}" for path, look in sorted(looks.items()))
 

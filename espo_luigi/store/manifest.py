@@ -1,8 +1,8 @@
 """Which blocks of a store that is being written are complete: one line each, inside of its partial.
 
 A block is a set of whole files of one variable. Whoever has written its files appends its line, each process to a file
-of its own: what is recorded was written, whatever ends the writer, and a line that was cut short is passed over. What a
-line says is believed if the files have the sizes and the checksums that it names.
+of its own: what is recorded was written, whatever ends the writer, and a line that was cut short is passed over. A line
+counts if the files have the sizes and the checksums that it names.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def verified(partial: Path) -> set[Block] | None:
         return None
     lines = [line for of_one in lines_of(partial).values() for line in of_one]
     found = sums(partial, {name for line in lines for name in line["files"]})
-    # Of a block that was written twice, its last line has the files' checksums.
+    # The last line of a block that was written twice has the files' checksums.
     complete = [line for line in lines if line["files"] and line["files"].items() <= found.items()]
     kept = {*base.files, *(name for line in complete for name in line["files"])}
     for name in files_below(partial):
@@ -202,7 +202,7 @@ def _sum_of(path: Path) -> tuple[int, int] | None:
 
 
 def forget(partial: Path) -> None:
-    """Take away what says which blocks are complete: all are."""
+    """Delete the record of which blocks are complete: all are."""
     if (partial / FOLDER_NAME).exists():
         shutil.rmtree(partial / FOLDER_NAME)
 
@@ -215,7 +215,7 @@ _at_work: dict[Path, set[str]] = {}
 
 @contextmanager
 def counted(partial: Path, found: int) -> Iterator[None]:
-    """Let `tally` know of the blocks that are written in the block of code, and of those that were found before it."""
+    """Have `tally` count the blocks that are written in the block of code, and those that were found before it."""
     _tally["found"] += found
     _at_work[partial] = set(lines_of(partial))
     try:

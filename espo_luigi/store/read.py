@@ -53,7 +53,7 @@ class DenseStore(zarr.storage.WrapperStore[Any]):
             found = await self._store.get(key, prototype, byte_range)
         finally:
             check_still(self._path, self._opened)
-        # Of a shard without bytes, Zarr makes fill values too.
+        # Zarr reads a shard without bytes as fill values, too.
         if (found is None or not len(found)) and _CHUNK_KEY.search(key):
             raise StoreError(
                 f"{self._path}: the chunk {key} is {'gone' if found is None else 'empty'}, which was there when the "

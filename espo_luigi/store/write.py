@@ -43,17 +43,17 @@ def plain_attributes(attributes: Mapping[Hashable, Any]) -> dict[str, str | int 
 
     Sequences become comma-joined text, NumPy scalars Python numbers; mappings, truth values, None and all else, text.
     """
-    return {str(name): _plain(value) for name, value in attributes.items()}
+    return {str(name): _storable(value) for name, value in attributes.items()}
 
 
-def _plain(value: Any) -> str | int | float:
+def _storable(value: Any) -> str | int | float:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, list | tuple | set | frozenset):
         members = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return ",".join(str(_plain(member)) for member in members)
+        return ",".join(str(_storable(member)) for member in members)
     return value if isinstance(value, str | int | float) and not isinstance(value, bool) else str(value)
 
 
@@ -234,7 +234,7 @@ def write_store(
 
 
 def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
-    """The dataset, of which only numbers are lazy; of the coordinates, none if told so."""
+    """The dataset, in which only numbers are lazy; if `coordinates`, none of these are."""
     lazy = {name: variable for name, variable in ds.variables.items() if variable.chunks is not None}
     first = {
         name: variable

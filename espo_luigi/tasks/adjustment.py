@@ -7,7 +7,6 @@ from typing import Any
 
 import xarray as xr
 
-from espo_luigi.config.adjustment import VariableAdjustment
 from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
@@ -19,7 +18,7 @@ from espo_luigi.tasks.simulation import Rechunk, four_years
 
 # A block of CleanUp, for each variable.
 BLOCK_BYTES = 128 * 1024**2
-# What a variable's settings of the adjustment say of the scenario's attributes only, not of its numbers.
+# The settings of a variable's adjustment that are attributes of the scenario, and change no number.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 
 
@@ -55,7 +54,7 @@ class Train(EspoTask):
         return biasadjust.train(
             reference[self.var],
             regchunked[self.var],
-            **training_keywords(variable),
+            **variable.training_args.arguments(),
             maximal_calendar=config.custom.maximal_calendar,
             seed=self.seed,
             engine=variable.engine,
@@ -93,7 +92,7 @@ class Adjust(EspoTask):
         scenario = biasadjust.adjust(
             regchunked[self.var],
             training,
-            **adjusting_keywords(variable),
+            **variable.adjusting_args.arguments(*MAKERS),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
             seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
@@ -139,22 +138,12 @@ class CleanUp(EspoTask):
             chunks=rows_of_chunks(files, grid),
             days=files["time"],
             problem=self.sim_id in config.clean_up.problems,
-            **config.clean_up.xscen_clean_up.model_dump(),
+            **config.clean_up.xscen_clean_up.arguments(),
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
         return {"chunks": product_chunks(self, dataset)}
-
-
-def training_keywords(variable: VariableAdjustment) -> dict[str, Any]:
-    """Return what `biasadjust.train` is given of a variable's section."""
-    return variable.training_args.model_dump(exclude_none=True)
-
-
-def adjusting_keywords(variable: VariableAdjustment) -> dict[str, Any]:
-    """Return what `biasadjust.adjust` is given of a variable's section; its makers are the rule's."""
-    return variable.adjusting_args.model_dump(exclude_none=True, exclude=set(MAKERS))
 
 
 def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:

@@ -75,7 +75,7 @@ class All(luigi.WrapperTask):
         return context().config.paths.final
 
     def run(self) -> None:
-        """Tell others of the products, if that is wanted, and say where the results are."""
+        """Publish the products, if that is wanted, and log where the results are."""
         if settings().publish:
             logger.info("%s", publish())
         logger.info("Everything is done; the results are in %s", self.results_folder)

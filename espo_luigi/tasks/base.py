@@ -98,7 +98,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # What jobs import, some of it only when they start: a forked one finds it there.
     preload: ClassVar[tuple[str, ...]] = (
         *SlurmTask.preload,
-        "espo_luigi.tasks",
         "espo_luigi.science.quantile_mapping",
         "espo_luigi.store.archive",
         "espo_luigi.store.link",
@@ -304,7 +303,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
     def marker(self) -> store.Marker:
-        """Return what an output says of how it was made: task, parameters, versions, configuration and inputs."""
+        """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
         material = [marker for info, marker in inputs.items() if _is_material(info)]
         return store.Marker(

@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class RunContext:
-    """What every task of a run may ask: the configuration, the simulations, and the fields of file names."""
+    """What the tasks of a run share: the configuration, the simulations, and the fields of file names."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        # Of what stores are made of, as far as it was looked at (`staleness`).
+        # Fingerprints of what stores are made of, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
@@ -44,7 +44,7 @@ class RunContext:
         return whole
 
     def simulation(self, sim_id: str) -> Match:
-        """Return one simulation; raises `CatalogError` if the catalogue does not answer for it."""
+        """Return one simulation; raises `CatalogError` if the search does not find just it."""
         if "simulations" in self.__dict__ and sim_id in self.simulations:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
@@ -84,7 +84,7 @@ class RunContext:
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
         box = self.config.custom.amno_region
-        found = extract.subset_box(self.reference_on_its_first_day, box.model_dump())
+        found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
 
@@ -132,13 +132,13 @@ class RunContext:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.model_dump(exclude={"data_catalogs"})
+        criteria = search.arguments("data_catalogs")
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria)
 
     def _missing_days(self, simulation: Match) -> str:
-        """Say what a simulation lacks at the ends of the period, of which the search is content with 99 %."""
+        """Return what a simulation lacks at the ends of the period; the search needs 99 % of it only."""
         first, last = self.config.custom.sim_period
         for variable in simulation.variables:
             assets = [asset for asset in simulation.assets if variable in asset.variables]

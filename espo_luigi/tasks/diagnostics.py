@@ -68,7 +68,7 @@ class DomainTask(EspoTask):
         domain = self.section.domains[self.diag_domain]
         host = self.context.config.custom.regions[self.step("ref").domain[self.diag_domain]]
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
-        return domain.model_dump() | {"lat_bnds": (south, north)}
+        return domain.arguments() | {"lat_bnds": (south, north)}
 
     def properties(self, dataset: xr.Dataset, step: Step, grid: xr.Dataset | None) -> xr.Dataset:
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""

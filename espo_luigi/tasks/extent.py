@@ -1,4 +1,4 @@
-"""How much a task works on, and what it has made: what its job's result keeps, so that others' cost can be told."""
+"""How much a task works on, and what it has made: its job's result keeps both, to estimate what others cost."""
 
 from __future__ import annotations
 

@@ -78,10 +78,9 @@ class InputTask(EspoTask):
         self, match: Match, extraction: Extraction, period: tuple[str, str], regions: Iterable[Region]
     ) -> list[Problem]:
         """Return what is wrong with what will be extracted of a dataset."""
-        flags = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
-        kwargs = extraction.extract_dataset.xr_open_kwargs
-        boxes = [region.model_dump() for region in regions]
-        return examine_match(match, period=period, regions=boxes, limits=limits_of(flags), xr_open_kwargs=kwargs)
+        limits, kwargs = limits_of(self.context.config.flags), extraction.extract_dataset.xr_open_kwargs
+        boxes = [region.arguments() for region in regions]
+        return examine_match(match, period=period, regions=boxes, limits=limits, xr_open_kwargs=kwargs)
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem

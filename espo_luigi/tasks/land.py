@@ -1,4 +1,4 @@
-"""What is looked for in the reference before anything starts: land in every region and in every diagnosed domain."""
+"""What is checked in the reference before anything starts: land in every region and in every diagnosed domain."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class HealthChecks(EspoTask):
         """Run the configured checks; those of ``raise_on`` fail the task."""
         cells = gaps.join_land([grid["land"] for grid in grids], final)
         allowed = gaps.allowed_gaps(final.attrs, cells)
-        checks = self.context.config.health_checks.model_dump(exclude_unset=True, exclude_none=True)
+        checks = self.context.config.health_checks.arguments()
         return health.health_checks(final, **checks, land=cells, allowed_gaps=allowed)
 
 

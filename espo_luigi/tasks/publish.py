@@ -1,4 +1,4 @@
-"""Telling others of the products of the current configuration: a catalogue of them, and where each comes from."""
+"""Publishing the products of the current configuration: a catalogue of them, and where each comes from."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class RefDefault(EspoTask):
 
     @property
     def _box(self) -> dict[str, Any]:
-        return self.context.config.custom.regions[self.region].model_dump()
+        return self.context.config.custom.regions[self.region].arguments()
 
     def raw(self) -> Match:
         """Return the reference."""
@@ -91,7 +91,7 @@ class RefDefault(EspoTask):
         return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
-        """Return the configuration's; by default not Dask's way through the disk, which wants no less memory here."""
+        """Return the configuration's; by default without Dask's way through the disk, which saves no memory here."""
         return {"array.rechunk.method": "tasks"} | super().dask_settings()
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

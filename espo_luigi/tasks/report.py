@@ -25,7 +25,7 @@ from espo_luigi.tasks.products import products
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.settings import settings
 
-# Of a domain, so many cells are looked at day by day.
+# How many cells of a domain are described day by day.
 SAMPLE_CELLS = 16
 PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
@@ -80,8 +80,7 @@ class FlagDetails(EspoTask):
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        settings_of = self.context.config.health_checks.model_dump(exclude_unset=True).get("flags") or {}
-        return flags.flag_details(final, raised, settings_of)
+        return flags.flag_details(final, raised, self.context.config.flags)
 
 
 class Report(EspoTask):
@@ -150,7 +149,7 @@ def kept_by(task: luigi.Task) -> list[ZarrInfo]:
 
 
 def run_view() -> RunView:
-    """Return what the report has to know of the current run: names, and where everything is or should be."""
+    """Return what the report needs of the current run: names, and where everything is or should be."""
     run = context()
     graph = walk([*products(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]

@@ -47,7 +47,7 @@ class espo(driver.espo):
 
     @property
     def experienced(self) -> tuple[Path, ...]:
-        """The work folders whose jobs tell what a task costs, this run's first."""
+        """The work folders from whose jobs a task's cost is estimated, this run's first."""
         return Path(self.workdir), *_paths(self.learn_from)
 
 

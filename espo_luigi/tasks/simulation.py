@@ -22,7 +22,6 @@ from espo_luigi.tasks.reference import ReferenceCalendar
 
 logger = logging.getLogger(__name__)
 
-FOUR_YEARS = {"noleap": 1460, "360_day": 1440}
 FILE_BYTES = 64 * 1024**2
 PIECE_BYTES = 512 * 1024
 
@@ -56,9 +55,11 @@ class Extract(EspoTask):
             self.context.open(self.context.simulation(self.sim_id), extraction),
             variables_and_freqs=extraction.search_data_catalogs.variables_and_freqs,
             period=config.custom.sim_period,
-            region=config.custom.amno_region.model_dump(),
+            region=config.custom.amno_region.arguments(),
         )
-        maps = rechunk(_single_precision(dataset), maps_in_a_file(dataset) | dict(extraction.chunks))
+        # Some models publish float64, and nothing downstream keeps more.
+        single = dataset.astype("float32", keep_attrs=True)
+        maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Extract(EspoTask):
         return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish, and say in how many cells whole years lack: so they will in the scenario's cells made from them."""
+        """Publish; warn of cells that lack whole years, as will the scenario's cells that are made from them."""
         super().write(dataset, path, marker)
         incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
@@ -100,7 +101,7 @@ class Regrid(EspoTask):
         regridded = regrid.regrid(
             extracted,
             reference,
-            **config.regrid.regrid_dataset.model_dump(),
+            **config.regrid.regrid_dataset.arguments(),
             chunks=config.custom.working_chunks,
         )
         return rechunk(regridded, config.custom.working_chunks)
@@ -123,7 +124,7 @@ class Rechunk(EspoTask):
 
 def four_years(dataset: xr.Dataset) -> int:
     """Return the length of a chunk of four years in the dataset's calendar."""
-    return FOUR_YEARS.get(calendar.calendar_of(dataset), 1461)
+    return int(4 * calendar.DAYS_IN_YEAR.get(calendar.calendar_of(dataset), 365.25))
 
 
 def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:
@@ -137,8 +138,3 @@ def pieces_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
     days = block_sizes(dataset)["time"]
     row, column = (name for name in next(iter(dataset.data_vars.values())).dims if name != "time")
     return {"time": days, row: 1, column: max(1, PIECE_BYTES // (4 * days))}
-
-
-def _single_precision(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the dataset in float32: some models publish float64, and nothing downstream keeps more."""
-    return dataset.astype("float32", keep_attrs=True)

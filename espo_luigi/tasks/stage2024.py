@@ -142,13 +142,6 @@ class DiagImprovedEtHeatmap(StageTask):
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> dict[str, xr.Dataset]:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
-        sim_meas, scen_meas = sim_meas.compute(), scen_meas.compute()
-        return {
-            "improved": diagnostics.improvement(sim_meas, scen_meas),
-            "heatmap": diagnostics.heatmap(
-                {
-                    f"{self.sim_id}.{self.region}.{measures.attrs['cat:processing_level']}.fx": measures
-                    for measures in (sim_meas, scen_meas)
-                }
-            ),
-        }
+        both, region = (sim_meas.compute(), scen_meas.compute()), f"{self.sim_id}.{self.region}"
+        named = {f"{region}.{measures.attrs['cat:processing_level']}.fx": measures for measures in both}
+        return {"improved": diagnostics.improvement(*both), "heatmap": diagnostics.heatmap(named)}

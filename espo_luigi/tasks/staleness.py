@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from espo_luigi.catalog import Match
-from espo_luigi.config.parts import fingerprint
+from espo_luigi.config.parts import fingerprint, short_hash
 from espo_luigi.errors import CatalogError
 from espo_luigi.ports import ZarrInfo
 from espo_luigi.store import Marker, read_marker
@@ -19,10 +18,10 @@ from espo_luigi.tasks.context import RunContext
 
 logger = logging.getLogger(__name__)
 
-# What a marker stands for that was written before markers said what of the configuration they depend on: all of it.
+# The one key of older markers, which do not list what of the configuration they depend on: all of it.
 WHOLE = "configuration"
 _BESIDE = "+"
-# Configurations for which it has been said that a product was made under another one: once is enough.
+# Configurations for which a product made under another one was warned of: once is enough.
 _warned_for: set[str] = set()
 
 
@@ -42,14 +41,14 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
 
 
 def changes(run: RunContext, marker: Marker, *, files: bool) -> list[str]:
-    """Return the keys of what a store was made of and is another thing now; raw files are looked at only if wanted."""
+    """Return the keys of what a store was made of and is another thing now; raw files are checked only if wanted."""
     recorded = _recorded(marker).items()
     return [key for key, was in recorded if (files or not key.startswith(FILES_OF)) and _is_other(run, key, was)]
 
 
 def _is_other(run: RunContext, key: str, was: str) -> bool:
     if _now(run, key) != was and key.startswith(FILES_OF):
-        # They may have changed since they were looked at last, before the store was made of them.
+        # They may have changed since their last check, before the store was made of them.
         run.fingerprints[key] = _look(run, key)
     return _now(run, key) != was
 
@@ -77,8 +76,7 @@ def _look(run: RunContext, key: str) -> str:
 
 def _of_files(files: Iterable[Path]) -> str:
     """A fingerprint of names, sizes and times; folders may move."""
-    text = "\n".join(sorted(map(_described, files)))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return short_hash("\n".join(sorted(map(_described, files))))
 
 
 def _described(path: Path) -> str:
@@ -110,7 +108,7 @@ def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
 
 
 def warn(path: Path, marker: Marker, changed: list[str], config_hash: str) -> None:
-    """Say, once for a configuration, that a store was made under another one."""
+    """Warn, once for a configuration, that a store was made under another one."""
     if config_hash in _warned_for:
         return
     _warned_for.add(config_hash)

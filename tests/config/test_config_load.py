@@ -176,7 +176,7 @@ def test_fixed_variables_are_not_among_those_that_are_adjusted(load_with: Any) -
 
 def test_health_checks_are_the_keyword_arguments_that_were_given(load_with: Any) -> None:
     config = load_with("health_checks: {structure: {dims: [lat, lon]}, flags: {pr: {negative_accumulation_values: }}}")
-    arguments = config.health_checks.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    arguments = given(config.health_checks)
     assert arguments["structure"] == {"dims": ["lat", "lon"]}
     assert arguments["flags"] == {"pr": {"negative_accumulation_values": {}}}
     assert "calendar" not in arguments
@@ -212,7 +212,7 @@ def test_the_configuration_cannot_be_changed(load_with: Any) -> None:
 
 
 def test_what_functions_are_given_is_made_of_ordinary_dictionaries(load_with: Any) -> None:
-    group = load_with().biasadjust.variables["tasmax"].training_args.model_dump()["group"]
+    group = load_with().biasadjust.variables["tasmax"].training_args.arguments()["group"]
     for one in (copy.deepcopy(group), pickle.loads(pickle.dumps(group)), group | {}, dict(group)):  # noqa: S301
         assert type(one) is dict
         assert one == group

@@ -167,17 +167,19 @@ DAYOFYEAR: dict[str, Any] = {
 }
 
 
-def test_our_kernels_give_the_same_bytes_whatever_the_chunks() -> None:
+def test_our_kernels_give_the_same_bytes_whatever_the_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "espo_luigi.science.biasadjust")
     reference, simulation = series("pr", 1), series("pr", 2)
     arguments = {"periods": [2000, 2009], "xclim_adjust_args": {"detrend": LOESS}}
-    eager = biasadjust.train(reference, simulation, **DAYOFYEAR, seed="a", engine="kernels")
+    eager = biasadjust.train(reference, simulation, **DAYOFYEAR, seed="a")
     adjusted = biasadjust.adjust(simulation, eager, **arguments, jitter_under={"thresh": "0.1 mm d-1"}, seed="a")
     for cells in (1, 3):
         chunked = simulation.chunk(loc=cells)
-        lazy = biasadjust.train(reference.chunk(loc=2), chunked, **DAYOFYEAR, seed="a", engine="kernels")
+        lazy = biasadjust.train(reference.chunk(loc=2), chunked, **DAYOFYEAR, seed="a")
         xr.testing.assert_identical(lazy.compute(scheduler="threads", num_workers=2), eager)
         lazy_scenario = biasadjust.adjust(chunked, lazy, **arguments, jitter_under={"thresh": "0.1 mm d-1"}, seed="a")
         xr.testing.assert_identical(lazy_scenario.compute(), adjusted)
+    assert all(message.endswith("by our kernels") for message in caplog.messages)
 
 
 def test_our_kernels_need_neither_xsdba_nor_xclim_to_be_imported() -> None:
@@ -189,9 +191,9 @@ from espo_luigi.science import biasadjust
 time = xr.date_range("2000-01-01", "2002-12-31", calendar="noleap")
 pr = xr.DataArray(np.ones((time.size, 1), "f4"), dims=("time", "loc"), coords={"time": time}, attrs={"units": "mm d-1"})
 thresholds = {"jitter_under": {"thresh": "1e-7 kg m-2 s-1"}}
-training = biasadjust.train(pr, pr, period=[2000, 2002], **thresholds, engine="kernels")
+training = biasadjust.train(pr, pr, period=[2000, 2002], **thresholds)
 loess = {"detrend": {"LoessDetrend": {"f": 0.9}}}
-biasadjust.adjust(pr, training, periods=[2000, 2002], xclim_adjust_args=loess, engine="kernels")
+biasadjust.adjust(pr, training, periods=[2000, 2002], xclim_adjust_args=loess)
 sys.exit(str({"xsdba", "xclim"} & set(sys.modules)) if {"xsdba", "xclim"} & set(sys.modules) else 0)
 """
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -322,7 +324,7 @@ def test_trainings_of_old_xclim_are_read() -> None:
         ({"jitter_under": {"thres": "1 K"}}, "jitter_under is {'thres': '1 K'}; expected the key thresh"),
         ({"xclim_train_args": {}, "xsdba_train_args": {}}, "two names of the same argument"),
         ({"xclim_train_args": {"nquantile": 3}}, "{'nquantile': 3.*} do not fit the method DetrendedQuantileMapping"),
-        ({"engine": "fortran"}, "engine is 'fortran'; expected auto, kernels or xsdba"),
+        ({"engine": "fortran"}, "engine is 'fortran'; expected auto or xsdba"),
     ],
 )
 def test_an_argument_that_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ def _names(chain: Sequence[SlurmTask]) -> list[str]:
 
 def named_task(words: Sequence[str]) -> SlurmTask:
     """Return the task that a path, or a rule and values of its parameters name."""
-    if len(words) == 1 and ("/" in words[0] or Path(words[0]).suffix in (".zarr", ".zip", ".csv")):
+    if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
         return task_for(Path(words[0]))
     family, *rest = [word for word in words if not word.startswith("--")]
     tasks = [task for task in walk([All()]) if isinstance(task, SlurmTask) and task.get_task_family() == family]

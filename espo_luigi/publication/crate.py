@@ -19,7 +19,6 @@ from espo_luigi.store import Marker
 METADATA_NAME = "ro-crate-metadata.json"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-_FORMATS = {".zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
 # The tasks whose tables are about raw files; their markers' inputs are these, with tracking ids.
 _LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 
@@ -115,12 +114,11 @@ def _whole(about: About, parts: Iterable[str], actions: Iterable[str]) -> Iterat
 
 def _product(product: Product, id: str) -> Entity:
     marker = product.marker
-    is_folder = id.endswith("/")
     return {
         "@id": id,
-        "@type": "Dataset" if is_folder else "File",
+        "@type": "Dataset" if id.endswith("/") else "File",
         "name": product.path.name,
-        "encodingFormat": "application/vnd.zarr" if is_folder else _FORMATS[product.path.suffix],
+        "encodingFormat": product.format,
         "dateCreated": marker.created,
         "identifier": marker.id,
     }

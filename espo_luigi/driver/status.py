@@ -31,14 +31,14 @@ _SHOWN_FAILURES = 5
 # Of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
 _SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
-SILENT_SECONDS = 60.0
+_SILENT_SECONDS = 60.0
 _NOTHING = {"refused": "nothing was started"}
 _LISTS = ("longest", "pending", "failed")
 
 
 def is_alive(state: Mapping[str, Any]) -> bool:
     """Whether the driver that writes this state is at work."""
-    return bool(state) and not state["ended"] and time.time() - state["updated"] < SILENT_SECONDS
+    return bool(state) and not state["ended"] and time.time() - state["updated"] < _SILENT_SECONDS
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
+from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, label_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
 
@@ -144,7 +144,7 @@ class SlurmTask(luigi.Task):
 
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
-        return " ".join([self.get_task_family(), *(f"{name}={value}" for name, value in self.wildcards.items())])
+        return label_of(self.get_task_family(), self.wildcards)
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""

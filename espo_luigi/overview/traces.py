@@ -10,30 +10,26 @@ from typing import Any
 
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
-from espo_luigi.jobs.order import JobFiles
+from espo_luigi.jobs.order import JobFiles, label_of
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import task_name
 
-# A job gives a sign of life every few seconds while it gets on, less often on a cluster.
-_SILENT_SECONDS = 120.0
+# Without a sign of life for so long, or for so many times what is usual between two, a job is not at work.
+_SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One task's job, as its files tell of it; what is not there (any more) is None."""
+    """One task's job, by its files; what is not there (any more) is None. `is_alive` says that it is at work."""
 
     label: str
     files: JobFiles
+    is_alive: bool
     order: Mapping[str, Any]
     record: Record | None
     result: Mapping[str, Any] | None
     beat: Mapping[str, Any] | None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has given a sign of life a short while ago."""
-        return self.beat is not None and time.time() - float(self.beat.get("time", 0.0)) < _SILENT_SECONDS
 
     def logs(self) -> list[Path]:
         """Return the logs that are there, of all submissions, the latest last."""
@@ -49,11 +45,25 @@ def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
     """Return what there is of the job of a task."""
     workdir = Path(settings().workdir).absolute()
     files = JobFiles.of(workdir, family, wildcards)
-    label = " ".join([family, *(f"{name}={value}" for name, value in wildcards.items())])
-    record = _record(workdir.name, family, wildcards)
     return Trace(
-        label, files, read_json(files.order) or {}, record, read_json(files.result), read_json(files.heartbeat)
+        label_of(family, wildcards),
+        files,
+        is_beating(files),  # before the result is read: one that ends meanwhile has one
+        read_json(files.order) or {},
+        _record(workdir.name, family, wildcards),
+        read_json(files.result),
+        read_json(files.heartbeat),
     )
+
+
+def is_beating(files: JobFiles) -> bool:
+    """Return whether a job has given a sign of life a short while ago, by its file's time: nodes' clocks may differ."""
+    try:
+        silent = time.time() - files.heartbeat.stat().st_mtime
+    except OSError:  # it has not begun, or has ended
+        return False
+    beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0
+    return silent < max(_SILENT_SECONDS, _SILENT_BEATS * beat)
 
 
 def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:

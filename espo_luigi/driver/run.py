@@ -26,25 +26,29 @@ Graph = dict[str, tuple[Task, Sequence[Task]]]
 
 def walk(roots: Iterable[Task]) -> Iterator[Task]:
     """Yield every task of the graph below `roots`, complete or not, each once."""
-    return (task for task, _ in _graph(roots, check=False).values())
+    return (task for task, _ in each_after_its_needs(roots).values())
 
 
 def checked_graph(root: Task) -> Graph:
     """Return every task below `root`, complete or not, after having checked it. Raises what `SlurmTask.check` does."""
-    return _graph([root], check=True)
+    return each_after_its_needs([root], check=True)
 
 
-def _graph(roots: Iterable[Task], *, check: bool) -> Graph:
+def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
+    """Return the graph below `roots` in an order in which it can be done."""
     graph: Graph = {}
-    stack = list(roots)
-    while stack:
-        task = stack.pop()
+
+    def visit(task: Task) -> None:
         if task.task_id not in graph:
             if check and isinstance(task, SlurmTask):
                 task.check()
             needs = task.deps()
+            for needed in needs:
+                visit(needed)
             graph[task.task_id] = task, needs
-            stack.extend(needs)
+
+    for root in roots:
+        visit(root)
     return graph
 
 
@@ -55,7 +59,7 @@ def _is_missing(task: Task) -> bool:
 def pending_in(
     ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
 ) -> tuple[set[str], set[str]]:
-    """Return the tasks that a run would do, and those that it looks at: nothing behind what is complete."""
+    """Return the tasks that a run would do, and those that it checks; what a complete one requires is not checked."""
     pending: set[str] = set()
     seen: set[str] = set()
     stack = list(ends)
@@ -67,22 +71,6 @@ def pending_in(
                 pending.add(task.task_id)
                 stack.extend(graph[task.task_id][1])
     return pending, seen
-
-
-def each_after_its_needs(roots: Iterable[Task], graph: Graph | None = None) -> Graph:
-    """Return the graph below `roots` in the order in which it can be done; what is known of it already may be given."""
-    found: Graph = {}
-
-    def visit(task: Task) -> None:
-        if task.task_id not in found:
-            needs = graph[task.task_id][1] if graph is not None else task.deps()
-            for needed in needs:
-                visit(needed)
-            found[task.task_id] = task, needs
-
-    for root in roots:
-        visit(root)
-    return found
 
 
 class Run:
@@ -130,8 +118,7 @@ class Run:
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
-        in_order = each_after_its_needs([root], graph)
-        tasks = [(task_id, task.task_family) for task_id, (task, _) in in_order.items() if isinstance(task, SlurmTask)]
+        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
         board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
             self._expect(graph, pending)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.run import each_after_its_needs
 from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.errors import ParameterError
 from espo_luigi.overview.plan import Plan, make_plan
@@ -35,5 +35,5 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     ends: dict[str, Task] = {}
     for one in wanted:
         ends |= {task.task_id: task for task in (one.ends(everything) if one else everything)}
-    allowed = selection.allowed(walk(everything)) if selection else None
+    allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
     return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)

@@ -81,9 +81,10 @@ def named_task(words: Sequence[str]) -> SlurmTask:
     if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
         return task_for(Path(words[0]))
     family, *rest = [word for word in words if not word.startswith("--")]
-    tasks = [task for task in walk([All()]) if isinstance(task, SlurmTask) and task.get_task_family() == family]
+    everything = [task for task in walk([All()]) if isinstance(task, SlurmTask)]
+    tasks = [task for task in everything if task.task_family == family]
     if not tasks:
-        rules = sorted({task.task_family for task in walk([All()])} - {"All"})
+        rules = sorted({task.task_family for task in everything})
         near = difflib.get_close_matches(family, rules, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")

@@ -11,9 +11,9 @@ from typing import Any
 import luigi
 from luigi.configuration import get_config
 from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
-from luigi.task_register import Register
 
 from espo_luigi.driver.install import install
+from espo_luigi.driver.task import made_anew
 from espo_luigi.tasks.context import forget
 
 
@@ -62,10 +62,8 @@ def build(
     )
     install()
     forget()
-    Register.clear_instance_cache()
-    fresh = [type(task)(**task.param_kwargs) for task in tasks]
     result: LuigiRunResult = luigi.build(
-        fresh,
+        made_anew(tasks),
         detailed_summary=True,
         workers=workers,
         local_scheduler=local_scheduler,

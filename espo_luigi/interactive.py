@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi.driver.sections import slurm as SlurmSection
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.task_words import named_by
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands
@@ -124,9 +124,8 @@ def _not_said_in(script: str) -> set[str]:
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
     request, section = _drivers_request(given), SlurmSection()
-    with CmdlineParser.global_instance(list(arguments)) as parsed:
+    with named_by(arguments) as task:
         # A wrong name or value is an error here, and not in the job.
-        task = parsed.get_task_obj()
         if isinstance(task, SlurmTask):
             task.check()
         workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS

@@ -11,6 +11,7 @@ from typing import Any
 import luigi
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
+from luigi.interface import core
 
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
@@ -108,6 +109,11 @@ class espo(Settings):
 def settings() -> espo:
     """Return the current settings, with what a project's own subclass of the section adds to it."""
     return _held[0] if _held else (espo.__subclasses__() or [espo])[-1]()
+
+
+def workers() -> int:
+    """Return how many tasks Luigi has at work at once."""
+    return int(core().workers)
 
 
 _held: list[espo] = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import html
+import importlib
 import math
 import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -297,6 +298,22 @@ class SlurmTask(luigi.Task):
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+def rebuild_task(order: JobOrder) -> SlurmTask:
+    """Return the task that `order` describes, under the luigi configuration that it had in the driver."""
+    configuration = get_config()
+    for section, options in order.settings.items():
+        for option, value in options.items():
+            configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
+    importlib.import_module(order.module)
+    return Register.get_task_cls(order.family).from_str_params({**order.parameters, **order.resources.as_text()})
+
+
+def made_anew(tasks: Iterable[luigi.Task]) -> list[luigi.Task]:
+    """Return the same tasks under the luigi configuration as it is now."""
+    Register.clear_instance_cache()
+    return [type(task)(**task.param_kwargs) for task in tasks]
 
 
 def _visibility(parameter: luigi.Parameter, value: Any) -> int:

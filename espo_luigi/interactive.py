@@ -43,7 +43,7 @@ OPTIONS: Mapping[str, str] = {
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
 _SIZES = {"nodes": "--nodes", "cpus_per_task": "--cpus-per-task", "memory": "--mem", "time": "--time"}
-# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
+# Lines of a script that set what it else gets from [slurm]. Tasks, CPUs and nodes are always the script's own.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
 # What a driver needs: it waits, mostly. The site's limit on time is kept.
 _DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
@@ -109,7 +109,7 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
 def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the `sbatch` of a user's script, whose own sizes stand where the command line says none."""
+    """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
     chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
     sizes = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
@@ -216,7 +216,7 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
 
 
 def _accounts() -> dict[str, str]:
-    """What the environment says to sbatch, said to salloc, too: it counts as given for both."""
+    """The options that the environment gives to sbatch, for salloc, too."""
     names = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
     said = {f"SALLOC_{name}": os.environ.get(f"SBATCH_{name}", "") for name in names}
     return {name: value for name, value in said.items() if value and name not in os.environ}

@@ -33,7 +33,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
+    """Run the job whose order is the one argument, serve, or run a plan; return the exit code."""
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)

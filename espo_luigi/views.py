@@ -65,7 +65,7 @@ def plan(
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
-    with _without_warnings_of(staleness.logger):  # the plan itself tells what another configuration concerns
+    with _without_warnings_of(staleness.logger):  # the plan itself shows what another configuration concerns
         selection = Selection(first, until, only, sim_id, region)
         found = plan_of(rules, selection)
     if dag is not None:

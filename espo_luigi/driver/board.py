@@ -17,7 +17,7 @@ from espo_luigi.driver.status import RUNNING, standing
 from espo_luigi.jobs.records import write_atomically
 
 FILE = "run.json"
-# A task that has not been heard of since it was begun.
+# The message of a task until its engine reports the first one.
 WAITING = "waiting"
 
 
@@ -34,9 +34,9 @@ class Rule:
 
 @dataclass
 class Job:
-    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet.
+    """A task that was begun, and where its job stands; `running_since` is 0 until the job runs.
 
-    `phase` is what a scheduler's state means, empty where none says one; `words` are what `espo why` takes for it.
+    `phase` is what the scheduler's state means, empty without one; `words` are those that `espo why` takes for it.
     """
 
     id: str

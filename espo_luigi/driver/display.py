@@ -63,7 +63,7 @@ def _by_line(reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
-    """Show what the reporter says as a table at the bottom of a terminal."""
+    """Show what the reporter writes as a table at the bottom of a terminal."""
     from espo_luigi.driver.live import Screen
 
     screen = Screen(console)

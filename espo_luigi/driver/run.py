@@ -1,4 +1,4 @@
-"""What one driver knows of its run: its tasks, which unfinished ones need which outputs, and how each ended."""
+"""The run of one driver: its tasks, which unfinished ones need which outputs, and how each ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
 INPUT_RETRIES = 3
-# What becomes of a task that does not end before its run does, by the run's outcome.
+# What is logged of a task that does not end before its run does, by the run's outcome.
 _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
@@ -92,7 +92,7 @@ class Run:
         self.is_over = False
 
     def report(self) -> None:
-        """Say how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
+        """Log how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
             for failure in self._failures.values():
@@ -126,7 +126,7 @@ class Run:
             self._graph |= graph
 
     def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Take note of what has to be made again because a task that was to use it found it gone."""
+        """Take note of what has to be made again because it was missing when a task was to use it."""
         with self._lock:
             self._expect(graph, pending)
             self._done -= pending.keys()
@@ -150,16 +150,16 @@ class Run:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether one of the roots says that no other task needs what its graph makes: only then anything is deleted.
+        """Whether, by one of the roots, no other task needs what its graph makes: only then anything is deleted.
 
-        What another run may still need is hours of work; it waits for such a run.
+        Outputs that another run may still need are hours of work.
         """
         return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
-        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run.
+        """Return the tasks of the graph that nothing pending needs, whose outputs an earlier run may have left.
 
-        Not what is newer than a product that is made of it: that would be made again of it.
+        Not those whose outputs are newer than a product made of them: the product would be made again of them.
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
@@ -168,7 +168,7 @@ class Run:
         return [task for task in held if _is_outdated(task) or not _has_outdated(consumers, task.task_id)]
 
     def release_left_over(self) -> None:
-        """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
+        """Release the outputs that a killed run has left and no task needs; once all roots are planned."""
         if self.covers_everything:
             _release(self.left_over())
 
@@ -252,7 +252,7 @@ def _release(tasks: Iterable[Task]) -> None:
 
 
 def _in_one_line(label: str, reason: str) -> str:
-    """Return the first line of our own errors, which names the task; of any other, the task and its last line."""
+    """Return the first line of our own errors, which has the task's name; the task and the last line of others."""
     lines = reason.strip().splitlines() or [""]
     return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]
 

@@ -41,7 +41,7 @@ class Signals:
             self._before = {one: signal.signal(one, self._stop) for one in heard}
 
     def only_note(self) -> None:
-        """From here on, say that a signal came, and go on."""
+        """From here on, log that a signal came, and go on."""
         for one in self._before:
             signal.signal(one, _note)
 

@@ -1,4 +1,4 @@
-"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a Slurm cluster. It knows no climate data."""
+"""`SlurmTask`: a Luigi task whose work, whatever it is, runs as one job, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DESCRIPTIONS = {
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Of each job in flight, before the same job's progress is told to luigid again: at most 50 messages a second in all.
+# Times the jobs in flight, between two messages to luigid of one job's progress: at most 50 a second in all.
 _SECONDS_A_JOB = 0.02
 
 
@@ -56,8 +56,8 @@ class SlurmTask(luigi.Task):
     slurm_default: ClassVar[Mapping[str, Any]] = {}
     sge_default: ClassVar[Mapping[str, Any]] = {}
     uses_dask = True
-    # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
-    # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
+    # Whether no task outside of this one's graph needs the outputs of the tasks in it. Only a run of such a task
+    # deletes what is not needed any more: outputs of any other run may be needed by tasks that are not in its graph.
     covers_everything: ClassVar[bool] = False
     # Modules that jobs of the local engine find imported already; here those of a Dask session, which imports some
     # only when it starts.
@@ -100,7 +100,7 @@ class SlurmTask(luigi.Task):
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
+        """Return names and values; resources are looked up once in luigi.cfg, not for every task."""
         section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
         own = dict(params)
@@ -140,7 +140,7 @@ class SlurmTask(luigi.Task):
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
-    # When it was told something last.
+    # When luigid was sent a message last.
     _told = -math.inf
 
     def label(self) -> str:
@@ -166,7 +166,7 @@ class SlurmTask(luigi.Task):
 
     @classmethod
     def expected(cls, name: str) -> Sequence[str]:
-        """Return what may be given for a parameter, where that is known."""
+        """Return the values that a parameter takes, if they can be listed."""
         return choices_of(getattr(cls, name))
 
     @classmethod
@@ -198,7 +198,7 @@ class SlurmTask(luigi.Task):
         return {}
 
     def configuration_id(self) -> str:
-        """Return what tells the configuration of `work` from any other: a job that finds another one refuses.
+        """Return an id of the configuration of `work`: a job that finds another one refuses.
 
         Parameters and sections of luigi.cfg travel with the job and need not be in it.
         """
@@ -234,7 +234,7 @@ class SlurmTask(luigi.Task):
         engine(settings().engine).stop(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
-        """Return what the current engine (or another one) has to know of this task's job."""
+        """Return this task's job for the current engine (or another one)."""
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
@@ -289,7 +289,7 @@ class SlurmTask(luigi.Task):
                 self.set_tracking_url(standing.dashboard)
 
     def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to say it now: thousands of jobs that get on would keep the driver busy with telling of it."""
+        """Whether to send a message now: luigid is sent at most 50 progress messages a second."""
         gets_on, now = percent not in (None, 100), time.monotonic()
         if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
             return False

@@ -1,4 +1,4 @@
-"""The task that the words of a ``luigi`` command name, for commands that do not run it, and what luigi refuses."""
+"""The task that the words of a ``luigi`` command name, for commands that do not run it, and luigi's refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from espo_luigi.errors import ParameterError
 
 @contextmanager
 def named_by(words: Sequence[str]) -> Iterator[Any]:
-    """Yield the task that the words of a ``luigi`` command name, under what they say of luigi.cfg's sections."""
+    """Yield the task that the words of a ``luigi`` command name, under the settings that are among them."""
     with CmdlineParser.global_instance(list(words)) as parsed:
         yield parsed.get_task_obj()
 

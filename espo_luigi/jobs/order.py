@@ -65,6 +65,11 @@ class JobFiles:
         )
 
 
+def order_files(folder: Path) -> list[Path]:
+    """Return the orders of all jobs below a folder, `jobs` of a work folder or a rule's in it."""
+    return sorted(path for path in folder.rglob("*.json") if not path.name.endswith(".result.json"))
+
+
 @dataclass(frozen=True)
 class Standing:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.

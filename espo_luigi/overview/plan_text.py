@@ -11,6 +11,7 @@ from typing import Any
 from espo_luigi.driver.status import duration
 from espo_luigi.overview.cost import Cost
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
+from espo_luigi.paths import existing_parent
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.
@@ -168,8 +169,7 @@ def _disk(plan: Plan, at_once: float, most: str) -> Iterator[str]:
 
 
 def _free(folder: Path) -> int:
-    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(existing_parent(folder)).free
 
 
 def _bytes(count: float) -> str:

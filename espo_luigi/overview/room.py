@@ -7,16 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from espo_luigi.driver.engines import local_settings
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.driver.settings import settings, workers
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.allocation import AllocationSettings
-from espo_luigi.jobs.local import Launcher, LocalSettings
+from espo_luigi.jobs.local import Launcher
 from espo_luigi.jobs.local import Room as NodeRoom
-from espo_luigi.jobs.resources import Resources, parse_memory
+from espo_luigi.jobs.resources import Resources
 
-# A thing that jobs share → how much there is of it, or how much of it a job takes.
+# How much there is, or how much a job takes, of each thing that jobs share.
 Amounts = Mapping[str, float]
 
 
@@ -24,7 +25,7 @@ Amounts = Mapping[str, float]
 class Room:
     """What there is, the most that one job gets (None: as much as it asks for), and where that is, in words.
 
-    Nodes are taken together. Of what is not named there is no lack, or, unless `is_known`, nobody knows.
+    Nodes are added up. What is not named is not limited, or, unless `is_known`, its limit is not known.
     """
 
     amounts: Amounts
@@ -52,9 +53,7 @@ def room() -> Room:
         return Room({"workers": at_once, "jobs": most}, None, words)
     if engine == "allocation":
         return _of_allocation(at_once)
-    chosen = settings()
-    memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
-    return _of_nodes(LocalSettings((), chosen.local_cpus or None, memory).launcher(), at_once, "here")
+    return _of_nodes(local_settings().launcher(), at_once, "here")
 
 
 def _of_allocation(at_once: int) -> Room:

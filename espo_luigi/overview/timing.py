@@ -1,4 +1,4 @@
-"""How long a run takes whose tasks wait for each other and for room: a simulation, first come, first served."""
+"""How long a run takes, simulated: a task starts, first come, first served, after what it needs and if it has room."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What the files of a run say of one task's job: its order, its record, its sign of life, its result and its log."""
+"""The files of one task's job: its order, its record, its sign of life, its result and its log."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
-from espo_luigi.jobs.order import JobFiles, label_of
+from espo_luigi.jobs.order import JobFiles, label_of, order_files
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import task_name
@@ -89,27 +89,22 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
     """
     family, *rest = words
     folder = Path(settings().workdir).absolute() / "jobs" / family
-    found = [order for order in _orders(folder) if fits(order.get("wildcards", {}), rest)]
+    orders = [order for path in order_files(folder) if (order := read_json(path)) is not None]
+    found = [order for order in orders if fits(order.get("wildcards", {}), rest)]
     if not found:
         known = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
         raise ParameterError(
             f"no job of {' '.join(words)} was ordered in {folder.parent}: got the rule {family}, of which "
-            f"{len(list(_orders(folder)))} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
+            f"{len(orders)} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
         )
     return [trace_of(family, order["wildcards"]) for order in found]
 
 
-def _orders(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob("*.json")):
-        if not path.name.endswith(".result.json") and (order := read_json(path)) is not None:
-            yield order
-
-
 def said_of(wildcards: Mapping[str, str]) -> list[str]:
-    """Return what may be said of a task's parameters: each value, alone and as ``name=value``."""
+    """Return the words that stand for a task's parameters: each value, alone and as ``name=value``."""
     return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
 
 
 def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Return whether each word is part of what may be said of these parameters; ``--name`` is passed over."""
+    """Return whether each word is part of one that stands for these parameters; ``--name`` is passed over."""
     return all(any(word in said for said in said_of(wildcards)) for word in words if not word.startswith("--"))

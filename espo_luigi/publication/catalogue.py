@@ -32,7 +32,7 @@ class Catalogued:
     others: int
     """Rows that were there before and stay."""
     left_out: tuple[Path, ...]
-    """Stores that do not say which dataset they belong to, or are gone meanwhile."""
+    """Stores without the name of their dataset, and those that are gone meanwhile."""
 
 
 def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path) -> Catalogued:
@@ -81,7 +81,7 @@ def row_of(product: Product) -> Row:
 
 def _described(path: Path) -> Row:
     with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
-        # Of a hundred and fifty years, two days: to make dates of all takes half a second.
+        # Two days only: to make dates of all of a hundred and fifty years takes half a second.
         ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
         return describe_product(xr.decode_cf(ends, decode_timedelta=False))
 

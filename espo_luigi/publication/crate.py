@@ -27,7 +27,7 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class About:
-    """What markers do not say: the whole, and the configuration that is in force now, if it is known."""
+    """What markers do not hold: the whole, and the configuration that is in force now, if it is known."""
 
     name: str
     description: str
@@ -44,7 +44,7 @@ def crate(
 ) -> dict[str, Any]:
     """Return the metadata file of a folder's products.
 
-    What they refer to and neither markers nor `about` tell any more (the text of a former configuration) is taken from
+    What they refer to and neither markers nor `about` hold any more (the text of a former configuration) is taken from
     the `former` metadata file.
     """
     entities = {entity["@id"]: entity for entity in _entities(products, folder.absolute(), about)}
@@ -159,7 +159,7 @@ def _parameters(parameters: Mapping[str, str]) -> Iterator[Entity]:
 
 
 def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The raw files with their tracking ids, of each dataset and fingerprint, as the tables of their problems say."""
+    """The raw files with their tracking ids, by dataset and fingerprint, from the markers of the tables about them."""
     looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
     return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
 
@@ -167,7 +167,7 @@ def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[st
 def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[Entity]:
     described = {f"#file-{_quoted(path)}": (path, tracking) for path, tracking in files.items()}
     found = {"@id": _raw_id(dataset, fingerprint), "@type": "CreativeWork", "name": dataset, "identifier": dataset}
-    # Unless its files are known, those of a former metadata file may be.
+    # Without its files, it takes those of a former metadata file, if there are any.
     yield found | ({"version": fingerprint, "hasPart": _refer(described)} if described else {})
     for id, (path, tracking) in described.items():
         known = {"identifier": tracking} if tracking else {}

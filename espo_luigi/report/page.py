@@ -18,7 +18,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Warned:
-    """A paragraph that says what is wrong or lacking."""
+    """A paragraph about what is wrong or lacking."""
 
     text: str
 

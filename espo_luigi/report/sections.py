@@ -1,4 +1,4 @@
-"""The sections of a report about products: each reads what it shows, and says what it could not read."""
+"""The sections of a report about products: each reads what it shows, and lists what it could not read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from espo_luigi.science import diagnostics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# More figures than these would make the page heavy and slow: then a rule, said on the page, chooses.
+# More figures than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
 MOST_SERIES = 8
 SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
@@ -274,7 +274,7 @@ def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted
     return Section("Is the climate-change signal kept?", [Text(text), *said, *lacking(reader), *table, *blocks])
 
 
-# Half of the days may be dry, and their change is none that can be told in per cent.
+# Half of the days may be dry, and their change cannot be given in per cent.
 _QUANTILE_OF_CHANGE = {"pr": 0.95}
 
 

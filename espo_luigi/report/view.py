@@ -1,4 +1,4 @@
-"""What a report has to know of a run: names, and where everything is or should be. A value, made by whoever knows."""
+"""What a report needs of a run: names, and where everything is or should be. A value, made by the caller."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     """Return what the jobs took, by node and by rule, and what would have sufficed."""
-    records, trouble = read_records(view.workdir / "slurm")
+    records, trouble = read_records(view.workdir)
     blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
     known = submissions(record for record in records if record.rule != _OURSELVES)
     jobs = accounted(jobs, known, read_accounts(view.engine, known))

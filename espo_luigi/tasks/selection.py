@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from luigi.task import Task
 
 from espo_luigi.driver.run import Graph, each_after_its_needs, pending_in
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import ParameterError, not_one_of
 
 NAMES = ("from", "until", "only", "sim_id", "region")
 
@@ -124,9 +123,7 @@ def _words(text: str) -> list[str]:
 
 def _check_known(name: str, word: str, known: set[str]) -> None:
     if word not in known:
-        near = difflib.get_close_matches(word, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ParameterError(f"--{name} {word!r} is not one of: {', '.join(sorted(known)) or '(none)'}{hint}")
+        raise ParameterError(not_one_of(name, word, sorted(known)))
 
 
 def _reach(graph: Graph, name: str) -> dict[str, set[str]]:

@@ -14,6 +14,7 @@ from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
 
 from espo_luigi.driver.install import install
 from espo_luigi.driver.task import made_anew
+from espo_luigi.jobs.submitter import JobSettings
 from espo_luigi.tasks.context import forget
 
 
@@ -31,7 +32,7 @@ def build(
     *,
     config: str | Path | Sequence[str | Path] | None = None,
     engine: str | None = None,
-    workers: int = 500,
+    workers: int = JobSettings.max_jobs,
     workdir: str | Path | None = None,
     local_scheduler: bool = True,
     **options: Any,

@@ -85,7 +85,7 @@ def _unexpected(error: Exception, words: list[str]) -> str:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Whether nobody reads `stream` any more (`espo rules | head`); it then goes nowhere, its buffered text, too."""
+    """Whether no process reads `stream` any more (`espo rules | head`); its text, buffered or not, is then dropped."""
     poll = select.poll()
     poll.register(stream, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):

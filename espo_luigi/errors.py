@@ -72,7 +72,7 @@ class StoppedError(JobError):
 
 
 class LeftError(StoppedError):
-    """A task whose job goes on without its run, and is taken over by the next one."""
+    """A task whose job is left running at the end of its run, and is taken over by the next one."""
 
     outcome = "detached"
 

@@ -43,7 +43,7 @@ OPTIONS: Mapping[str, str] = {
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
 _SIZES = {"nodes": "--nodes", "cpus_per_task": "--cpus-per-task", "memory": "--mem", "time": "--time"}
-# Lines of a script that set what it else gets from [slurm]. Tasks, CPUs and nodes are always the script's own.
+# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
 # What a driver needs: it waits, mostly. The site's limit on time is kept.
 _DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10

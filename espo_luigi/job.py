@@ -33,7 +33,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job whose order is the one argument, serve, or run a plan; return the exit code."""
+    """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
@@ -59,8 +59,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     monitor.blocks = manifest.tally
     monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
-    # Whoever has the claim, or is a child or a step of the driver that has the locks, is the only one to do this work:
-    # it goes on from what earlier starts have left.
+    # A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
+    # work: it goes on from what earlier starts have left.
     ours = publishing_after(check_claim, sole=True)
     with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)

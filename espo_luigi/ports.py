@@ -81,10 +81,6 @@ class OutputPort:
         self.template = template
         self.is_temporary = is_temporary
         self.packed_from = packed_from
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
     def __get__(self, task: Any, owner: type) -> Any:
         return self if task is None else BoundOutput(task, self)
@@ -118,7 +114,7 @@ Wildcard = str | Callable[[Any], str | list[str]]
 class InputPort:
     """A named input of a rule: which output of which upstream task, by default.
 
-    Wired on first use, and only if nobody (a workflow) has set the attribute before.
+    Wired on first use, unless a workflow has set the attribute before.
     """
 
     def __init__(self, task_class: Any, output: str | Callable[[Any], str], fixed: dict[str, Wildcard]) -> None:

@@ -1,4 +1,4 @@
-"""What is going on in a run, for those who watch: kept by the driver, and written to ``run.json``."""
+"""The state of a run: kept by the driver, shown in its terminal, and written to ``run.json``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class State:
 
 
 class Board:
-    """A driver's own account of its run; its tasks' threads write to it."""
+    """A driver's account of its run; its tasks' threads write to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class Board:
 
 
 class Reporter:
-    """A thread that writes the board to a file every so many seconds, and hands it to whoever shows it."""
+    """A thread that writes the board to a file every so many seconds, and gives it to the functions in `shows`."""
 
     def __init__(self, board: Board, workdir: Path, every_seconds: float = 2.0) -> None:
         self._board, self._path, self._every = board, workdir / FILE, every_seconds

@@ -1,4 +1,4 @@
-"""How a run stands, as a table at the bottom of a terminal; whatever becomes of the terminal, the run goes on."""
+"""How a run stands, as a table at the bottom of a terminal; the run does not depend on the terminal."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def pending_in(
 
 
 class Run:
-    """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
+    """The tasks of this driver's run: which outputs are still needed, and how many tasks are done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -164,8 +164,8 @@ class Run:
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
-        consumers = _consumers(self._graph) if held else {}
-        return [task for task in held if _is_outdated(task) or not _has_outdated(consumers, task.task_id)]
+        kept = _with_outdated_products(held, self._graph)
+        return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def release_left_over(self) -> None:
         """Release the outputs that a killed run has left and no task needs; once all roots are planned."""
@@ -216,25 +216,17 @@ def _is_outdated(task: Task) -> bool:
     return isinstance(task, SlurmTask) and task.is_outdated()
 
 
-def _consumers(graph: Graph) -> Mapping[str, list[Task]]:
-    found: dict[str, list[Task]] = defaultdict(list)
-    for task, needs in graph.values():
-        for needed in needs:
-            found[needed.task_id].append(task)
+def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
+    """Return those of whose outputs, or of what is made of these, something outdated is made."""
+    made_of_them = {task.task_id for task in tasks}
+    for task_id, (_, needs) in graph.items():
+        if any(one.task_id in made_of_them for one in needs):
+            made_of_them.add(task_id)
+    found: set[str] = set()
+    for task_id, (task, needs) in reversed(graph.items()):
+        if task_id in made_of_them and (task_id in found or _is_outdated(task)):
+            found.update(one.task_id for one in needs)
     return found
-
-
-def _has_outdated(consumers: Mapping[str, list[Task]], task_id: str) -> bool:
-    """Whether something that is made of this task's outputs, or of what is made of these, is outdated."""
-    stack, seen = [task_id], {task_id}
-    while stack:
-        for task in consumers.get(stack.pop(), ()):
-            if _is_outdated(task):
-                return True
-            if task.task_id not in seen:
-                seen.add(task.task_id)
-                stack.append(task.task_id)
-    return False
 
 
 def _named(task: Task) -> str:

@@ -25,7 +25,7 @@ class Detach(Stopped):
 class Signals:
     """Has the first signal raise an exception in the main thread, and notes the others, until `restore`.
 
-    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs` says so, or `Stopped`. What
+    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Stopped`. What
     the exception sets off (jobs are cancelled, records written) is not to be interrupted by a second signal.
     """
 

@@ -216,7 +216,7 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
 
 
 def _said(found: re.Match[str], engine: str) -> str:
-    # Slurm's reasons are codes.
+    # Only Slurm has words of its own for reasons.
     return f"{found[3]}: {in_plain_words(found[3])}" if engine == "slurm" else f"{found[1]}: {found[2]}"
 
 

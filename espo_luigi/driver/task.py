@@ -1,4 +1,4 @@
-"""`SlurmTask`: a Luigi task whose work, whatever it is, runs as one job, here or on a cluster."""
+"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a Slurm cluster. It knows no climate data."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SlurmTask(luigi.Task):
     @classmethod
     @functools.cache
     def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
-        """Return names and parameters; luigi looks for them nine times a task, and a class has always the same."""
+        """Return names and parameters, which luigi asks for nine times a task; they are always the same."""
         return list(super().get_params())
 
     @classmethod
@@ -110,7 +110,7 @@ class SlurmTask(luigi.Task):
         return [(name, given[name] if name in given else known[name]) for name in own]
 
     def _get_param_visibilities(self) -> dict[str, int]:
-        """Return what luigid's page shows: what identifies this task, and what somebody has set."""
+        """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
         return {name: _visibility(parameter, getattr(self, name)) for name, parameter in self.get_params()}
 
     @property

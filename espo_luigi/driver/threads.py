@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import luigi.worker
@@ -65,7 +66,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
     def _work(self) -> None:
         started = time.monotonic()
         results: deque[Any] = deque(maxlen=1)
-        queue, self.result_queue = self.result_queue, _Remember(results)
+        queue, self.result_queue = self.result_queue, SimpleNamespace(put=results.append)
         self.run()
         _, status, reason, missing, _ = results[0]
         try:
@@ -141,10 +142,3 @@ class Results(queue.SimpleQueue[Any]):
 
     def close(self) -> None:
         """Do what luigi expects of a queue at the end."""
-
-
-class _Remember:
-    """The one method of a queue that a task process calls."""
-
-    def __init__(self, results: deque[Any]) -> None:
-        self.put = results.append

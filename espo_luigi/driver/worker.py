@@ -169,8 +169,8 @@ class EspoWorker(luigi.worker.Worker):
         return response
 
     def _get_work_task_id(self, get_work_response: Any) -> Any:
-        # Luigi would import the module that luigid names, and run what is there: luigid may have it from an earlier
-        # driver of this work folder that was asked for more, or from anybody who reaches its port.
+        # Luigi would import the module that luigid names, and run what is there: it may come from an earlier driver of
+        # this work folder that was asked for more, or from anybody who reaches luigid's port.
         ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
         others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
         if self._assistant or not others:

@@ -24,7 +24,7 @@ from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import shares_job
 from espo_luigi.jobs.script import start_path, submission_name
 
-# Of a run's work folder, where the records are, whatever the scheduler.
+# In a run's work folder, the folder of the records, whatever the scheduler.
 STATE_FOLDER = "slurm"
 PLANNED = "planned"
 SUBMITTING = "submitting"

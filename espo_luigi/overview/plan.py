@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from luigi.task import Task
 
 from espo_luigi.driver.run import each_after_its_needs, pending_in
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
+from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.batch import refusals_of, tasks_at_once
@@ -20,7 +21,9 @@ from espo_luigi.overview.room import Amounts, Room
 from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
 from espo_luigi.ports import OutputPort, ZarrInfo, kept_ports, ports_of
+from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.selection import Selection
 from espo_luigi.tasks.settings import settings
 
 # How many inputs are named in a reason.
@@ -51,7 +54,7 @@ class Planned:
 class Plan:
     """All tasks of a run, by id, each after what it needs; `again` are complete ones that depend on a change.
 
-    `covers_everything` says whether temporary stores are deleted as soon as nothing needs them.
+    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
     """
 
     tasks: dict[str, Planned]
@@ -76,6 +79,30 @@ class Plan:
         """Return the bytes to be made in one of the two folders, if nothing were deleted meanwhile."""
         made = [one for one in self.of(RUN) if one.cost is not None and _is_temporary(type(one.task)) == temporary]
         return sum(one.cost.size_bytes for one in made if one.cost is not None)
+
+
+def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    """Plan a run of `All`, or until some of its rules, narrowed by a selection.
+
+    Raises
+    ------
+    ParameterError
+        If a rule, a simulation or a region is none of the run's, or nothing is left.
+    """
+    with unchanging_settings():
+        return _plan_of(rules, selection)
+
+
+def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    if rules and (selection.until or selection.only):
+        raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
+    everything = list(All().everything())
+    wanted = [replace(selection, until=rule) for rule in rules] or [selection]
+    ends: dict[str, Task] = {}
+    for one in wanted:
+        ends |= {task.task_id: task for task in (one.ends(everything) if one else everything)}
+    allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
+    return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)
 
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:

@@ -21,7 +21,7 @@ _SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
 
 @dataclass(frozen=True)
 class Trace:
-    """One task's job, by its files; what is not there (any more) is None. `is_alive` says that it is at work."""
+    """One task's job, by its files; what is not there (any more) is None. `is_alive`: it is at work."""
 
     label: str
     files: JobFiles

@@ -25,7 +25,7 @@ Write = Callable[[Path, str], None]
 
 @contextmanager
 def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
-    """Wait until nobody else changes `path`; yield what writes a text in its place, whole or not at all.
+    """Wait until no other process changes `path`; yield a function that replaces it by a text, whole or not at all.
 
     The lock is a file beside it, with host, process and start of its holder: a dead process's of this host is taken
     at once, another host's once it has not been refreshed for long.
@@ -33,7 +33,7 @@ def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Wr
     Raises
     ------
     StoreError
-        If somebody else holds it for longer than `patience_seconds`, or the folder cannot be written to.
+        If another process holds it for longer than `patience_seconds`, or the folder cannot be written to.
     """
     lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
     with disk_errors(path, "write"):

@@ -39,14 +39,14 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     """Put the data among `products` into a catalogue, which is made where there is none.
 
     Rows of the same files are replaced, and those of files below `folder` that are gone taken away; all others stay.
-    Of several that do this at the same time, none loses a row.
+    Several may do this at the same time: no row is lost.
 
     Raises
     ------
     CatalogError
         If there is a catalogue, and it cannot be read or changed.
     StoreError
-        If the disk refuses, or somebody else writes it for too long.
+        If the disk refuses, or another process writes it for too long.
     """
     # A catalogue that is a link stays one.
     catalogue, folder = catalogue.resolve(), folder.absolute()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from espo_luigi.jobs.order import label_of
 from espo_luigi.publication.products import Product
 from espo_luigi.store import Marker
 
@@ -132,7 +133,7 @@ def _action(marker: Marker, results: Iterable[str], ids: Mapping[tuple[str, str]
     return {
         "@id": _action_id(marker.id),
         "@type": "CreateAction",
-        "name": " ".join([marker.task, *(f"{name}={value}" for name, value in marker.parameters.items())]),
+        "name": label_of(marker.task, marker.parameters),
         "endTime": marker.created,
         "instrument": {"@id": _software_id(marker.versions)},
         "object": _refer([*inputs, *raw, _configuration_id(marker.config_hash), *parameters]),

@@ -24,7 +24,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure to be drawn by `draw`, a function of a module; `arguments` travel to whoever draws it."""
+    """A figure to be drawn by `draw`, a function of a module; `arguments` are pickled for the process that draws."""
 
     name: str
     caption: str

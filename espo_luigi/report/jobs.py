@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.order import JobFiles, seconds_of
+from espo_luigi.jobs.order import seconds_of
 from espo_luigi.jobs.records import read_json
 
 
@@ -28,11 +28,11 @@ def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
     yield from (result for _, result in results_of(workdir))
 
 
-def results_of(workdir: Path) -> list[tuple[JobFiles, dict[str, Any]]]:
-    """Return the same, with the files of each job."""
+def results_of(workdir: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the same, with their paths."""
     found = ((path, read_json(path)) for path in (workdir / "jobs").glob("*/*.result.json"))
-    results = [(JobFiles.at(path), result) for path, result in found if result is not None]
-    return sorted(results, key=lambda one: float(one[1].get("started", 0.0)))
+    results = [(path, result) for path, result in found if result is not None]
+    return sorted(results, key=lambda one: float(one[1].get("started") or 0.0))
 
 
 def rule_figures(workdir: Path) -> list[RuleFigures]:

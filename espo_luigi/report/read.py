@@ -17,7 +17,6 @@ from espo_luigi.jobs.records import STATE_FOLDER, Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.report.jobs import results_of
 from espo_luigi.report.run import Job
-from espo_luigi.store.leftovers import size_bytes
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,11 @@ def _words(path: Path, error: Exception) -> str:
 def read_jobs(workdir: Path) -> list[Job]:
     """Return the jobs below a run's work folder whose result has all that they took."""
     found: list[Job] = []
-    for files, result in results_of(workdir):
+    for path, result in results_of(workdir):
+        order = JobFiles.at(path).order
         with suppress(KeyError, ValueError, TypeError, EspoError):
             # When the order was written, Slurm's jobs were submitted, and others started.
-            found.append(Job.of(result, files.order.stat().st_mtime if files.order.exists() else None))
+            found.append(Job.of(result, order.stat().st_mtime if order.exists() else None))
     return found
 
 
@@ -114,8 +114,3 @@ def read_records(workdir: Path) -> tuple[list[Record], str]:
         return list(RecordStore(workdir / STATE_FOLDER).all()), ""
     except EspoError as error:
         return [], str(error)
-
-
-def bytes_of(path: Path) -> int:
-    """Return the bytes of a file or of all files of a folder; 0 if it is not there."""
-    return size_bytes(path) or 0

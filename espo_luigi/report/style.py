@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind people tell apart, axes that carry CF's long names and units.
+"""How figures look: colours that colour-blind people can distinguish, axes that carry CF's long names and units.
 
 matplotlib is imported where it is used: most processes import this package and draw nothing.
 """

@@ -47,6 +47,5 @@ class RunView:
     engine: str
     products: tuple[Made, ...] = ()
     diagnosed: tuple[Diagnosed, ...] = ()
-    finals: Mapping[str, Path] = field(default_factory=dict)
     flags: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)

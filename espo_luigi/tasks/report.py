@@ -166,7 +166,6 @@ def run_view() -> RunView:
         engine=settings().engine,
         products=tuple(_made(task) for task in wanted),
         diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),
-        finals={sim_id: ConcatenationFinal(sim_id=sim_id).out_final().path for sim_id in run.simulations},
         flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,

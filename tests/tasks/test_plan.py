@@ -22,9 +22,8 @@ from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import as_mermaid, nodes_of
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
-from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.base import EspoTask

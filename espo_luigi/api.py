@@ -59,7 +59,9 @@ def build(
     """
     files = [config] if isinstance(config, (str, Path)) else config
     _configure(
-        config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir
+        config=None if files is None else shlex.join(str(Path(file).absolute()) for file in files),
+        engine=engine,
+        workdir=workdir,
     )
     install()
     forget()
@@ -75,10 +77,6 @@ def build(
 
 
 _GOOD = (LuigiStatusCode.SUCCESS, LuigiStatusCode.SUCCESS_WITH_RETRY)
-
-
-def _quoted(file: str | Path) -> str:
-    return shlex.quote(str(Path(file).absolute()))
 
 
 def _configure(**values: Any) -> None:

@@ -37,7 +37,8 @@ class Signals:
         """Begin; in a thread other than the main one, where no signal arrives, nothing happens."""
         if threading.current_thread() is threading.main_thread():
             # nohup has SIGHUP ignored, and means it; so does a shell that starts a command in the background.
-            heard = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if not _is_ignored(one)]
+            ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            heard = [one for one in ending if signal.getsignal(one) is not signal.SIG_IGN]
             self._before = {one: signal.signal(one, self._stop) for one in heard}
 
     def only_note(self) -> None:
@@ -57,10 +58,6 @@ class Signals:
             raise KeyboardInterrupt
         detaches = signum == signal.SIGHUP or self._leaves_jobs()
         raise (Detach if detaches else Stopped)(signum)
-
-
-def _is_ignored(one: signal.Signals) -> bool:
-    return signal.getsignal(one) is signal.SIG_IGN
 
 
 def _note(signum: int, _frame: object) -> None:

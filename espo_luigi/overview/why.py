@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from luigi.task import Task
@@ -210,17 +211,13 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
     names = {"scheduler": scheduler.NAME if scheduler else "", "submit": scheduler.SUBMIT if scheduler else ""}
     logs = trace.logs()
     end = (
-        f"\nThe end of its log, {logs[-1]}:\n{_indented(end_of_log(logs[-1], _LINES_OF_LOG))}"
+        f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"
         if logs
         else "\nIt left no log."
     )
     hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
     meaning = f" ({known.format(**names)})" if known else ""
     return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ _DESCRIPTIONS = {
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Times the jobs in flight, between two messages to luigid of one job's progress: at most 50 a second in all.
+# Times the jobs in flight, the time between two messages to luigid about a job's progress: 50 a second in all.
 _SECONDS_A_JOB = 0.02
 
 
@@ -140,7 +140,7 @@ class SlurmTask(luigi.Task):
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
-    # When luigid was sent a message last.
+    # When luigid got the last message.
     _told = -math.inf
 
     def label(self) -> str:
@@ -289,7 +289,7 @@ class SlurmTask(luigi.Task):
                 self.set_tracking_url(standing.dashboard)
 
     def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to send a message now: luigid is sent at most 50 progress messages a second."""
+        """Whether to send it now: limits progress messages to luigid to 50 a second."""
         gets_on, now = percent not in (None, 100), time.monotonic()
         if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
             return False

@@ -11,9 +11,10 @@ from typing import Any
 import luigi
 from luigi.configuration import get_config
 from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
-from luigi.task_register import Register
 
 from espo_luigi.driver.install import install
+from espo_luigi.driver.task import made_anew
+from espo_luigi.jobs.submitter import JobSettings
 from espo_luigi.tasks.context import forget
 
 
@@ -31,7 +32,7 @@ def build(
     *,
     config: str | Path | Sequence[str | Path] | None = None,
     engine: str | None = None,
-    workers: int = 500,
+    workers: int = JobSettings.max_jobs,
     workdir: str | Path | None = None,
     local_scheduler: bool = True,
     **options: Any,
@@ -58,14 +59,14 @@ def build(
     """
     files = [config] if isinstance(config, (str, Path)) else config
     _configure(
-        config=None if files is None else " ".join(_quoted(file) for file in files), engine=engine, workdir=workdir
+        config=None if files is None else shlex.join(str(Path(file).absolute()) for file in files),
+        engine=engine,
+        workdir=workdir,
     )
     install()
     forget()
-    Register.clear_instance_cache()
-    fresh = [type(task)(**task.param_kwargs) for task in tasks]
     result: LuigiRunResult = luigi.build(
-        fresh,
+        made_anew(tasks),
         detailed_summary=True,
         workers=workers,
         local_scheduler=local_scheduler,
@@ -76,10 +77,6 @@ def build(
 
 
 _GOOD = (LuigiStatusCode.SUCCESS, LuigiStatusCode.SUCCESS_WITH_RETRY)
-
-
-def _quoted(file: str | Path) -> str:
-    return shlex.quote(str(Path(file).absolute()))
 
 
 def _configure(**values: Any) -> None:

@@ -20,7 +20,7 @@ import click
 from espo_luigi import views
 from espo_luigi.errors import EspoError
 
-# Their texts alone say what is wrong; of anything else, the kind of error says it, too.
+# Errors whose texts are enough; of others, the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
@@ -30,7 +30,7 @@ _print_json = views.print_json
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Of a plan of 20 000 tasks, the process would else spend a fifth of its time looking for garbage when it ends.
+    # Else, a plan of 20 000 tasks would take a fifth of its time looking for garbage when the process ends.
     atexit.register(gc.freeze)
     try:
         try:
@@ -85,7 +85,7 @@ def _unexpected(error: Exception, words: list[str]) -> str:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Whether nobody reads `stream` any more (`espo rules | head`); it then goes nowhere, its buffered text, too."""
+    """Whether no process reads `stream` any more (`espo rules | head`); its text, buffered or not, is then dropped."""
     poll = select.poll()
     poll.register(stream, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
@@ -335,7 +335,7 @@ def tasks(as_json: bool) -> None:
 @click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
 @_json_option
 def publish(catalog: bool, crate: bool, as_json: bool) -> None:
-    """Have others find the products, and where they come from.
+    """Write the products' catalogue and provenance.
 
     The catalogue of intake-esm and xscen is that of `paths.project_catalog`, in which others' rows stay; provenance is
     the RO-Crate `ro-crate-metadata.json` in the folder of the products.

@@ -20,7 +20,7 @@ from espo_luigi.jobs.worker_jobs import WorkerJobs
 if TYPE_CHECKING:
     from distributed import Client
 
-# Of a session that says nothing of these.
+# The defaults of a session.
 _DEFAULTS: Mapping[str, Any] = {"wait_for_workers": "1", "idle_timeout": "2 hours"}
 
 

@@ -24,9 +24,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from espo_luigi.errors import InstallationError
+from espo_luigi.jobs.records import write_atomically
 
 PROJECT = "espo_luigi"
-# Of a wheelhouse: what is not complete yet, on the same file system as what is.
+# In a wheelhouse, the folder of what is not complete yet: on the same file system as what is.
 _PARTIAL = ".partial"
 
 
@@ -87,7 +88,7 @@ def _required_by(one: Distribution) -> list[str]:
     checkout = _checkout(one)
     if checkout is None:
         return one.requires or []
-    # What is installed of an editable project says what it required on the day when it was installed.
+    # The metadata of an editable project are those of the day when it was installed.
     parser = configparser.ConfigParser()
     parser.read(checkout / "setup.cfg")
     return parser["options"]["install_requires"].strip().splitlines()
@@ -105,9 +106,7 @@ def requirements_text() -> str:
 def write_requirements(path: Path) -> str:
     """Write the requirements file; return what was done, in words."""
     text = requirements_text()
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    os.replace(aside, path)
+    write_atomically(path, text, public=True)
     return f"{path}: {text.count('==')} exact versions"
 
 
@@ -227,7 +226,7 @@ def _pip(*arguments: str, environment: Mapping[str, str] | None = None) -> None:
     if importlib.util.find_spec("pip") is None:
         raise InstallationError(f"{sys.prefix} has no pip: `{sys.executable} -m ensurepip` installs it")
     command = [sys.executable, "-m", "pip", *arguments]
-    # What pip tells goes where our own messages go: standard output is the result's.
+    # pip's messages go where our own go: standard output is for the result.
     done = subprocess.run(
         command, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **(environment or {})}
     )

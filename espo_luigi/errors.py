@@ -5,6 +5,9 @@ A message says what was got, what was expected, where, and what to do about it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Iterable
+
 
 class EspoError(Exception):
     """Base of all errors that espo_luigi raises on purpose; shown to users without a traceback."""
@@ -69,7 +72,7 @@ class StoppedError(JobError):
 
 
 class LeftError(StoppedError):
-    """A task whose job goes on without its run, and is taken over by the next one."""
+    """A task whose job is left running at the end of its run, and is taken over by the next one."""
 
     outcome = "detached"
 
@@ -84,3 +87,15 @@ class ClaimLostError(JobError):
 
 class UnknownPathError(EspoError):
     """A path that no task makes."""
+
+
+def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str = "; did you mean {}?") -> str:
+    """Return the hint with the allowed name that is nearest to `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)
+    return hint.format(close[0]) if close else ""
+
+
+def not_one_of(option: str, got: str, allowed: Collection[str]) -> str:
+    """Return that what was got for an option of a command is not allowed, what is, and the nearest of that."""
+    words = ", ".join(allowed) or "(none)"
+    return f"--{option.replace('_', '-')} {got!r} is not one of: {words}{nearest(got, allowed)}"

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi.driver.sections import slurm as SlurmSection
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.task_words import named_by
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands
@@ -109,7 +109,7 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
 def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the `sbatch` of a user's script, whose own sizes stand where the command line says none."""
+    """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
     chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
     sizes = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
@@ -124,9 +124,8 @@ def _not_said_in(script: str) -> set[str]:
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
     request, section = _drivers_request(given), SlurmSection()
-    with CmdlineParser.global_instance(list(arguments)) as parsed:
+    with named_by(arguments) as task:
         # A wrong name or value is an error here, and not in the job.
-        task = parsed.get_task_obj()
         if isinstance(task, SlurmTask):
             task.check()
         workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS
@@ -217,7 +216,7 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
 
 
 def _accounts() -> dict[str, str]:
-    """What the environment says to sbatch, said to salloc, too: it counts as given for both."""
+    """The options that the environment gives to sbatch, for salloc, too."""
     names = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
     said = {f"SALLOC_{name}": os.environ.get(f"SBATCH_{name}", "") for name in names}
     return {name: value for name, value in said.items() if value and name not in os.environ}

@@ -15,11 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from luigi.configuration import get_config
-from luigi.task_register import Register
-
 from espo_luigi.driver.settings import settings
-from espo_luigi.driver.task import SlurmTask
+from espo_luigi.driver.task import SlurmTask, rebuild_task
 from espo_luigi.errors import ConfigurationChangedError
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.forkserver import serve
@@ -62,8 +59,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     monitor.blocks = manifest.tally
     monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
-    # Whoever has the claim, or is a child or a step of the driver that has the locks, is the only one to do this work:
-    # it goes on from what earlier starts have left.
+    # A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
+    # work: it goes on from what earlier starts have left.
     ours = publishing_after(check_claim, sole=True)
     with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
@@ -96,16 +93,6 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ["ESPO_JOB_NAME"]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
     return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
-
-
-def rebuild_task(order: JobOrder) -> SlurmTask:
-    """Return the task that `order` describes, under the luigi configuration that it had in the driver."""
-    configuration = get_config()
-    for section, options in order.settings.items():
-        for option, value in options.items():
-            configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
-    importlib.import_module(order.module)
-    return Register.get_task_cls(order.family).from_str_params({**order.parameters, **order.resources.as_text()})
 
 
 def check_configuration(task: SlurmTask, order: JobOrder) -> None:

@@ -25,6 +25,11 @@ def check_wildcard(name: str, value: str) -> None:
         )
 
 
+def existing_parent(folder: Path) -> Path:
+    """Return `folder`, or the nearest folder above it that exists."""
+    return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+
+
 def render_path(template: str, fields: Mapping[str, str]) -> Path:
     """Return the path that `template` names once its wildcards are `fields`."""
     return Path(template.format_map(fields))

@@ -81,10 +81,6 @@ class OutputPort:
         self.template = template
         self.is_temporary = is_temporary
         self.packed_from = packed_from
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
     def __get__(self, task: Any, owner: type) -> Any:
         return self if task is None else BoundOutput(task, self)
@@ -118,7 +114,7 @@ Wildcard = str | Callable[[Any], str | list[str]]
 class InputPort:
     """A named input of a rule: which output of which upstream task, by default.
 
-    Wired on first use, and only if nobody (a workflow) has set the attribute before.
+    Wired on first use, unless a workflow has set the attribute before.
     """
 
     def __init__(self, task_class: Any, output: str | Callable[[Any], str], fixed: dict[str, Wildcard]) -> None:
@@ -162,6 +158,12 @@ def upstream(task_class: Any, output: str | Callable[[Any], str], **fixed: Wildc
 def wildcard_names(task_class: Any) -> tuple[str, ...]:
     """Return the names of the parameters that identify a task."""
     return tuple(name for name, parameter in task_class.get_params() if parameter.significant)
+
+
+@functools.cache
+def kept_ports(task_class: type) -> tuple[str, ...]:
+    """Return the names of the outputs that are kept."""
+    return tuple(name for name, port in ports_of(task_class, OutputPort) if not port.is_temporary)
 
 
 @functools.cache

@@ -57,13 +57,13 @@ def plan(
 
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.dag import draw
-    from espo_luigi.overview.plan import BLOCKED
-    from espo_luigi.overview.planning import plan_of
+    from espo_luigi.overview.plan import BLOCKED, plan_of
+    from espo_luigi.tasks import staleness
     from espo_luigi.tasks.selection import Selection
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
-    with _without_warnings_of("espo_luigi.tasks.base"):  # the plan itself tells what another configuration concerns
+    with _without_warnings_of(staleness.logger):  # the plan itself shows what another configuration concerns
         selection = Selection(first, until, only, sim_id, region)
         found = plan_of(rules, selection)
     if dag is not None:
@@ -76,12 +76,9 @@ def plan(
 
 
 @contextmanager
-def _without_warnings_of(name: str) -> Iterator[None]:
-    import logging
-
-    logger = logging.getLogger(name)
+def _without_warnings_of(logger: Any) -> Iterator[None]:
     before = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel("ERROR")
     try:
         yield
     finally:

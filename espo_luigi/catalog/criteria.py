@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from espo_luigi.catalog.read import COLUMNS, Asset
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +40,7 @@ def _equal(cell: str | None, value: Any) -> bool:
 def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
     known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
     if column not in known:
-        near = difflib.get_close_matches(column, sorted(known), 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
         raise CatalogError(
             f"criterion {column!r} is no column of the catalogue{hint}; it has {', '.join(sorted(known))}."
         )
@@ -92,8 +90,8 @@ def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str
 
 
 def _hint(wanted: Iterable[Any], values: list[str]) -> str:
-    near = [close for value in wanted for close in difflib.get_close_matches(str(value), values, 1, 0.8)]
-    return f" Did you mean {near[0]}?" if near else ""
+    hints = (nearest(str(value), values, cutoff=0.8, hint=" Did you mean {}?") for value in wanted)
+    return next(filter(None, hints), "")
 
 
 def refuse_empty(

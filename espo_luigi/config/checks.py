@@ -11,10 +11,10 @@ from typing import Any
 
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
 from espo_luigi.config.fields import NoEffect, Section
-from espo_luigi.config.messages import nearest, no_effect
+from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, nearest
 
 logger = logging.getLogger(__name__)
 

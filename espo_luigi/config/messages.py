@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -14,6 +13,7 @@ from pydantic.fields import FieldInfo
 from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
+from espo_luigi.errors import nearest
 
 _LONGEST = 80
 
@@ -25,12 +25,6 @@ def explain(error: ValidationError, model: type[Section], written: Written, plac
     lines = dict.fromkeys(_line(one, model, written, places) for one in own or found)
     count = f"{len(lines)} problems" if len(lines) > 1 else "a problem"
     return f"The configuration has {count}:\n" + "\n".join(f"- {line}" for line in lines)
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return "; did you mean …?" with the allowed name that is nearest to `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from espo_luigi.config.messages import nearest
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, nearest
 
 # Asking the registry of units costs seconds, and these are what a configuration nearly always has.
 FAMILIAR_UNITS = (

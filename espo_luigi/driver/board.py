@@ -1,4 +1,4 @@
-"""What is going on in a run, for those who watch: kept by the driver, and written to ``run.json``."""
+"""The state of a run: kept by the driver, shown in its terminal, and written to ``run.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from espo_luigi.driver.status import RUNNING, standing
 from espo_luigi.jobs.records import write_atomically
 
 FILE = "run.json"
-# A task that has not been heard of since it was begun.
+# The message of a task until its engine reports the first one.
 WAITING = "waiting"
 
 
@@ -34,9 +34,9 @@ class Rule:
 
 @dataclass
 class Job:
-    """A task that was begun: what is known of its job; `running_since` is 0 of one that does not run yet.
+    """A task that was begun, and where its job stands; `running_since` is 0 until the job runs.
 
-    `phase` is what a scheduler's state means, empty where none says one; `words` are what `espo why` takes for it.
+    `phase` is what the scheduler's state means, empty without one; `words` are those that `espo why` takes for it.
     """
 
     id: str
@@ -72,7 +72,7 @@ class State:
 
 
 class Board:
-    """A driver's own account of its run; its tasks' threads write to it."""
+    """A driver's account of its run; its tasks' threads write to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class Board:
 
 
 class Reporter:
-    """A thread that writes the board to a file every so many seconds, and hands it to whoever shows it."""
+    """A thread that writes the board to a file every so many seconds, and gives it to the functions in `shows`."""
 
     def __init__(self, board: Board, workdir: Path, every_seconds: float = 2.0) -> None:
         self._board, self._path, self._every = board, workdir / FILE, every_seconds

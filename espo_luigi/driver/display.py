@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a table that is drawn anew in a terminal, or else a line every few minutes."""
+"""What a driver shows during its run: a table that is drawn anew in a terminal, or else a line every few minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILURES_TOLD = 50
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Write and show how the run stands while the block goes on, and note how it ended."""
+    """Write and show how the run stands during the block, and note how it ended."""
     if not board().state.rules:  # nothing to do
         yield
         return
@@ -63,7 +63,7 @@ def _by_line(reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
-    """Show what the reporter says as a table at the bottom of a terminal."""
+    """Show what the reporter writes as a table at the bottom of a terminal."""
     from espo_luigi.driver.live import Screen
 
     screen = Screen(console)
@@ -76,13 +76,13 @@ def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
 
 
 def tell_the_end() -> None:
-    """Tell whom ``[espo] notify`` names how the run ended, or that it was refused or had nothing to do."""
+    """Run the command of ``[espo] notify``, if the run ended, was refused or had nothing to do."""
     if board().state.outcome:
         notify(settings().notify, board().snapshot())
 
 
 def notify(command: str, state: Mapping[str, Any]) -> None:
-    """Run the command, without a shell: how the run ended on its standard input, and in its environment."""
+    """Run the command, without a shell, with how the run ended on its standard input and in its environment."""
     if not command:
         return
     try:

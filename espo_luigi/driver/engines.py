@@ -20,7 +20,7 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
-# Of a folder that is not the driver's own: hidden there.
+# The lock's name in a folder that is not the driver's own: a hidden file.
 LOCK_NAME = ".espo-driver.lock"
 
 
@@ -47,10 +47,14 @@ def _local_engine() -> LocalEngine:
     refuse_login_host()
     # The other engine's lock, which that one takes itself: the same jobs must not be run by both.
     _held.hold([DriverLock(state_dir())])
+    return LocalEngine(local_settings(), _held.still_held)
+
+
+def local_settings() -> LocalSettings:
+    """Return what jobs of the local engine may use of this machine."""
     chosen = settings()
     memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
-    served = LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
-    return LocalEngine(served, _held.still_held)
+    return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
 
 
 def _allocation_engine() -> LocalEngine:
@@ -82,7 +86,7 @@ def hold_folders(folders: Iterable[Path]) -> None:
 
 
 def _give_up(error: SecondDriverError) -> None:
-    """Start no more jobs: another driver took this one for dead, and does them."""
+    """Start no more jobs: another driver has taken over the lock, and runs these jobs."""
     logger.error("%s; it starts nothing any more, and leaves its jobs alone", error)
     with _lock:
         _lost.append(error)

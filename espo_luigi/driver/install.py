@@ -53,7 +53,7 @@ def show_progress_on_stderr() -> None:
 
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
-    """Do what Luigi's command does; where the words of this process are wrong, say what is, and end it."""
+    """Do what Luigi's command does; if the command line is wrong, print why, and end this process."""
     try:
         return _luigis_run(cmdline_args, *arguments, **keywords)
     except (MissingParameterException, ValueError) as error:
@@ -65,13 +65,13 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
 
 
 def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Say it in one paragraph that there is no task of the name; show any other error as before."""
+    """Print one paragraph if there is no task of the name; show any other error as before."""
     if not (isinstance(error, TaskClassException) and _is_told(error)):
         _earlier_hook(kind, error, traceback)
 
 
 def _is_told(error: Exception) -> bool:
-    """Say what is wrong in the words of Luigi's command; whether they are at fault."""
+    """Log what is wrong with the words of Luigi's command; return whether anything is."""
     from espo_luigi.driver.refused import reason
 
     if why := reason(error, sys.argv[1:]):
@@ -81,9 +81,9 @@ def _is_told(error: Exception) -> bool:
     return bool(why)
 
 
-# What a luigi.cfg gets that does not say otherwise: an exit code for each failure (Luigi's own are 0), no lock in a
-# folder that belongs to the first user of a login node (a run has its own), no success without its output, and as many
-# tasks at once as jobs may be in flight (Luigi's own default is one): a waiting one costs a thread.
+# Defaults of luigi.cfg in place of Luigi's own: an exit code for each failure (Luigi's are 0), no lock in a folder that
+# belongs to the first user of a login node (a run has its own), no success without its output, and as many tasks at
+# once as jobs may be in flight (Luigi: one): a waiting one costs a thread.
 _DEFAULTS = {
     "core": {"no_lock": "true", "workers": str(JobSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},

@@ -19,7 +19,7 @@ from luigi.scheduler import Task as Entry
 
 
 class ReadyTasks(SimpleTaskState):
-    """Luigi's table of tasks, which also knows the pending ones whose dependencies are all done, by rank."""
+    """Luigi's table of tasks, with a heap of the pending ones whose dependencies are all done, by rank."""
 
     def __init__(self, state_path: str) -> None:
         super().__init__(state_path)
@@ -131,7 +131,7 @@ class LinearScheduler(luigi.scheduler.Scheduler):
             return super().get_work(**asked)
         first = self._state.first(worker)
         if not first and not current_tasks:
-            return super().get_work(**asked)  # the end, where the driver wants to know how many are left
+            return super().get_work(**asked)  # the end: its answer has to count those that are left
         with self._state.showing(first):
             return super().get_work(**asked)
 

@@ -1,4 +1,4 @@
-"""How a run stands, as a table at the bottom of a terminal; whatever becomes of the terminal, the run goes on."""
+"""How a run stands, as a table at the bottom of a terminal; the run does not depend on the terminal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espo_luigi.driver.status import RuleRow, Standing, fitted, standing_of
+from espo_luigi.driver.status import TITLES, RuleRow, Standing, fitted, standing_of
 
 logger = logging.getLogger(__name__)
 
-# Of a narrower terminal, the numbers take all.
+# In a narrower terminal, the numbers leave no room for bars.
 _WIDTH_FOR_BARS = 90
 _LEAST_LINES = 5
 _BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
-_STYLES = {"failed:": "red", "pending:": "yellow", "longest at work:": ""}
+_STYLES = {"failed": "red", "pending": "yellow", "longest": ""}
 
 
 class Screen:
@@ -41,7 +41,7 @@ class Screen:
         self._is_open = True
         try:
             self._live.start()
-            # Of a driver that is killed, nobody would show it again.
+            # A driver that is killed could not show it again.
             self._console.show_cursor(True)
             for handler, _ in self._streams:
                 handler.setStream(_Above(self._console))
@@ -105,7 +105,7 @@ def as_table(found: Standing, width: int, height: int) -> Group:
     lines = max(height - 1, _LEAST_LINES)
     found = fitted(found, lines)
     rules = found.rules[: max(lines - found.height + len(found.rules), 0)]
-    below = [line for title, rows in found.parts() for line in _section(title, rows)]
+    below = [line for name, rows in found.parts() for line in _section(name, rows)]
     folded = [_line(line, "dim") for line in found.folded]
     table = _rules(rules, width >= _WIDTH_FOR_BARS)
     parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), table, *folded, *below]
@@ -129,9 +129,9 @@ def _rules(rules: Sequence[RuleRow], with_bars: bool) -> Table:
     return table
 
 
-def _section(title: str, lines: Any) -> Iterator[Text]:
-    yield from (Text(), Text(title, style="dim"))
-    yield from (_line(f"  {line}", _STYLES[title]) for line in lines)
+def _section(name: str, lines: Any) -> Iterator[Text]:
+    yield from (Text(), Text(TITLES[name], style="dim"))
+    yield from (_line(f"  {line}", _STYLES[name]) for line in lines)
 
 
 def _line(text: str, style: str) -> Text:

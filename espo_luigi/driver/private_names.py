@@ -1,6 +1,6 @@
-"""What of Luigi's insides this package relies on: each private name, with its signature, or "" where it is a value.
+"""The insides of Luigi and sciluigi that this package uses: private names, with signatures, or "" where it is a value.
 
-A test looks at each in the Luigi that is installed; setup.cfg allows the minor versions for which it passes. Names that
+A test looks at each in what is installed; setup.cfg allows the minor versions for which it passes. Names that
 are not private, but that this package replaces or overrides, are listed too.
 """
 
@@ -80,4 +80,5 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "_task_result_queue": "",
         "_worker_info": "",
     },
+    "sciluigi.dependencies.DependencyHelpers": {"_add_upstream_tasks": "(self, tasks, new_tasks)"},
 }

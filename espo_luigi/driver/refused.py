@@ -1,4 +1,4 @@
-"""What Luigi's command refuses of its own words, in one paragraph instead of a traceback."""
+"""Why Luigi's command refuses its command line, in one paragraph instead of a traceback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from luigi.task_register import Register, TaskClassException
 from espo_luigi.driver.settings import choices_of
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.driver.task_words import without_arguments, wrong_setting
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, not_one_of
 
 
 def reason(error: Exception, words: Sequence[str]) -> str:
-    """Return why Luigi does not begin what the `words` of its command say; nothing where that is not their fault."""
+    """Return what is wrong with the `words` of Luigi's command if it failed because of them, else nothing."""
     if isinstance(error, TaskClassException):
         first, *names = str(error).splitlines()
         return " ".join([first, ", ".join(names)]).strip()
@@ -46,9 +46,8 @@ def _wrong_values(parser: CmdlineParser) -> Iterator[str]:
         try:
             parameter.parse(text)
         except Exception as error:
-            choices = ", ".join(choices_of(parameter))
-            why = f" is not one of: {choices}" if choices else f": {error}"
-            yield f"--{name.replace('_', '-')} {text!r}{why}"
+            choices = choices_of(parameter)
+            yield not_one_of(name, text, choices) if choices else f"--{name.replace('_', '-')} {text!r}: {error}"
 
 
 def _given(parser: CmdlineParser) -> Iterator[tuple[str, Any, luigi.Parameter]]:

@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
 _SAY_SILENT_EVERY = 60.0
-# What may get lost: signs of life, and what luigid's page shows of running tasks.
+# Calls that may get lost: signs of life, and what luigid's page shows of running tasks.
 _OPTIONAL = ("/api/ping", "/api/set_task_status_message", "/api/set_task_progress_percentage")
 _NOTHING = json.dumps({"response": None})
-_PASSING = (502, 503, 504)  # what a proxy says while luigid restarts
+_PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
 class PatientScheduler(RemoteScheduler):
@@ -43,7 +43,7 @@ class PatientScheduler(RemoteScheduler):
                 self._wait(error)
 
     def show(self, **task: Any) -> None:
-        """Tell luigid of a running task what only its page shows, unless luigid does not answer now."""
+        """Send luigid what only its page shows of a running task, unless it does not answer now."""
         self._try("/api/add_task", {"data": json.dumps(task)})
 
     def _try(self, url_suffix: str, body: Any) -> str:

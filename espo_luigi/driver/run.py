@@ -1,4 +1,4 @@
-"""What one driver knows of its run: its tasks, which unfinished ones need which outputs, and how each ended."""
+"""The run of one driver: its tasks, which unfinished ones need which outputs, and how each ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
 INPUT_RETRIES = 3
-# What becomes of a task that does not end before its run does, by the run's outcome.
+# What is logged of a task that does not end before its run does, by the run's outcome.
 _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
@@ -26,25 +26,29 @@ Graph = dict[str, tuple[Task, Sequence[Task]]]
 
 def walk(roots: Iterable[Task]) -> Iterator[Task]:
     """Yield every task of the graph below `roots`, complete or not, each once."""
-    return (task for task, _ in _graph(roots, check=False).values())
+    return (task for task, _ in each_after_its_needs(roots).values())
 
 
 def checked_graph(root: Task) -> Graph:
     """Return every task below `root`, complete or not, after having checked it. Raises what `SlurmTask.check` does."""
-    return _graph([root], check=True)
+    return each_after_its_needs([root], check=True)
 
 
-def _graph(roots: Iterable[Task], *, check: bool) -> Graph:
+def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
+    """Return the graph below `roots` in an order in which it can be done."""
     graph: Graph = {}
-    stack = list(roots)
-    while stack:
-        task = stack.pop()
+
+    def visit(task: Task) -> None:
         if task.task_id not in graph:
             if check and isinstance(task, SlurmTask):
                 task.check()
             needs = task.deps()
+            for needed in needs:
+                visit(needed)
             graph[task.task_id] = task, needs
-            stack.extend(needs)
+
+    for root in roots:
+        visit(root)
     return graph
 
 
@@ -55,7 +59,7 @@ def _is_missing(task: Task) -> bool:
 def pending_in(
     ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
 ) -> tuple[set[str], set[str]]:
-    """Return the tasks that a run would do, and those that it looks at: nothing behind what is complete."""
+    """Return the tasks that a run would do, and those that it checks; what a complete one requires is not checked."""
     pending: set[str] = set()
     seen: set[str] = set()
     stack = list(ends)
@@ -69,24 +73,8 @@ def pending_in(
     return pending, seen
 
 
-def each_after_its_needs(roots: Iterable[Task], graph: Graph | None = None) -> Graph:
-    """Return the graph below `roots` in the order in which it can be done; what is known of it already may be given."""
-    found: Graph = {}
-
-    def visit(task: Task) -> None:
-        if task.task_id not in found:
-            needs = graph[task.task_id][1] if graph is not None else task.deps()
-            for needed in needs:
-                visit(needed)
-            found[task.task_id] = task, needs
-
-    for root in roots:
-        visit(root)
-    return found
-
-
 class Run:
-    """The tasks of this driver's run: who still needs whose outputs, and how many are done."""
+    """The tasks of this driver's run: which outputs are still needed, and how many tasks are done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,7 +92,7 @@ class Run:
         self.is_over = False
 
     def report(self) -> None:
-        """Say how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
+        """Log how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
             for failure in self._failures.values():
@@ -130,8 +118,7 @@ class Run:
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
-        in_order = each_after_its_needs([root], graph)
-        tasks = [(task_id, task.task_family) for task_id, (task, _) in in_order.items() if isinstance(task, SlurmTask)]
+        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
         board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
             self._expect(graph, pending)
@@ -139,7 +126,7 @@ class Run:
             self._graph |= graph
 
     def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Take note of what has to be made again because a task that was to use it found it gone."""
+        """Take note of what has to be made again because it was missing when a task was to use it."""
         with self._lock:
             self._expect(graph, pending)
             self._done -= pending.keys()
@@ -163,25 +150,25 @@ class Run:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether one of the roots says that no other task needs what its graph makes: only then anything is deleted.
+        """Whether, by one of the roots, no other task needs what its graph makes: only then anything is deleted.
 
-        What another run may still need is hours of work; it waits for such a run.
+        Outputs that another run may still need are hours of work.
         """
         return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
-        """Return the tasks of the graph that nothing pending needs, whose outputs may be there of an earlier run.
+        """Return the tasks of the graph that nothing pending needs, whose outputs an earlier run may have left.
 
-        Not what is newer than a product that is made of it: that would be made again of it.
+        Not those whose outputs are newer than a product made of them: the product would be made again of them.
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
-        consumers = _consumers(self._graph) if held else {}
-        return [task for task in held if _is_outdated(task) or not _has_outdated(consumers, task.task_id)]
+        kept = _with_outdated_products(held, self._graph)
+        return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def release_left_over(self) -> None:
-        """Release what an earlier run, killed in between, has left, and nobody needs; once all roots are planned."""
+        """Release the outputs that a killed run has left and no task needs; once all roots are planned."""
         if self.covers_everything:
             _release(self.left_over())
 
@@ -229,25 +216,17 @@ def _is_outdated(task: Task) -> bool:
     return isinstance(task, SlurmTask) and task.is_outdated()
 
 
-def _consumers(graph: Graph) -> Mapping[str, list[Task]]:
-    found: dict[str, list[Task]] = defaultdict(list)
-    for task, needs in graph.values():
-        for needed in needs:
-            found[needed.task_id].append(task)
+def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
+    """Return those of whose outputs, or of what is made of these, something outdated is made."""
+    made_of_them = {task.task_id for task in tasks}
+    for task_id, (_, needs) in graph.items():
+        if any(one.task_id in made_of_them for one in needs):
+            made_of_them.add(task_id)
+    found: set[str] = set()
+    for task_id, (task, needs) in reversed(graph.items()):
+        if task_id in made_of_them and (task_id in found or _is_outdated(task)):
+            found.update(one.task_id for one in needs)
     return found
-
-
-def _has_outdated(consumers: Mapping[str, list[Task]], task_id: str) -> bool:
-    """Whether something that is made of this task's outputs, or of what is made of these, is outdated."""
-    stack, seen = [task_id], {task_id}
-    while stack:
-        for task in consumers.get(stack.pop(), ()):
-            if _is_outdated(task):
-                return True
-            if task.task_id not in seen:
-                seen.add(task.task_id)
-                stack.append(task.task_id)
-    return False
 
 
 def _named(task: Task) -> str:
@@ -265,7 +244,7 @@ def _release(tasks: Iterable[Task]) -> None:
 
 
 def _in_one_line(label: str, reason: str) -> str:
-    """Return the first line of our own errors, which names the task; of any other, the task and its last line."""
+    """Return the first line of our own errors, which has the task's name; the task and the last line of others."""
     lines = reason.strip().splitlines() or [""]
     return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]
 

@@ -11,27 +11,29 @@ from typing import Any
 import luigi
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
+from luigi.interface import core
 
+from espo_luigi.jobs.records import STATE_FOLDER
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 Section = tuple[tuple[str, str], ...]
 
 
 def section_of(family: str) -> Section:
-    """Return what luigi.cfg says of a task or a section, as the key of what was worked out from it."""
+    """Return luigi.cfg's section of a task or of this name, as a key for what was computed from it."""
     configuration = get_config()
     return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
 
 
 def give_parameter(owner: type, name: str, parameter: Any) -> None:
-    """Give a class a Luigi parameter, unless it has said one of that name itself."""
+    """Give a class a Luigi parameter, unless it defines one of that name itself."""
     if not isinstance(vars(owner).get(name), luigi.Parameter):
         parameter.__set_name__(owner, name)
         setattr(owner, name, parameter)
 
 
 def choices_of(parameter: luigi.Parameter) -> list[str]:
-    """Return what may be given for a parameter, where Luigi knows."""
+    """Return the values that a parameter of choices takes; none of any other."""
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
@@ -53,12 +55,12 @@ class Settings(luigi.Config):
 
     @classmethod
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return all values, where something else than luigi.cfg says what that leaves open."""
+        """Return all values, with those that come from elsewhere than luigi.cfg."""
         return values
 
     @classmethod
     def given(cls) -> frozenset[str]:
-        """Return the names of what luigi.cfg or the command line says."""
+        """Return the names of the parameters that luigi.cfg or the command line sets."""
         return _given(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
 
 
@@ -110,12 +112,17 @@ def settings() -> espo:
     return _held[0] if _held else (espo.__subclasses__() or [espo])[-1]()
 
 
+def workers() -> int:
+    """Return how many tasks Luigi has at work at once."""
+    return int(core().workers)
+
+
 _held: list[espo] = []
 
 
 @contextmanager
 def unchanging_settings() -> Iterator[None]:
-    """Take the settings as they are now for the block's: who asks 20 000 tasks asks for them half a million times."""
+    """Keep the settings as they are now during the block: a plan of 20 000 tasks reads them half a million times."""
     _held.append(settings())
     try:
         yield
@@ -125,4 +132,4 @@ def unchanging_settings() -> Iterator[None]:
 
 def state_dir() -> Path:
     """Return the folder of the driver's lock and of the jobs' records."""
-    return Path(settings().workdir).absolute() / "slurm"
+    return Path(settings().workdir).absolute() / STATE_FOLDER

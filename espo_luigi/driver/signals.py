@@ -25,7 +25,7 @@ class Detach(Stopped):
 class Signals:
     """Has the first signal raise an exception in the main thread, and notes the others, until `restore`.
 
-    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs` says so, or `Stopped`. What
+    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Stopped`. What
     the exception sets off (jobs are cancelled, records written) is not to be interrupted by a second signal.
     """
 
@@ -37,11 +37,12 @@ class Signals:
         """Begin; in a thread other than the main one, where no signal arrives, nothing happens."""
         if threading.current_thread() is threading.main_thread():
             # nohup has SIGHUP ignored, and means it; so does a shell that starts a command in the background.
-            heard = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if not _is_ignored(one)]
+            ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            heard = [one for one in ending if signal.getsignal(one) is not signal.SIG_IGN]
             self._before = {one: signal.signal(one, self._stop) for one in heard}
 
     def only_note(self) -> None:
-        """From here on, say that a signal came, and go on."""
+        """From here on, log that a signal came, and go on."""
         for one in self._before:
             signal.signal(one, _note)
 
@@ -57,10 +58,6 @@ class Signals:
             raise KeyboardInterrupt
         detaches = signum == signal.SIGHUP or self._leaves_jobs()
         raise (Detach if detaches else Stopped)(signum)
-
-
-def _is_ignored(one: signal.Signals) -> bool:
-    return signal.getsignal(one) is signal.SIG_IGN
 
 
 def _note(signum: int, _frame: object) -> None:

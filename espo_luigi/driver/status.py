@@ -28,17 +28,18 @@ _WAITING = re.compile(r"(waiting|planned)\b")
 _REASON = re.compile(r"(\w+) \(((\w+)[^)]*)\)")
 LONGEST = 5
 _SHOWN_FAILURES = 5
-# Of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
+# Lines of a job's message: where it is, and what Dask has to do; not how to reach the dashboard.
 _SHOWN_LINES = 2
 # A driver writes every two seconds; one that has not for so long is gone, or hangs.
-SILENT_SECONDS = 60.0
+_SILENT_SECONDS = 60.0
 _NOTHING = {"refused": "nothing was started"}
-_LISTS = ("longest", "pending", "failed")
+# The lists of a standing, and their titles.
+TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "failed:"}
 
 
 def is_alive(state: Mapping[str, Any]) -> bool:
     """Whether the driver that writes this state is at work."""
-    return bool(state) and not state["ended"] and time.time() - state["updated"] < SILENT_SECONDS
+    return bool(state) and not state["ended"] and time.time() - state["updated"] < _SILENT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RuleRow:
 
 @dataclass(frozen=True)
 class Standing:
-    """All that is said of a run: one line, its rules, its longest jobs, what pends and why, what failed (last first).
+    """What is shown of a run: one line, its rules, its longest jobs, what pends and why, what failed (last first).
 
     `folded` are lines in the place of rules that are not listed one by one.
     """
@@ -75,11 +76,8 @@ class Standing:
     failed: Sequence[str]
 
     def parts(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the lists that are not empty, with their titles."""
-        titles = ("longest at work:", "pending:", "failed:")
-        yield from (
-            (title, lines) for title, name in zip(titles, _LISTS, strict=True) if (lines := getattr(self, name))
-        )
+        """Yield the lists that are not empty, by name."""
+        yield from ((name, lines) for name in TITLES if (lines := getattr(self, name)))
 
     @property
     def height(self) -> int:
@@ -118,7 +116,7 @@ def fitted(found: Standing, lines: int) -> Standing:
         return found
     found = _folded(found)
     while found.height > lines:
-        longest = max(_LISTS, key=lambda name: len(getattr(found, name)))
+        longest = max(TITLES, key=lambda name: len(getattr(found, name)))
         if len(getattr(found, longest)) < 2:
             break
         found = replace(found, **{longest: getattr(found, longest)[:-1]})
@@ -153,8 +151,8 @@ def _as_text(found: Standing) -> Iterator[str]:
         counts = f"{rule.total:>8}{rule.done or '-':>8}{at_work}{rule.failed or '-':>8}"
         yield f"{rule.name:24}{counts}{rule.core_hours:>10.3g}"
     yield from found.folded
-    for title, lines in found.parts():
-        yield from ("", title, *(f"  {line}" for line in lines))
+    for name, lines in found.parts():
+        yield from ("", TITLES[name], *(f"  {line}" for line in lines))
 
 
 def summary_line(state: Mapping[str, Any], now: float) -> str:
@@ -229,7 +227,7 @@ def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``45 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    """Return seconds as people write them: ``45 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import html
+import importlib
 import math
 import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder, Standing
+from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, label_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
 
@@ -38,7 +39,7 @@ _DESCRIPTIONS = {
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Of each job in flight, before the same job's progress is told to luigid again: at most 50 messages a second in all.
+# Times the jobs in flight, the time between two messages to luigid about a job's progress: 50 a second in all.
 _SECONDS_A_JOB = 0.02
 
 
@@ -55,8 +56,8 @@ class SlurmTask(luigi.Task):
     slurm_default: ClassVar[Mapping[str, Any]] = {}
     sge_default: ClassVar[Mapping[str, Any]] = {}
     uses_dask = True
-    # Whether no task outside of this one's graph needs what the tasks of it made. Only a run of such a task deletes
-    # what nobody needs any more: of any other run's outputs, nobody knows who still wants them.
+    # Whether no task outside of this one's graph needs the outputs of the tasks in it. Only a run of such a task
+    # deletes what is not needed any more: outputs of any other run may be needed by tasks that are not in its graph.
     covers_everything: ClassVar[bool] = False
     # Modules that jobs of the local engine find imported already; here those of a Dask session, which imports some
     # only when it starts.
@@ -94,12 +95,12 @@ class SlurmTask(luigi.Task):
     @classmethod
     @functools.cache
     def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
-        """Return names and parameters; luigi looks for them nine times a task, and a class has always the same."""
+        """Return names and parameters, which luigi asks for nine times a task; they are always the same."""
         return list(super().get_params())
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """Return names and values; what luigi.cfg says of resources is looked up once, not for every task."""
+        """Return names and values; resources are looked up once in luigi.cfg, not for every task."""
         section = section_of(cls.get_task_family())
         known = {} if args else _configured(cls, CmdlineParser.get_instance(), section)
         own = dict(params)
@@ -109,7 +110,7 @@ class SlurmTask(luigi.Task):
         return [(name, given[name] if name in given else known[name]) for name in own]
 
     def _get_param_visibilities(self) -> dict[str, int]:
-        """Return what luigid's page shows: what identifies this task, and what somebody has set."""
+        """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
         return {name: _visibility(parameter, getattr(self, name)) for name, parameter in self.get_params()}
 
     @property
@@ -139,12 +140,12 @@ class SlurmTask(luigi.Task):
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
-    # When it was told something last.
+    # When luigid got the last message.
     _told = -math.inf
 
     def label(self) -> str:
         """Return the task's name for people: its family and its wildcards."""
-        return " ".join([self.get_task_family(), *(f"{name}={value}" for name, value in self.wildcards.items())])
+        return label_of(self.get_task_family(), self.wildcards)
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
@@ -165,7 +166,7 @@ class SlurmTask(luigi.Task):
 
     @classmethod
     def expected(cls, name: str) -> Sequence[str]:
-        """Return what may be given for a parameter, where that is known."""
+        """Return the values that a parameter takes, if they can be listed."""
         return choices_of(getattr(cls, name))
 
     @classmethod
@@ -197,7 +198,7 @@ class SlurmTask(luigi.Task):
         return {}
 
     def configuration_id(self) -> str:
-        """Return what tells the configuration of `work` from any other: a job that finds another one refuses.
+        """Return an id of the configuration of `work`: a job that finds another one refuses.
 
         Parameters and sections of luigi.cfg travel with the job and need not be in it.
         """
@@ -233,7 +234,7 @@ class SlurmTask(luigi.Task):
         engine(settings().engine).stop(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
-        """Return what the current engine (or another one) has to know of this task's job."""
+        """Return this task's job for the current engine (or another one)."""
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
@@ -288,7 +289,7 @@ class SlurmTask(luigi.Task):
                 self.set_tracking_url(standing.dashboard)
 
     def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to say it now: thousands of jobs that get on would keep the driver busy with telling of it."""
+        """Whether to send it now: limits progress messages to luigid to 50 a second."""
         gets_on, now = percent not in (None, 100), time.monotonic()
         if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
             return False
@@ -297,6 +298,22 @@ class SlurmTask(luigi.Task):
 
 
 add_options(SlurmTask, OPTION_NAMES)
+
+
+def rebuild_task(order: JobOrder) -> SlurmTask:
+    """Return the task that `order` describes, under the luigi configuration that it had in the driver."""
+    configuration = get_config()
+    for section, options in order.settings.items():
+        for option, value in options.items():
+            configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
+    importlib.import_module(order.module)
+    return Register.get_task_cls(order.family).from_str_params({**order.parameters, **order.resources.as_text()})
+
+
+def made_anew(tasks: Iterable[luigi.Task]) -> list[luigi.Task]:
+    """Return the same tasks under the luigi configuration as it is now."""
+    Register.clear_instance_cache()
+    return [type(task)(**task.param_kwargs) for task in tasks]
 
 
 def _visibility(parameter: luigi.Parameter, value: Any) -> int:

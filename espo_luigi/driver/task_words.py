@@ -1,11 +1,12 @@
-"""The task that the words of a ``luigi`` command name, for commands that do not run it, and what luigi refuses."""
+"""The task that the words of a ``luigi`` command name, for commands that do not run it, and luigi's refusals."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
 
 from luigi.cmdline_parser import CmdlineParser
 from luigi.parameter import ParameterException
@@ -13,6 +14,13 @@ from luigi.task_register import TaskClassException
 
 from espo_luigi.driver.preview import preview
 from espo_luigi.errors import ParameterError
+
+
+@contextmanager
+def named_by(words: Sequence[str]) -> Iterator[Any]:
+    """Yield the task that the words of a ``luigi`` command name, under the settings that are among them."""
+    with CmdlineParser.global_instance(list(words)) as parsed:
+        yield parsed.get_task_obj()
 
 
 def preview_of(words: Sequence[str]) -> str:
@@ -27,8 +35,8 @@ def preview_of(words: Sequence[str]) -> str:
     try:
         with redirect_stderr(said):
             CmdlineParser(words)
-        with CmdlineParser.global_instance(words) as parsed:
-            return preview(parsed.get_task_obj())
+        with named_by(words) as task:
+            return preview(task)
     except (TaskClassException, ParameterException) as error:
         raise ParameterError(without_arguments(error)) from error
     except SystemExit as end:

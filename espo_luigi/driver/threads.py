@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import luigi.worker
@@ -65,7 +66,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
     def _work(self) -> None:
         started = time.monotonic()
         results: deque[Any] = deque(maxlen=1)
-        queue, self.result_queue = self.result_queue, _Remember(results)
+        queue, self.result_queue = self.result_queue, SimpleNamespace(put=results.append)
         self.run()
         _, status, reason, missing, _ = results[0]
         try:
@@ -80,12 +81,12 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             queue.put(_readable(results[0]))
 
     def _put_back(self) -> tuple[Any, ...]:
-        """Return what luigi takes for "needs these first": it looks at them anew, and makes those that are gone."""
+        """Return what luigi takes for new requirements: it checks them again, and makes those that are missing."""
         needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
         return self.task.task_id, PENDING, "", [], needs
 
     def _run_get_new_deps(self) -> Any:
-        # It may have looked for long at what its task needs.
+        # To check what its task needs may have taken long.
         if self._run_of.is_over:
             raise StoppedError(f"{self.task}: not started, the run has ended")
         return super()._run_get_new_deps()
@@ -105,7 +106,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
 
 
 def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return how a task ended, the first line of an error, which is long, in lines that fit luigid's page."""
+    """Return how a task ended, with an error's first line wrapped for luigid's page."""
     task_id, status, reason, *others = result
     if status == FAILED and reason:
         first, *rest = str(reason).splitlines()
@@ -115,7 +116,7 @@ def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class StatusReporter(luigi.worker.TaskStatusReporter):
-    """Tells luigid what its page shows of a task; with a link, all that luigid would else forget of the task."""
+    """Sends luigid what its page shows of a task; with a link, all that luigid would else forget about the task."""
 
     def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
         super().__init__(scheduler, task.task_id, worker_id, messages)
@@ -141,10 +142,3 @@ class Results(queue.SimpleQueue[Any]):
 
     def close(self) -> None:
         """Do what luigi expects of a queue at the end."""
-
-
-class _Remember:
-    """The one method of a queue that a task process calls."""
-
-    def __init__(self, results: deque[Any]) -> None:
-        self.put = results.append

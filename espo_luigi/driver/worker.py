@@ -40,7 +40,7 @@ _NOT_OURS = json.dumps("Not of the run that is at work in this work folder: give
 
 
 def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
-    """Return the folders that a run of `tasks` must have for itself; all tasks of a class say the same."""
+    """Return the folders that a run of `tasks` must have for itself; they are the same for all tasks of a class."""
     return {folder for kind in {type(task) for task in tasks} for folder in kind.exclusive_folders()}
 
 
@@ -56,7 +56,7 @@ class EspoWorker(luigi.worker.Worker):
     """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
 
     With luigid, all drivers of a work folder are one worker, one after the other: what a driver that was killed had
-    running is handed to the next at once. What luigid forgets when it is restarted, it is told again.
+    running is handed to the next at once. A luigid that was restarted gets again what it has forgotten.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -76,7 +76,7 @@ class EspoWorker(luigi.worker.Worker):
         self._signals = Signals(leaves_jobs_on_sigterm)
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
-        """Check every task of the graph below `task`; schedule it only if all can run, and no other driver is at it."""
+        """Check every task of the graph below `task`; schedule it only if all can run and no other driver runs them."""
         try:
             graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
         except (EspoError, OSError) as error:
@@ -88,7 +88,7 @@ class EspoWorker(luigi.worker.Worker):
             self.add_succeeded = False
             return False
         known = len(self._add_task_history)
-        if self._is_running:  # what a task needs that found it gone, or thought of it late
+        if self._is_running:  # what a task needs that was missing when it began, or that it asked for late
             with self._announcing_what_is_known():
                 succeeded = super().add(task)
             self._run_of_tasks.planned_again(graph, self._announced_pending(known))
@@ -102,13 +102,13 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         graph = checked_graph(task)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
-        if jobs and not task.complete():  # who has nothing to run only reads, and is not refused
+        if jobs and not task.complete():  # a run that has nothing to do only reads, and is not refused
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
 
     def _add(self, task: Task, complete: Any) -> Any:
-        # Luigi hands on the text of an error.
+        # In place of True or False, Luigi hands over the text of an error.
         if not isinstance(complete, bool):
             with suppress(Exception):
                 complete = is_complete(task)
@@ -127,7 +127,7 @@ class EspoWorker(luigi.worker.Worker):
             self._announcing_again = False
 
     def _look_for_disabled(self) -> None:
-        # luigid disables for a day what has failed; whoever starts a driver wants it tried now.
+        # luigid disables for a day what has failed; a new driver has to try it now.
         if self._is_remote:
             self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
 
@@ -139,12 +139,12 @@ class EspoWorker(luigi.worker.Worker):
             elif self._run_of_tasks.has_failed(task_id):
                 keywords["status"] = FAILED
             elif task_id in self._ended_well:
-                # Done, and then its output went: luigi's scheduler does not believe "pending" so soon after "done".
+                # Done, and then its output was deleted: luigi's scheduler ignores "pending" so soon after "done".
                 self._disabled.add(task_id)
         (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
         if task_id in self._disabled:
             self._disabled.discard(task_id)
-            # Only who says "disabled" may say "pending" after a scheduler's own "disabled".
+            # After a scheduler's own "disabled", it takes "pending" only from a worker that has sent "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
         if keywords.get("params"):
             keywords["params"] = _shown(self._scheduled_tasks[task_id], keywords["params"])
@@ -169,8 +169,8 @@ class EspoWorker(luigi.worker.Worker):
         return response
 
     def _get_work_task_id(self, get_work_response: Any) -> Any:
-        # Luigi would import the module that luigid names, and run what is there: luigid may have it from an earlier
-        # driver of this work folder that was asked for more, or from anybody who reaches its port.
+        # Luigi would import the module that luigid names, and run what is there: it may come from an earlier driver of
+        # this work folder that was asked for more, or from anybody who reaches luigid's port.
         ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
         others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
         if self._assistant or not others:
@@ -236,13 +236,13 @@ class EspoWorker(luigi.worker.Worker):
         try:
             hold_folders(_exclusive_folders(left_over))
         except SecondDriverError as error:
-            # Only where this run has nothing else to do: else it would have been refused.
+            # This run has nothing else to do: else it would have been refused.
             logger.info("What nobody needs any more is left where it is: %s", error)
         else:
             self._run_of_tasks.release_left_over()
 
     def __enter__(self) -> EspoWorker:
-        """Hear signals from here on."""
+        """Handle signals from here on."""
         self._signals.hear()
         super().__enter__()
         return self
@@ -286,13 +286,13 @@ class EspoWorker(luigi.worker.Worker):
 
 
 def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
-    """Those that luigid's page shows: its command to run a task again would else fill a screen."""
+    """The parameters that luigid's page shows: with all, its command to run a task again would fill a screen."""
     visibilities = task._get_param_visibilities()
     return {name: text for name, text in params.items() if visibilities.get(name) == ParameterVisibility.PUBLIC}
 
 
 def _say_stopped(interrupt: KeyboardInterrupt) -> None:
-    """Say that the run was stopped; where Luigi's command runs it, end that without a traceback."""
+    """Log that the run was stopped; where Luigi's command runs it, end that without a traceback."""
     signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
     logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
     if CmdlineParser.get_instance() is not None:

@@ -77,6 +77,10 @@ class Launcher(Protocol):
         """End what starts the jobs."""
 
 
+# What is known of a job of this machine that has left no result.
+KILLED = "killed, or out of memory"
+
+
 class LauncherSettings(Protocol):
     """What makes a launcher."""
 
@@ -120,7 +124,7 @@ class Forks:
 
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
         """Say what may have been."""
-        return "killed, or out of memory"
+        return KILLED
 
     def is_over(self) -> str:
         """Say nothing: this machine is there as long as its driver."""

@@ -26,6 +26,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1, default=os.fspath), durable=True)
 
 
+def label_of(family: str, wildcards: Mapping[str, str]) -> str:
+    """Return a task's name for people: its family and its wildcards."""
+    return " ".join([family, *(f"{name}={value}" for name, value in wildcards.items())])
+
+
 @dataclass(frozen=True)
 class JobFiles:
     """The files of one job: its order, its result, its sign of life, and its log where the local engine runs it."""
@@ -41,6 +46,15 @@ class JobFiles:
         text = json.dumps([family, wildcards], sort_keys=True)
         readable = re.sub(r"[^A-Za-z0-9_.+=,-]", "_", ",".join(f"{k}={v}" for k, v in wildcards.items()))[:120]
         stem = "-".join(part for part in (readable, hashlib.sha256(text.encode()).hexdigest()[:10]) if part)
+        return cls._named(workdir, family, stem)
+
+    @classmethod
+    def at(cls, path: Path) -> JobFiles:
+        """Return those of the job one of whose JSON files is at `path`."""
+        return cls._named(path.parents[2], path.parent.name, path.name.removesuffix(".json").removesuffix(".result"))
+
+    @classmethod
+    def _named(cls, workdir: Path, family: str, stem: str) -> JobFiles:
         jobs = workdir / "jobs" / family
         return cls(
             jobs / f"{stem}.json",
@@ -49,6 +63,11 @@ class JobFiles:
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
+
+
+def order_files(folder: Path) -> list[Path]:
+    """Return the orders of all jobs below a folder, `jobs` of a work folder or a rule's in it."""
+    return sorted(path for path in folder.rglob("*.json") if not path.name.endswith(".result.json"))
 
 
 @dataclass(frozen=True)

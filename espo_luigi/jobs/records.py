@@ -24,6 +24,8 @@ from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import shares_job
 from espo_luigi.jobs.script import start_path, submission_name
 
+# In a run's work folder, the folder of the records, whatever the scheduler.
+STATE_FOLDER = "slurm"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"

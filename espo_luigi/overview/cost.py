@@ -11,23 +11,24 @@ from typing import Any
 
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
+from espo_luigi.jobs.order import seconds_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report.jobs import job_results
 from espo_luigi.tasks.base import EspoTask
 
-# What tells jobs of a rule that do as much as each other: simulations do, regions and variables do not.
+# The wildcards on which the cost of a rule's job depends: other simulations cost the same, other regions do not.
 _PLACES = ("region", "diag_domain", "var", "calendar", "level")
 _BYTES_A_VALUE = 4
-# Of a result; another version may have written others.
+# What a result has to hold; other versions may have written less.
 _NEEDED = {"family", "started", "ended", "peak_memory_bytes"}
 Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one task. `learnt` is False where seconds and memory are what the task may take at most.
+    """The cost of one task. `learnt` is False where seconds and memory are what the task may take at most.
 
-    `memory_learnt` is False of memory, too, where the jobs that it was learnt from were smaller.
+    `memory_learnt` is False, too, where the jobs from which memory was learnt were smaller.
     """
 
     seconds: float
@@ -57,7 +58,7 @@ class _Job:
 
 
 class Experience:
-    """What the jobs of work folders took, by rule: those of the first folder in which one has succeeded."""
+    """What jobs took, by rule: those of the first of the work folders in which a job of the rule has succeeded."""
 
     def __init__(self, workdirs: Iterable[Path]) -> None:
         self._jobs: dict[str, list[_Job]] = {}
@@ -86,7 +87,7 @@ class Experience:
         return Cost(core_seconds / cpus, cpus, memory, files, made, True, memory_learnt)
 
     def _memory(self, rule: str, size: float, limit: int) -> tuple[int, bool]:
-        """The largest peak of the jobs, and True; of a larger task than any, by size, the limit at most, and False."""
+        """The jobs' largest peak, and True; for a task larger than all, scaled, at most the limit, and False."""
         if rule not in self._peaks:
             self._peaks[rule] = _peaks(self._jobs[rule])
         peak, largest, of_largest = self._peaks[rule]
@@ -102,18 +103,17 @@ class Experience:
         if self._density < 0:
             try:
                 self._density = task.context.cells_by_area
-            except (EspoError, OSError):  # which is said elsewhere, and before anything starts
+            except (EspoError, OSError):  # which another check reports before anything starts
                 self._density = 0.0
         return _BYTES_A_VALUE * values * size * self._density
 
 
 def _job(result: Mapping[str, Any]) -> _Job:
     parameters, made = result.get("parameters", {}), result.get("made") or {}
-    seconds = float(result["ended"]) - float(result["started"])
     return _Job(
         place=_place(parameters),
         size=float(result.get("size", 0.0)),
-        core_seconds=seconds * int(parameters.get("cpus_per_task", 1)),
+        core_seconds=seconds_of(result) * int(parameters.get("cpus_per_task", 1)),
         memory_bytes=int(result["peak_memory_bytes"]),
         files=int(made.get("files", 0)),
         size_bytes=int(made.get("bytes", 0)),

@@ -10,17 +10,17 @@ from pathlib import Path
 from espo_luigi.errors import ParameterError
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
 
-# Of up to so many tasks each has a node of its own, unless whoever asks says that each has.
+# With more tasks than these, a node is a rule, unless a node for each task is asked for.
 MOST_NODES = 120
 STALE = "stale"
-# Told apart by people who do not see colours by their lightness, and by the words beside.
+# They differ in lightness, too, for people who do not see colours; the legend has words.
 COLOURS = {DONE: "#cfe8d5", RUN: "#ffffff", STALE: "#fde9a9", BLOCKED: "#d98880"}
 _KINDS = (".svg", ".png", ".mmd")
 
 
 @dataclass
 class Node:
-    """A rule or a task: what it says, its state, and what it needs."""
+    """A rule or a task: its text, its state, and what it needs."""
 
     label: str
     state: str
@@ -51,7 +51,7 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
 
 
 def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
-    """Write the picture; the file's suffix says of what kind.
+    """Write the picture, of the kind of the file's suffix.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def as_mermaid(nodes: Mapping[str, Node]) -> str:
 
 
 def _short(value: str) -> str:
-    """A name that fits a box: of an id, its parts are all that tells simulations apart."""
+    """A name that fits a box: the beginning and the end of a long one, by which simulations differ."""
     return value if len(value) <= 24 else f"{value[:10]}…{value[-13:]}"
 
 
 def _direct(nodes: Mapping[str, Node], name: str) -> set[str]:
-    """What a node needs, without what it needs by way of another: lines that say nothing more."""
+    """What a node needs, without what another of its needs needs: those lines are left out."""
     needs = nodes[name].needs
     return {needed for needed in needs if not any(needed in _below(nodes, other) for other in needs - {needed})}
 
@@ -105,9 +105,9 @@ def _below(nodes: Mapping[str, Node], name: str) -> set[str]:
 
 
 def places(nodes: Mapping[str, Node]) -> dict[str, tuple[float, float]]:
-    """Return where the nodes go: a column after all that they need, and beside it as near to them as there is room."""
+    """Return where the nodes go: in a column after all that they need, in a row as near to these as there is room."""
     column: dict[str, int] = {}
-    for name in nodes:  # each after what it needs, tasks are; of rules, as their first tasks are
+    for name in nodes:
         _column(nodes, name, column)
     rows: dict[str, float] = {}
     for at in range(max(column.values(), default=0) + 1):

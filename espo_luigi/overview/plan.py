@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from luigi.task import Task
 
 from espo_luigi.driver.run import each_after_its_needs, pending_in
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
+from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.batch import refusals_of, tasks_at_once
@@ -20,8 +20,10 @@ from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.room import Amounts, Room
 from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
-from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
+from espo_luigi.ports import OutputPort, ZarrInfo, kept_ports, ports_of
+from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.selection import Selection
 from espo_luigi.tasks.settings import settings
 
 # How many inputs are named in a reason.
@@ -50,9 +52,9 @@ class Planned:
 
 @dataclass
 class Plan:
-    """All tasks of a run, by id, each after what it needs; `again` are those that are complete and depend on a change.
+    """All tasks of a run, by id, each after what it needs; `again` are complete ones that depend on a change.
 
-    `covers_everything` says whether temporary stores are deleted as soon as nothing needs them.
+    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
     """
 
     tasks: dict[str, Planned]
@@ -74,9 +76,33 @@ class Plan:
         return timing(steps, self.room.amounts)
 
     def made_bytes(self, *, temporary: bool) -> float:
-        """Return the bytes that are to be made in one of the two folders, as if nothing were deleted meanwhile."""
+        """Return the bytes to be made in one of the two folders, if nothing were deleted meanwhile."""
         made = [one for one in self.of(RUN) if one.cost is not None and _is_temporary(type(one.task)) == temporary]
         return sum(one.cost.size_bytes for one in made if one.cost is not None)
+
+
+def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    """Plan a run of `All`, or until some of its rules, narrowed by a selection.
+
+    Raises
+    ------
+    ParameterError
+        If a rule, a simulation or a region is none of the run's, or nothing is left.
+    """
+    with unchanging_settings():
+        return _plan_of(rules, selection)
+
+
+def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    if rules and (selection.until or selection.only):
+        raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
+    everything = list(All().everything())
+    wanted = [replace(selection, until=rule) for rule in rules] or [selection]
+    ends: dict[str, Task] = {}
+    for one in wanted:
+        ends |= {task.task_id: task for task in (one.ends(everything) if one else everything)}
+    allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
+    return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)
 
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
@@ -160,9 +186,7 @@ def why_to_run(task: Task) -> str:
     """Return which output is missing, or what of the configuration changed."""
     if not isinstance(task, EspoTask):
         return "not complete"
-    ports = dict(ports_of(type(task), OutputPort))
-    kept = {name: port for name, port in ports.items() if not port.is_temporary} or ports
-    infos = [getattr(task, name)() for name in kept]
+    infos = task.decisive_infos()
     missing = [info for info in infos if info.target.marker() is None]
     if missing:
         others = [info.path.name for info in missing if info.path.exists()]
@@ -176,13 +200,11 @@ def why_to_run(task: Task) -> str:
 
 
 def _differing(task: EspoTask, made: ZarrInfo) -> list[str]:
-    """The names of the inputs that are others now, or gone, than those that an output says it was made of."""
+    """The names of the inputs that are gone, or are not those that an output was made of."""
     marker, now = made.target.marker(), task.input_ids()
     before = dict(marker.inputs) if marker is not None else {}
     return [Path(path).name for path in {**before, **now} if before.get(path) != now.get(path)]
 
 
-@lru_cache
 def _is_temporary(rule: type) -> bool:
-    ports = [port for _, port in ports_of(rule, OutputPort)]
-    return bool(ports) and all(port.is_temporary for port in ports)
+    return bool(ports_of(rule, OutputPort)) and not kept_ports(rule)

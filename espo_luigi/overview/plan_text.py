@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.status import duration
-from espo_luigi.overview.cost import Cost
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
+from espo_luigi.paths import existing_parent
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.
@@ -63,18 +63,15 @@ def _cost(tasks: list[Planned]) -> list[str]:
     if not costs:
         return ["-"] * 5
     most = "" if all(cost.learnt for cost in costs) else "<"
+    most_memory = "" if all(cost.memory_learnt for cost in costs) else "<"
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
         f"{most}{sum(cost.core_hours for cost in costs):.3g}",
-        f"{_most_of_memory(costs)}{_bytes(max(cost.memory_bytes for cost in costs))}",
+        f"{most_memory}{_bytes(max(cost.memory_bytes for cost in costs))}",
         f"{most}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
         f"{most}{_bytes(made)}" if made else "?" if most else "-",
     ]
-
-
-def _most_of_memory(costs: list[Cost]) -> str:
-    return "" if all(cost.memory_learnt for cost in costs) else "<"
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
@@ -168,8 +165,7 @@ def _disk(plan: Plan, at_once: float, most: str) -> Iterator[str]:
 
 
 def _free(folder: Path) -> int:
-    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(existing_parent(folder)).free
 
 
 def _bytes(count: float) -> str:

@@ -7,18 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from luigi.interface import core
-
+from espo_luigi.driver.engines import local_settings
 from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
-from espo_luigi.driver.settings import settings
+from espo_luigi.driver.settings import settings, workers
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.allocation import AllocationSettings
-from espo_luigi.jobs.local import Launcher, LocalSettings
+from espo_luigi.jobs.local import Launcher
 from espo_luigi.jobs.local import Room as NodeRoom
-from espo_luigi.jobs.resources import Resources, parse_memory
+from espo_luigi.jobs.resources import Resources
 
-# A thing that jobs share → how much there is of it, or how much of it a job takes.
+# How much there is, or how much a job takes, of each thing that jobs share.
 Amounts = Mapping[str, float]
 
 
@@ -26,7 +25,7 @@ Amounts = Mapping[str, float]
 class Room:
     """What there is, the most that one job gets (None: as much as it asks for), and where that is, in words.
 
-    Nodes are taken together. Of what is not named there is no lack, or, unless `is_known`, nobody knows.
+    Nodes are added up. What is not named is not limited, or, unless `is_known`, its limit is not known.
     """
 
     amounts: Amounts
@@ -47,29 +46,27 @@ class Room:
 
 def room() -> Room:
     """Return the room of the engine that is chosen."""
-    engine, workers = settings().engine, float(core().workers)
+    engine, at_once = settings().engine, workers()
     if engine in SECTIONS:
         most = SECTIONS[engine]().max_jobs
-        words = f"with [{engine}] max_jobs = {most}, [core] workers = {workers:.0f}"
-        return Room({"workers": workers, "jobs": most}, None, words)
+        words = f"with [{engine}] max_jobs = {most}, [core] workers = {at_once}"
+        return Room({"workers": at_once, "jobs": most}, None, words)
     if engine == "allocation":
-        return _of_allocation(workers)
-    chosen = settings()
-    memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
-    return _of_nodes(LocalSettings((), chosen.local_cpus or None, memory).launcher(), workers, "here")
+        return _of_allocation(at_once)
+    return _of_nodes(local_settings().launcher(), at_once, "here")
 
 
-def _of_allocation(workers: float) -> Room:
+def _of_allocation(at_once: int) -> Room:
     try:
         launcher = AllocationSettings(JOB_COMMAND).launcher()
     except (SubmissionError, ValueError) as error:
         outside = "the allocation's size is known inside of it only (`espo shell`)"
-        return Room({"workers": workers}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
-    return _of_nodes(launcher, workers, f"of {launcher.place}")
+        return Room({"workers": at_once}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
+    return _of_nodes(launcher, at_once, f"of {launcher.place}")
 
 
-def _of_nodes(launcher: Launcher, workers: float, where: str) -> Room:
+def _of_nodes(launcher: Launcher, at_once: int, where: str) -> Room:
     nodes: Sequence[NodeRoom] = list(launcher.nodes.values())
     cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_bytes for node in nodes)
     words = f"on {cpus} CPU(s) and {math.floor(memory / 2**30 * 10) / 10} GiB {where}"
-    return Room({"workers": workers, "cpus": cpus, "memory": memory}, launcher.largest, words)
+    return Room({"workers": at_once, "cpus": cpus, "memory": memory}, launcher.largest, words)

@@ -16,9 +16,10 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
-from espo_luigi.driver.status import SILENT_SECONDS, duration, is_alive, status_lines
+from espo_luigi.driver.status import duration, is_alive, status_lines
 from espo_luigi.jobs.order import JobFiles
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.overview.traces import is_beating
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
 
@@ -34,7 +35,7 @@ def read() -> dict[str, Any]:
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
     """By rule, the jobs that are out although no driver is: those with a sign of life are at work."""
     found: dict[str, Counter[str]] = {}
-    beating = {path for path in (workdir / "heartbeats").glob("*/*.json") if _is_fresh(path)}
+    beating = {path for path in (workdir / "heartbeats").glob("*/*.json") if is_beating(JobFiles.at(path))}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
         # What was only planned is no job.
         if record.get("state") in (SUBMITTING, SUBMITTED):
@@ -44,13 +45,6 @@ def _left(workdir: Path) -> dict[str, dict[str, int]]:
     for path in beating:
         found.setdefault(path.parent.name, Counter())["at work"] += 1
     return {rule: dict(counts) for rule, counts in sorted(found.items())}
-
-
-def _is_fresh(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime < SILENT_SECONDS
-    except OSError:  # its job has ended meanwhile
-        return False
 
 
 def _open_records(folder: Path) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How long a run takes whose tasks wait for each other and for room: a simulation, first come, first served."""
+"""How long a run takes, simulated: a task starts, first come, first served, after what it needs and if it has room."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Timing:
 
 
 def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
-    """Return how long `steps` take in so much `room` of each thing; what they need and is no step is there already."""
+    """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
+
+    What they need and is no step is there already.
+    """
     run = _Simulation(steps, room)
     run.play()
     return Timing(run.now, _longest_chain(steps), run.most, run.most_bytes)
@@ -89,11 +92,6 @@ class _Simulation:
 
 def _longest_chain(steps: Mapping[str, Step]) -> float:
     longest: dict[str, float] = {}
-
-    def of(name: str) -> float:
-        if name not in longest:
-            before = (of(needed) for needed in steps[name].needs if needed in steps)
-            longest[name] = steps[name].seconds + max(before, default=0.0)
-        return longest[name]
-
-    return max(map(of, steps), default=0.0)
+    for name, step in steps.items():
+        longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)
+    return max(longest.values(), default=0.0)

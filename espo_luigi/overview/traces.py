@@ -1,39 +1,35 @@
-"""What the files of a run say of one task's job: its order, its record, its sign of life, its result and its log."""
+"""The files of one task's job: its order, its record, its sign of life, its result and its log."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
-from espo_luigi.jobs.order import JobFiles
+from espo_luigi.jobs.order import JobFiles, label_of, order_files
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import task_name
 
-# A job gives a sign of life every few seconds while it gets on, less often on a cluster.
-_SILENT_SECONDS = 120.0
+# Without a sign of life for so long, or for so many times what is usual between two, a job is not at work.
+_SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One task's job, as its files tell of it; what is not there (any more) is None."""
+    """One task's job, by its files; what is not there (any more) is None. `is_alive`: it is at work."""
 
     label: str
     files: JobFiles
+    is_alive: bool
     order: Mapping[str, Any]
     record: Record | None
     result: Mapping[str, Any] | None
     beat: Mapping[str, Any] | None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has given a sign of life a short while ago."""
-        return self.beat is not None and time.time() - float(self.beat.get("time", 0.0)) < _SILENT_SECONDS
 
     def logs(self) -> list[Path]:
         """Return the logs that are there, of all submissions, the latest last."""
@@ -49,11 +45,25 @@ def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
     """Return what there is of the job of a task."""
     workdir = Path(settings().workdir).absolute()
     files = JobFiles.of(workdir, family, wildcards)
-    label = " ".join([family, *(f"{name}={value}" for name, value in wildcards.items())])
-    record = _record(workdir.name, family, wildcards)
     return Trace(
-        label, files, read_json(files.order) or {}, record, read_json(files.result), read_json(files.heartbeat)
+        label_of(family, wildcards),
+        files,
+        is_beating(files),  # before the result is read: one that ends meanwhile has one
+        read_json(files.order) or {},
+        _record(workdir.name, family, wildcards),
+        read_json(files.result),
+        read_json(files.heartbeat),
     )
+
+
+def is_beating(files: JobFiles) -> bool:
+    """Return whether a job has given a sign of life a short while ago, by its file's time: nodes' clocks may differ."""
+    try:
+        silent = time.time() - files.heartbeat.stat().st_mtime
+    except OSError:  # it has not begun, or has ended
+        return False
+    beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0
+    return silent < max(_SILENT_SECONDS, _SILENT_BEATS * beat)
 
 
 def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:
@@ -79,27 +89,22 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
     """
     family, *rest = words
     folder = Path(settings().workdir).absolute() / "jobs" / family
-    found = [order for order in _orders(folder) if fits(order.get("wildcards", {}), rest)]
+    orders = [order for path in order_files(folder) if (order := read_json(path)) is not None]
+    found = [order for order in orders if fits(order.get("wildcards", {}), rest)]
     if not found:
         known = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
         raise ParameterError(
             f"no job of {' '.join(words)} was ordered in {folder.parent}: got the rule {family}, of which "
-            f"{len(list(_orders(folder)))} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
+            f"{len(orders)} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
         )
     return [trace_of(family, order["wildcards"]) for order in found]
 
 
-def _orders(folder: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(folder.glob("*.json")):
-        if not path.name.endswith(".result.json") and (order := read_json(path)) is not None:
-            yield order
-
-
 def said_of(wildcards: Mapping[str, str]) -> list[str]:
-    """Return what may be said of a task's parameters: each value, alone and as ``name=value``."""
+    """Return the words that stand for a task's parameters: each value, alone and as ``name=value``."""
     return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
 
 
 def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Return whether each word is part of what may be said of these parameters; ``--name`` is passed over."""
+    """Return whether each word is part of one that stands for these parameters; ``--name`` is passed over."""
     return all(any(word in said for said in said_of(wildcards)) for word in words if not word.startswith("--"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from luigi.task import Task
@@ -18,8 +18,9 @@ from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.status import duration, is_alive
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, ParameterError
+from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.commands import Commands
+from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
@@ -31,7 +32,7 @@ from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
 
-# The outcomes of runs, and of records, that say nothing against the job.
+# The outcomes of runs, and of records, that are no failure of the job.
 _STOPPED_RUNS = ("stopped", "detached")
 _STOPPED_RECORDS = (Cause.DRIVER_CANCELLED.value, Cause.DETACHED.value)
 _LINES_OF_LOG = 12
@@ -66,7 +67,7 @@ def _about_unneeded(task: SlurmTask) -> str:
 
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
-    """The tasks' names, without the parameters that have been said of one before."""
+    """The tasks' names, without the parameters that a task before has."""
     said: dict[str, str] = {}
     names = []
     for task in chain:
@@ -78,14 +79,14 @@ def _names(chain: Sequence[SlurmTask]) -> list[str]:
 
 def named_task(words: Sequence[str]) -> SlurmTask:
     """Return the task that a path, or a rule and values of its parameters name."""
-    if len(words) == 1 and ("/" in words[0] or Path(words[0]).suffix in (".zarr", ".zip", ".csv")):
+    if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
         return task_for(Path(words[0]))
     family, *rest = [word for word in words if not word.startswith("--")]
-    tasks = [task for task in walk([All()]) if isinstance(task, SlurmTask) and task.get_task_family() == family]
+    everything = [task for task in walk([All()]) if isinstance(task, SlurmTask)]
+    tasks = [task for task in everything if task.task_family == family]
     if not tasks:
-        rules = sorted({task.task_family for task in walk([All()])} - {"All"})
-        near = difflib.get_close_matches(family, rules, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        rules = sorted({task.task_family for task in everything})
+        hint = nearest(family, rules, hint=" Did you mean {}?")
         raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")
     exact = [task for task in tasks if all(word in said_of(task.wildcards) for word in rest)]
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
@@ -106,14 +107,14 @@ class Search:
         self._ranks: dict[str, int] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
-        """Return the task, and what it waits for: first what has failed, then what is out, then what is missing."""
+        """Return the task, and what it waits for: rather what has failed than what is out or only missing."""
         if task.task_id not in self._chains:
             is_root = self._is_complete(task) or _has_job(self._trace(task))
             self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
         return self._chains[task.task_id]
 
     def is_idle(self, task: SlurmTask) -> bool:
-        """Return whether a task is missing, nothing is known of a job of it, and no driver may be about to begin it."""
+        """Return whether a task is missing and has no job, out or failed, and no driver is alive that may begin it."""
         return not is_alive(self._run) and not self._is_complete(task) and self._rank(task) == 2
 
     def is_to_run(self, task: SlurmTask) -> bool:
@@ -170,11 +171,11 @@ def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
     if trace.record is not None and trace.record.state == FINISHED and trace.record.outcome not in ("", "success"):
         return said or trace.record.outcome
     is_over = bool(trace.order) and trace.result is None and not is_alive(run)
-    return said or ("its job ended without a result: killed, or out of memory" if is_over else "")
+    return said or (f"its job ended without a result: {KILLED}" if is_over else "")
 
 
 def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
-    """Whether the job ended because its run did: it says so itself, or nothing else is known of its end."""
+    """Whether the job ended because its run did: by its record or result, or where it has neither."""
     if trace.record is not None and trace.record.state == FINISHED:
         return trace.record.outcome in _STOPPED_RECORDS
     if trace.result is not None:
@@ -210,17 +211,13 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
     names = {"scheduler": scheduler.NAME if scheduler else "", "submit": scheduler.SUBMIT if scheduler else ""}
     logs = trace.logs()
     end = (
-        f"\nThe end of its log, {logs[-1]}:\n{_indented(end_of_log(logs[-1], _LINES_OF_LOG))}"
+        f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"
         if logs
         else "\nIt left no log."
     )
     hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
     meaning = f" ({known.format(**names)})" if known else ""
     return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""What a run has kept, so that others find it: a catalogue of the products, and where each comes from."""
+"""The products of a run for others: a catalogue of them, and where each comes from."""

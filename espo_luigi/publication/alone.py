@@ -1,4 +1,4 @@
-"""Being the only one, of all processes on all nodes, that changes a file of several writers."""
+"""A lock between processes on all nodes, for a file that several of them write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from espo_luigi.store.publish import disk_errors, sync_path, written_aside
 
 logger = logging.getLogger(__name__)
 
-# A writer on another node that says nothing for so long is dead: it refreshes its lock ten times as often.
+# A writer on another node whose lock is older is dead: it refreshes its lock ten times as often.
 SILENT_SECONDS = 300.0
 # Longer than a dead one is waited for.
 PATIENCE_SECONDS = 600.0
@@ -25,15 +25,15 @@ Write = Callable[[Path, str], None]
 
 @contextmanager
 def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
-    """Wait until nobody else changes `path`; yield what writes a text in its place, whole or not at all.
+    """Wait until no other process changes `path`; yield a function that replaces it by a text, whole or not at all.
 
-    The lock is a file beside it, with host, process and start of its holder: that of a dead one of this host is taken
-    at once, that of one of another host when it has been silent for long.
+    The lock is a file beside it, with host, process and start of its holder: a dead process's of this host is taken
+    at once, another host's once it has not been refreshed for long.
 
     Raises
     ------
     StoreError
-        If somebody else holds it for longer than `patience_seconds`, or the folder cannot be written to.
+        If another process holds it for longer than `patience_seconds`, or the folder cannot be written to.
     """
     lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
     with disk_errors(path, "write"):

@@ -32,21 +32,21 @@ class Catalogued:
     others: int
     """Rows that were there before and stay."""
     left_out: tuple[Path, ...]
-    """Stores that do not say which dataset they belong to, or are gone meanwhile."""
+    """Stores without the name of their dataset, and those that are gone meanwhile."""
 
 
 def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path) -> Catalogued:
     """Put the data among `products` into a catalogue, which is made where there is none.
 
     Rows of the same files are replaced, and those of files below `folder` that are gone taken away; all others stay.
-    Of several that do this at the same time, none loses a row.
+    Several may do this at the same time: no row is lost.
 
     Raises
     ------
     CatalogError
         If there is a catalogue, and it cannot be read or changed.
     StoreError
-        If the disk refuses, or somebody else writes it for too long.
+        If the disk refuses, or another process writes it for too long.
     """
     # A catalogue that is a link stays one.
     catalogue, folder = catalogue.resolve(), folder.absolute()
@@ -81,7 +81,7 @@ def row_of(product: Product) -> Row:
 
 def _described(path: Path) -> Row:
     with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
-        # Of a hundred and fifty years, two days: to make dates of all takes half a second.
+        # Two days only: to make dates of all of a hundred and fifty years takes half a second.
         ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
         return describe_product(xr.decode_cf(ends, decode_timedelta=False))
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from espo_luigi.jobs.order import label_of
 from espo_luigi.publication.products import Product
 from espo_luigi.store import Marker
 
 METADATA_NAME = "ro-crate-metadata.json"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-_FORMATS = {".zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
 # The tasks whose tables are about raw files; their markers' inputs are these, with tracking ids.
 _LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 
@@ -28,7 +28,7 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class About:
-    """What markers do not say: the whole, and the configuration that is in force now, if it is known."""
+    """What markers do not hold: the whole, and the configuration that is in force now, if it is known."""
 
     name: str
     description: str
@@ -45,7 +45,7 @@ def crate(
 ) -> dict[str, Any]:
     """Return the metadata file of a folder's products.
 
-    What they refer to and neither markers nor `about` tell any more (the text of a former configuration) is taken from
+    What they refer to and neither markers nor `about` hold any more (the text of a former configuration) is taken from
     the `former` metadata file.
     """
     entities = {entity["@id"]: entity for entity in _entities(products, folder.absolute(), about)}
@@ -115,12 +115,11 @@ def _whole(about: About, parts: Iterable[str], actions: Iterable[str]) -> Iterat
 
 def _product(product: Product, id: str) -> Entity:
     marker = product.marker
-    is_folder = id.endswith("/")
     return {
         "@id": id,
-        "@type": "Dataset" if is_folder else "File",
+        "@type": "Dataset" if id.endswith("/") else "File",
         "name": product.path.name,
-        "encodingFormat": "application/vnd.zarr" if is_folder else _FORMATS[product.path.suffix],
+        "encodingFormat": product.format,
         "dateCreated": marker.created,
         "identifier": marker.id,
     }
@@ -134,7 +133,7 @@ def _action(marker: Marker, results: Iterable[str], ids: Mapping[tuple[str, str]
     return {
         "@id": _action_id(marker.id),
         "@type": "CreateAction",
-        "name": " ".join([marker.task, *(f"{name}={value}" for name, value in marker.parameters.items())]),
+        "name": label_of(marker.task, marker.parameters),
         "endTime": marker.created,
         "instrument": {"@id": _software_id(marker.versions)},
         "object": _refer([*inputs, *raw, _configuration_id(marker.config_hash), *parameters]),
@@ -161,7 +160,7 @@ def _parameters(parameters: Mapping[str, str]) -> Iterator[Entity]:
 
 
 def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The raw files with their tracking ids, of each dataset and fingerprint, as the tables of their problems say."""
+    """The raw files with their tracking ids, by dataset and fingerprint, from the markers of the tables about them."""
     looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
     return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
 
@@ -169,7 +168,7 @@ def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[st
 def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[Entity]:
     described = {f"#file-{_quoted(path)}": (path, tracking) for path, tracking in files.items()}
     found = {"@id": _raw_id(dataset, fingerprint), "@type": "CreativeWork", "name": dataset, "identifier": dataset}
-    # Unless its files are known, those of a former metadata file may be.
+    # Without its files, it takes those of a former metadata file, if there are any.
     yield found | ({"version": fingerprint, "hasPart": _refer(described)} if described else {})
     for id, (path, tracking) in described.items():
         known = {"identifier": tracking} if tracking else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from espo_luigi import store
 from espo_luigi.store import Marker
 
-_FILES = (".zarr.zip", ".csv", ".html")
+FORMATS = {".zarr": "application/vnd.zarr", ".zarr.zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Product:
 
     path: Path
     marker: Marker
+
+    @property
+    def format(self) -> str:
+        """Its media type."""
+        return next(media for ending, media in FORMATS.items() if self.path.name.endswith(ending))
 
     @property
     def is_data(self) -> bool:
@@ -36,6 +41,6 @@ def _candidates(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         stores = [name for name in folders if name.endswith(".zarr")]
         folders[:] = [name for name in folders if name not in stores]
+        found = [*stores, *(name for name in files if name.endswith(tuple(FORMATS)))]
         # What is being written is hidden.
-        yield from (Path(place) / name for name in stores if not name.startswith("."))
-        yield from (Path(place) / name for name in files if name.endswith(_FILES) and not name.startswith("."))
+        yield from (Path(place) / name for name in found if not name.startswith("."))

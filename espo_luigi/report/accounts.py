@@ -1,4 +1,4 @@
-"""What a scheduler has accounted of a run's jobs, put beside what these have counted themselves."""
+"""A scheduler's accounts of a run's jobs, combined with what these have counted themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def submissions(records: Iterable[Record]) -> Submissions:
 
 
 def read_accounts(engine: str, known: Submissions) -> list[Account]:
-    """Return what the engine's scheduler says of these jobs; nothing where it keeps no accounts, or does not answer."""
+    """Return the scheduler's accounts of these jobs; none where it keeps none or does not answer."""
     if engine not in SCHEDULERS or not known:
         return []
     commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))

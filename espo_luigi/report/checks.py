@@ -94,7 +94,7 @@ def _inputs(view: RunView) -> list[Any]:
 
 
 def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
-    """Return what is said of failed jobs and of products that are not there."""
+    """Return the part about failed jobs and missing products."""
     missing = [made for made in view.products if not made.complete]
     if not failed and not missing:
         return [Text("Nothing failed: every product is there.")]

@@ -14,14 +14,14 @@ import xarray as xr
 from espo_luigi.science.stack import horizontal_dims
 
 _STEPS_OF_A_DEGREE = 100
-# Of unit vectors: about 10 km on the ground.
+# The difference of two unit vectors, about 10 km on the ground, below which they are the same place.
 _SAME_PLACE = 2e-3
 
 
 def coast_lines(field: xr.DataArray) -> np.ndarray:
     """Return the pieces of coast in a map (y, x), as (piece, end, coordinate), x before y, in the map's coordinates.
 
-    Of a grid of longitudes and latitudes, or of a rotated one with 2-D `lat` and `lon`; of another one there is none.
+    The grid is of longitudes and latitudes, or a rotated one with 2-D `lat` and `lon`; on another one there are none.
     """
     y, x = horizontal_dims(field.to_dataset(name="field"))
     ends = _in_coordinates_of(field, y, x)

@@ -51,7 +51,7 @@ def yearly_means(summaries: Summaries, *, title: str = "") -> Figure:
 def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's quantiles against the reference's, and below the tail enlarged: the highest 5 per cent.
 
-    Of tasmin it is the lowest 5 per cent. On the black line, the distribution is the reference's.
+    For tasmin, the tail is the lowest 5 per cent. On the black line, the distribution is the reference's.
     """
     figure, axes = panels(9.6, 6.2, 2, 3)
     for column, name in zip(axes.T, VARIABLES, strict=True):

@@ -24,7 +24,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure to be drawn by `draw`, a function of a module; `arguments` travel to whoever draws it."""
+    """A figure to be drawn by `draw`, a function of a module; `arguments` are pickled for the process that draws."""
 
     name: str
     caption: str
@@ -33,7 +33,7 @@ class Drawing:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def drawn(self) -> Picture | Warned:
-        """Return the picture, or a paragraph that says why it could not be drawn."""
+        """Return the picture, or a paragraph about why it could not be drawn."""
         try:
             return Picture(self.name, png(self.draw(*self.arguments, **self.options)), self.caption)
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.jobs.order import seconds_of
 from espo_luigi.jobs.records import read_json
 
 
@@ -24,8 +25,14 @@ class RuleFigures:
 
 def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
     """Yield the results of all jobs below the work folder, in the order in which they started."""
-    found = (read_json(path) for path in (workdir / "jobs").glob("*/*.result.json"))
-    yield from sorted((result for result in found if result is not None), key=lambda result: float(result["started"]))
+    yield from (result for _, result in results_of(workdir))
+
+
+def results_of(workdir: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the same, with their paths."""
+    found = ((path, read_json(path)) for path in (workdir / "jobs").glob("*/*.result.json"))
+    results = [(path, result) for path, result in found if result is not None]
+    return sorted(results, key=lambda one: float(one[1].get("started") or 0.0))
 
 
 def rule_figures(workdir: Path) -> list[RuleFigures]:
@@ -37,7 +44,7 @@ def rule_figures(workdir: Path) -> list[RuleFigures]:
 
 
 def _figures(rule: str, results: list[dict[str, Any]]) -> RuleFigures:
-    seconds = [float(one["ended"]) - float(one["started"]) for one in results]
+    seconds = [seconds_of(one) for one in results]
     failed = sum(one["outcome"] != "success" for one in results)
     peak = max(int(one["peak_memory_bytes"]) for one in results)
     return RuleFigures(rule, len(results), failed, sum(seconds), max(seconds), peak)

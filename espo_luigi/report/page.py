@@ -16,25 +16,16 @@ class Text:
     text: str
 
 
-@dataclass(frozen=True)
-class Warned:
-    """A paragraph that says what is wrong or lacking."""
-
-    text: str
+class Warned(Text):
+    """A paragraph about what is wrong or lacking."""
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(Text):
     """A heading inside of a section."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Code:
+class Code(Text):
     """Lines to copy."""
-
-    text: str
 
 
 @dataclass(frozen=True)

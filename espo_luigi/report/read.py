@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import EspoError
-from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.order import JobFiles, order_files
+from espo_luigi.jobs.records import STATE_FOLDER, Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.report.jobs import results_of
 from espo_luigi.report.run import Job
-from espo_luigi.store.leftovers import size_bytes
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A job that failed, or left no result, with what it said and where its log is."""
+    """A job that failed, or left no result, with its message and the path of its log."""
 
     label: str
     words: str
@@ -62,36 +64,21 @@ def _words(path: Path, error: Exception) -> str:
 
 
 def read_jobs(workdir: Path) -> list[Job]:
-    """Return the jobs below a run's work folder that have left a result which says what they took."""
-    return [job for job in (_job_of(path) for path in (workdir / "jobs").glob("*/*.result.json")) if job is not None]
-
-
-def _job_of(path: Path) -> Job | None:
-    result = read_json(path)
-    try:
-        return None if result is None else Job.of(result, _ordered(path))
-    except (KeyError, ValueError, TypeError, EspoError):
-        return None
-
-
-def _ordered(result: Path) -> float | None:
-    """When the order of a job was written: Slurm's jobs are submitted then, others start then."""
-    order = order_of(result)
-    return order.stat().st_mtime if order.exists() else None
-
-
-def order_of(result: Path) -> Path:
-    """Return the path of the order of a job's result."""
-    return result.with_name(result.name.removesuffix(".result.json") + ".json")
+    """Return the jobs below a run's work folder whose result has all that they took."""
+    found: list[Job] = []
+    for path, result in results_of(workdir):
+        order = JobFiles.at(path).order
+        with suppress(KeyError, ValueError, TypeError, EspoError):
+            # When the order was written, Slurm's jobs were submitted, and others started.
+            found.append(Job.of(result, order.stat().st_mtime if order.exists() else None))
+    return found
 
 
 def read_failures(workdir: Path, engine: str = "") -> Iterator[Failed]:
     """Yield the jobs that have failed, and those that were ordered and have left no result."""
     logs = _scheduler_logs(workdir, engine)
-    for path in sorted((workdir / "jobs").glob("*/*.json")):
-        if path.name.endswith(".result.json"):
-            continue
-        result = read_json(path.with_name(path.name.removesuffix(".json") + ".result.json"))
+    for path in order_files(workdir / "jobs"):
+        result = read_json(JobFiles.at(path).result)
         if result is None or result.get("outcome") != "success":
             order = read_json(path) or {}
             own = str(order.get("files", {}).get("log", ""))
@@ -102,7 +89,7 @@ def _scheduler_logs(workdir: Path, engine: str) -> dict[tuple[Any, ...], str]:
     """Return the log of each task's last job of a scheduler, which is not where the local engine's would be."""
     if engine not in SCHEDULERS:
         return {}
-    records, _ = read_records(workdir / "slurm")
+    records, _ = read_records(workdir)
     return {
         _key(one.rule, one.wildcards): SCHEDULERS[engine].log_path(one.log_pattern, one.job_id)
         for one in records
@@ -121,14 +108,9 @@ def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Pa
     return Failed(label, str(result.get("exception") or result.get("outcome")), log)
 
 
-def read_records(folder: Path) -> tuple[list[Record], str]:
-    """Return the records of submissions, and what is wrong with them, if anything."""
+def read_records(workdir: Path) -> tuple[list[Record], str]:
+    """Return the records of a run's submissions, and what is wrong with them, if anything."""
     try:
-        return list(RecordStore(folder).all()), ""
+        return list(RecordStore(workdir / STATE_FOLDER).all()), ""
     except EspoError as error:
         return [], str(error)
-
-
-def bytes_of(path: Path) -> int:
-    """Return the bytes of a file or of all files of a folder; 0 if it is not there."""
-    return size_bytes(path) or 0

@@ -52,7 +52,7 @@ class Job:
 
     @classmethod
     def of(cls, result: Mapping[str, Any], ordered: float | None = None) -> Job:
-        """Return the job of a result that it wrote; raises KeyError or ValueError where it says too little."""
+        """Return the job of a result that it wrote; raises KeyError or ValueError where something lacks."""
         asked = result["parameters"]
         return cls(
             rule=str(result["family"]),
@@ -98,7 +98,7 @@ def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
 def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
     """Return resources that would have sufficed for all of a rule's jobs, with 20 % to spare, as luigi.cfg has them.
 
-    Never more CPUs than were given: those at work say nothing of what more would have done.
+    Never more CPUs than were given: the use of these does not show what more would have done.
     """
     given = max(jobs, key=lambda job: job.cpus)
     cpus = min(given.cpus, max(1, math.ceil(SPARE * max(job.cpus_used for job in jobs))))
@@ -119,7 +119,7 @@ def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
 def rule_blocks(jobs: Iterable[Job]) -> str:
     """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded.
 
-    Not of those whose Dask workers were elsewhere: a job knows nothing of what these took.
+    Rules whose Dask workers were elsewhere are left out: a job cannot measure what these took.
     """
     succeeded = by_rule(job for job in jobs if job.succeeded and not job.cluster)
     blocks = (

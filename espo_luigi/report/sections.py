@@ -1,4 +1,4 @@
-"""The sections of a report about products: each reads what it shows, and says what it could not read."""
+"""The sections of a report about products: each reads what it shows, and lists what it could not read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from espo_luigi import store
 from espo_luigi.report import distributions, improvement, maps
 from espo_luigi.report.drawings import Drawing
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.read import Reader, bytes_of
+from espo_luigi.report.read import Reader
 from espo_luigi.report.style import labels, long_name, short
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import diagnostics
+from espo_luigi.store.leftovers import size_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# More figures than these would make the page heavy and slow: then a rule, said on the page, chooses.
+# More figures than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
 MOST_SERIES = 8
 SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
@@ -50,7 +51,7 @@ def products_table(view: RunView) -> list[Any]:
         rules[made.rule].append(made)
     rows, files = [], []
     for rule, of in rules.items():
-        sizes = {path: bytes_of(path) for made in of for path in made.paths}
+        sizes = {path: size_bytes(path) or 0 for made in of for path in made.paths}
         there = sum(made.complete for made in of)
         rows.append([rule, str(len(of)), str(there), _size(sum(sizes.values())), _common_folder(list(sizes))])
         files += [
@@ -260,21 +261,15 @@ def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted
         "temperature it is a difference; of precipitation it is in per cent of the first period's quantile, and left "
         "out where that is below 0.1 mm d⁻¹. Where the lines lie on each other, the adjustment has kept the signal."
     )
-    said = (
-        [
-            Warned(
-                f"The years do not hold {wanted}: the longest two periods of equal length are compared instead, "
-                f"{'; '.join(others)}."
-            )
-        ]
-        if others
-        else []
+    instead = (
+        f"The years do not hold {wanted}: the longest two periods of equal length are compared instead, "
+        f"{'; '.join(others)}."
     )
-    table = [_change_table(found)] if found else []
-    return Section("Is the climate-change signal kept?", [Text(text), *said, *lacking(reader), *table, *blocks])
+    warned, table = [Warned(instead)] if others else [], [_change_table(found)] if found else []
+    return Section("Is the climate-change signal kept?", [Text(text), *warned, *lacking(reader), *table, *blocks])
 
 
-# Half of the days may be dry, and their change is none that can be told in per cent.
+# Half of the days may be dry, and their change cannot be given in per cent.
 _QUANTILE_OF_CHANGE = {"pr": 0.95}
 
 
@@ -288,17 +283,8 @@ def _change_table(found: Mapping[Diagnosed, xr.Dataset]) -> Table:
                 change = ds[f"{name}_change"].sel(change_quantile=quantile, method="nearest").mean("season")
                 raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
                 units = str(ds[f"{name}_change"].attrs.get("units", ""))
-                rows.append(
-                    [
-                        one.domain,
-                        short(one.sim_id),
-                        name,
-                        _number(raw),
-                        _number(adjusted),
-                        _number(adjusted - raw),
-                        units,
-                    ]
-                )
+                numbers = map(_number, (raw, adjusted, adjusted - raw))
+                rows.append([one.domain, short(one.sim_id), name, *numbers, units])
     columns = ["Domain", "Simulation", "Variable", "Raw", "Adjusted", "Adjusted − raw", "Units"]
     caption = "Change of the median (of precipitation: of the quantile 0.95), mean of the four seasons"
     return Table(columns, rows, caption, folded=len(rows) > 24)

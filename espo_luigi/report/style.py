@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind people tell apart, axes that carry CF's long names and units.
+"""How figures look: colours that colour-blind people can distinguish, axes that carry CF's long names and units.
 
 matplotlib is imported where it is used: most processes import this package and draw nothing.
 """
@@ -125,7 +125,7 @@ def units_text(units: Any) -> str:
 
 
 def long_name(da: xr.DataArray) -> str:
-    """Return what CF's attributes call the data, their name where they say nothing."""
+    """Return the data's name by CF's attributes, their own without these."""
     return str(da.attrs.get("long_name") or da.attrs.get("standard_name") or da.name)
 
 
@@ -147,7 +147,7 @@ def spread_of(*arrays: Any) -> tuple[float, float]:
 
 
 def short(sim_id: str) -> str:
-    """Return what tells a simulation from others, of an id of CMIP6's seven parts: source, experiment and member."""
+    """Return a simulation's source, experiment and member, if its id has CMIP6's seven parts, else the id."""
     parts = sim_id.split("_")
     return " ".join(parts[3:6]) if len(parts) == 7 else sim_id
 

@@ -1,4 +1,4 @@
-"""What a report has to know of a run: names, and where everything is or should be. A value, made by whoever knows."""
+"""What a report needs of a run: names, and where everything is or should be. A value, made by the caller."""
 
 from __future__ import annotations
 
@@ -47,6 +47,5 @@ class RunView:
     engine: str
     products: tuple[Made, ...] = ()
     diagnosed: tuple[Diagnosed, ...] = ()
-    finals: Mapping[str, Path] = field(default_factory=dict)
     flags: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)

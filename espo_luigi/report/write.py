@@ -33,7 +33,7 @@ _OURSELVES = "Report"
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
     """Write the page `out`; its figures are drawn by so many forked processes, or, if 0, by this one.
 
-    Beside it are `…-figures/` (PNG) and `…-improvement.csv`; whatever lacks is said on the page.
+    Beside it are `…-figures/` (PNG) and `…-improvement.csv`; the page has a list of what lacks.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
     """Return what the jobs took, by node and by rule, and what would have sufficed."""
-    records, trouble = read_records(view.workdir / "slurm")
+    records, trouble = read_records(view.workdir)
     blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
     known = submissions(record for record in records if record.rule != _OURSELVES)
     jobs = accounted(jobs, known, read_accounts(view.engine, known))
@@ -161,7 +161,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
 
 
 def _spent(jobs: Sequence[Job]) -> str:
-    """What the jobs took in all, and who has counted it."""
+    """What the jobs took in all, and by which counts."""
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
     said = sum(job.accounted for job in jobs)
     counted = "as the jobs have counted themselves, of the last run of each task"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import luigi
 
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.run import each_after_its_needs
 from espo_luigi.driver.settings import give_parameter
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks.context import context
@@ -50,7 +50,8 @@ class All(luigi.WrapperTask):
     @functools.cached_property
     def _runnable(self) -> list[luigi.Task]:
         ends = self.ends
-        held_up = blocked(ends, self.selection.allowed(walk(ends)))
+        graph = each_after_its_needs(ends)
+        held_up = blocked(ends, graph, self.selection.allowed(graph))
         runnable = [task for task in ends if task.task_id not in held_up]
         if held_up and not runnable:
             raise ParameterError(f"nothing of this part can run: {next(iter(held_up.values()))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.metadata
 import logging
@@ -18,9 +17,9 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import InputChangedError, ParameterError
+from espo_luigi.errors import InputChangedError, ParameterError, not_one_of
 from espo_luigi.paths import check_wildcard
-from espo_luigi.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ports_of
+from espo_luigi.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.extent import files_and_bytes, size_of
@@ -45,11 +44,7 @@ class WildcardParameter(luigi.Parameter):
         check_wildcard(name, value)
         choices = self.choices(context())
         if value not in choices:
-            near = difflib.get_close_matches(value, choices, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ParameterError(
-                f"{task}: --{name.replace('_', '-')} {value!r} is not one of: {', '.join(choices) or '(none)'}{hint}"
-            )
+            raise ParameterError(f"{task}: {not_one_of(name, value, choices)}")
 
 
 class SimulationParameter(WildcardParameter):
@@ -189,10 +184,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return True
 
     def _markers(self) -> dict[Path, store.Marker | None]:
-        """Return the markers of the kept outputs, or of all where there are no such."""
-        infos = self._infos()
-        kept = [info for name, info in infos.items() if not getattr(type(self), name).is_temporary]
-        return {info.path: info.target.marker() for info in kept or infos.values()}
+        return {info.path: info.target.marker() for info in self.decisive_infos()}
+
+    def decisive_infos(self) -> list[ZarrInfo]:
+        """Return the outputs by which it is complete: those that are kept, or all where none is."""
+        return [getattr(self, name)() for name in kept_ports(type(self)) or dict(ports_of(type(self), OutputPort))]
 
     def stale(self) -> list[str]:
         """Return the keys of what the outputs were made of and is another thing now, raw files and inputs included."""

@@ -16,6 +16,7 @@ from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
+from espo_luigi.paths import existing_parent
 from espo_luigi.science import extract, land
 from espo_luigi.tasks.settings import settings
 
@@ -121,7 +122,7 @@ class RunContext:
             "paths.final": paths.final,
             "workdir": Path(settings().workdir),
         }.items():
-            there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+            there = existing_parent(folder)
             if not os.access(there, os.W_OK | os.X_OK):
                 raise StoreError(
                     f"{name} = {folder}: {there} cannot be written; choose another folder, or get the right to write"

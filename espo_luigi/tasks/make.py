@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
 from espo_luigi.driver.run import walk
-from espo_luigi.errors import ParameterError, UnknownPathError
+from espo_luigi.errors import ParameterError, UnknownPathError, nearest
 from espo_luigi.paths import match_path, render_path
-from espo_luigi.ports import OutputPort, ZarrInfo, ports_of
+from espo_luigi.ports import OutputPort, ZarrInfo, ports_of, wildcard_names
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -49,7 +48,7 @@ def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
         for name, value in context().fields.items()
     }
     for cls in rules():
-        names = {name for name, parameter in cls.get_params() if parameter.significant}
+        names = set(wildcard_names(cls))
         for _, port in ports_of(cls, OutputPort):
             wildcards = match_path(port.template, constants, path)
             if wildcards is not None and set(wildcards) == names:
@@ -58,9 +57,9 @@ def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
 
 def _explanation(path: Path, wanted: Path, refusals: list[str]) -> str:
     known = {str(info.path.absolute()) for info in _all_outputs()}
-    near = difflib.get_close_matches(str(wanted), known, n=1, cutoff=0)
+    near = nearest(str(wanted), known, cutoff=0, hint="{}")
     reason = "".join(f"\n  {refusal}" for refusal in refusals)
-    return f"no task makes {path}{reason}\n  the nearest path that one makes: {near[0] if near else '(none)'}"
+    return f"no task makes {path}{reason}\n  the nearest path that one makes: {near or '(none)'}"
 
 
 def _all_outputs() -> Iterator[ZarrInfo]:
@@ -72,5 +71,5 @@ def _all_outputs() -> Iterator[ZarrInfo]:
 
 def template_of(cls: type[EspoTask]) -> dict[str, Path]:
     """Return the path templates of a rule's outputs, with their wildcards, by port name."""
-    names = {name: f"{{{name}}}" for name, parameter in cls.get_params() if parameter.significant}
+    names = {name: f"{{{name}}}" for name in wildcard_names(cls)}
     return {name: render_path(port.template, context().fields | names) for name, port in ports_of(cls, OutputPort)}

@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.run import walk
 from espo_luigi.jobs.resources import Resources, machine_cpus
-from espo_luigi.ports import OutputPort, ZarrInfo, kept, ports_of, upstream
+from espo_luigi.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import flags, samples, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
@@ -145,7 +145,7 @@ def _domains() -> list[str]:
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
     """Return what a task makes and the run keeps."""
-    return [getattr(task, name)() for name, port in ports_of(type(task), OutputPort) if not port.is_temporary]
+    return [getattr(task, name)() for name in kept_ports(type(task))]
 
 
 def run_view() -> RunView:
@@ -165,7 +165,6 @@ def run_view() -> RunView:
         engine=settings().engine,
         products=tuple(_made(task) for task in wanted),
         diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),
-        finals={sim_id: ConcatenationFinal(sim_id=sim_id).out_final().path for sim_id in run.simulations},
         flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,

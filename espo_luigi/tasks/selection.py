@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import walk
-from espo_luigi.errors import ParameterError
+from espo_luigi.driver.run import Graph, each_after_its_needs, pending_in
+from espo_luigi.errors import ParameterError, not_one_of
 
 NAMES = ("from", "until", "only", "sim_id", "region")
 
@@ -51,29 +50,30 @@ class Selection:
             If a rule, a simulation or a region is none of the graph's, or nothing is left.
         """
         self.check()
-        tasks = list(walk(roots))
+        graph = each_after_its_needs(roots)
+        tasks = [task for task, _ in graph.values()]
         self._check_names(tasks)
-        after = self.allowed(tasks)
+        after = self.allowed(graph)
         wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
         for name, words in (("sim_id", _words(self.sims)), ("region", _words(self.regions))):
-            reach = _reach(tasks, name) if words else {}
+            reach = _reach(graph, name) if words else {}
             wanted = [task for task in wanted if not words or reach[task.task_id] <= set(words)]
-        needed = {needed.task_id for task in wanted for needed in task.deps()}
+        needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
         if not wanted:
             raise ParameterError("no task is all of that: " + ", ".join(self._said()))
         return [task for task in wanted if task.task_id not in needed]
 
-    def allowed(self, tasks: Iterable[Task]) -> set[str] | None:
+    def allowed(self, graph: Graph) -> set[str] | None:
         """Return the rules that may run: the first and those after it; None where all may."""
         first = self.only or self.first
         if not first:
             return None
         needs: dict[str, set[str]] = {}
-        for task in tasks:
-            needs.setdefault(task.task_family, set()).update(one.task_family for one in task.deps())
+        for task, needed in graph.values():
+            needs.setdefault(task.task_family, set()).update(one.task_family for one in needed)
         after, more = {first}, {first}
         while more:
-            more = {rule for rule, needed in needs.items() if needed & after} - after
+            more = {rule for rule, others in needs.items() if others & after} - after
             after |= more
         return after
 
@@ -103,27 +103,18 @@ class Selection:
         return [f"--{name.replace('_', '-')} {value}" for name, value in zip(NAMES, values, strict=True) if value]
 
 
-def blocked(roots: Iterable[Task], allowed: set[str] | None) -> dict[str, str]:
+def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, str]:
     """Return why tasks cannot run that need, directly or not, what is missing and is of a rule that may not run."""
+    if allowed is None:
+        return {}
+    pending, seen = pending_in(roots, graph, lambda task: task.task_family in allowed and not task.complete())
     reasons: dict[str, str] = {}
-
-    def look(task: Task) -> str:
-        if task.task_id not in reasons:
-            reasons[task.task_id] = ""
-            if not task.complete():
-                reasons[task.task_id] = _obstacle(task, allowed, look)
-        return reasons[task.task_id]
-
-    if allowed is not None:
-        for root in roots:
-            look(root)
-    return {task_id: reason for task_id, reason in reasons.items() if reason}
-
-
-def _obstacle(task: Task, allowed: set[str] | None, look: Callable[[Task], str]) -> str:
-    if allowed is not None and task.task_family not in allowed:
-        return f"{task} is missing, and before the rules that are to run"
-    return next(filter(None, map(look, task.deps())), "")
+    for task_id, (task, needs) in graph.items():
+        if task_id in pending and (obstacles := [reasons[one.task_id] for one in needs if one.task_id in reasons]):
+            reasons[task_id] = obstacles[0]
+        elif task_id in seen and task.task_family not in allowed and not task.complete():
+            reasons[task_id] = f"{task} is missing, and before the rules that are to run"
+    return reasons
 
 
 def _words(text: str) -> list[str]:
@@ -132,21 +123,13 @@ def _words(text: str) -> list[str]:
 
 def _check_known(name: str, word: str, known: set[str]) -> None:
     if word not in known:
-        near = difflib.get_close_matches(word, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ParameterError(f"--{name} {word!r} is not one of: {', '.join(sorted(known)) or '(none)'}{hint}")
+        raise ParameterError(not_one_of(name, word, sorted(known)))
 
 
-def _reach(tasks: Iterable[Task], name: str) -> dict[str, set[str]]:
+def _reach(graph: Graph, name: str) -> dict[str, set[str]]:
     """By task, the values of a parameter in the graph below it."""
     found: dict[str, set[str]] = {}
-
-    def of(task: Task) -> set[str]:
-        if task.task_id not in found:
-            own = {getattr(task, name)} if hasattr(task, name) else set()
-            found[task.task_id] = own.union(*(of(needed) for needed in task.deps()))
-        return found[task.task_id]
-
-    for task in tasks:
-        of(task)
+    for task_id, (task, needs) in graph.items():
+        own = {getattr(task, name)} if hasattr(task, name) else set()
+        found[task_id] = own.union(*(found[needed.task_id] for needed in needs))
     return found

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ def test_what_goes_on_without_a_driver_was_submitted_and_is_counted_once(
     assert standing.read()["left"] == {"Echo": {"at work": 1}}
     os.utime(task.order().files.heartbeat, (1, 1))
     assert standing.read()["left"] == {"Echo": {"submitted": 1}}
+
+
+@pytest.mark.parametrize(
+    ("beat_seconds", "seconds_ago", "is_at_work"), [(30.0, 100.0, True), (30.0, 200.0, False), (90.0, 300.0, True)]
+)
+def test_status_and_why_agree_on_whether_a_job_is_at_work(
+    task: toy_tasks.Echo, own_workdir: Path, beat_seconds: float, seconds_ago: float, is_at_work: bool
+) -> None:
+    replace(task.order(), beat_seconds=beat_seconds).write()
+    heartbeat, of_its_node = task.order().files.heartbeat, {"time": 1.0, "pid": 1, "node": "n1"}
+    write_json(heartbeat, of_its_node)
+    os.utime(heartbeat, (time.time() - seconds_ago,) * 2)
+    assert standing.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
+    assert (" is at work: process 1 on n1" in why.about(task)) is is_at_work
 
 
 @pytest.mark.parametrize(

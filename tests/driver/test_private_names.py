@@ -14,7 +14,8 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import Scheduler, SimpleTaskState
 from luigi.worker import TaskProcess, TaskStatusReporter, Worker
 
-import espo_luigi.driver
+import espo_luigi
+import espo_luigi.ports  # which imports sciluigi without its side effects
 from espo_luigi.driver.install import WorkerSchedulerFactory, install
 from espo_luigi.driver.linear_scheduler import LinearScheduler, ReadyTasks
 from espo_luigi.driver.private_names import PRIVATE_NAMES
@@ -22,7 +23,8 @@ from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 
-FOLDER = Path(espo_luigi.driver.__file__).parent
+FOLDER = Path(espo_luigi.__file__).parent
+IMPORTS = re.compile(r"^(import|from) (sci)?luigi\b", re.MULTILINE)
 CASES = [(home, name, form) for home, names in PRIVATE_NAMES.items() for name, form in names.items()]
 
 
@@ -64,12 +66,14 @@ def test_luigis_own_table_of_tasks_is_the_one_that_ours_extends() -> None:
     assert type(Scheduler()._state) is SimpleTaskState
 
 
-def test_every_private_name_of_luigi_that_is_used_is_in_the_list() -> None:
+def test_every_private_name_of_luigi_and_sciluigi_that_is_used_is_in_the_list() -> None:
     listed = {name for names in PRIVATE_NAMES.values() for name in names}
     ours: set[str] = set()
     used: set[str] = set()
-    for path in FOLDER.glob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+    for path in FOLDER.rglob("*.py"):
+        if not IMPORTS.search(text := path.read_text()) and path.stem != "ports":
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
         parts = [part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values]
         for node in nodes:
             if node in parts:
@@ -78,7 +82,7 @@ def test_every_private_name_of_luigi_that_is_used_is_in_the_list() -> None:
                 ours.add(node.name)
             elif isinstance(node, ast.Attribute):
                 (ours if isinstance(node.ctx, ast.Store) else used).add(node.attr)
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("luigi"):
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("luigi", "sciluigi")):
                 used |= {alias.name for alias in node.names}
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and path.stem != "private_names":
                 used |= {node.value} if re.fullmatch(r"_[A-Za-z]\w+", node.value) else set()

@@ -18,13 +18,12 @@ from luigi.configuration import get_config
 from espo_luigi import cli, store, tasks
 from espo_luigi.driver.board import FILE, Board
 from espo_luigi.driver.run import walk
-from espo_luigi.errors import CatalogError, ParameterError
+from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import as_mermaid, nodes_of
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
-from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.base import EspoTask
@@ -73,7 +72,10 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
 
 
 def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again(
-    complete_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    complete_demo: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
 ) -> None:
     # It opens the reference's grid, which has nothing in it here.
     monkeypatch.setattr(product, "_say_where_regions_meet_inside_a_chunk", lambda _: None)
@@ -82,12 +84,13 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
         content["clean_up"]["xscen_clean_up"]["round_var"]["pr"] = 8
 
     edit(complete_demo / "config.yml", change)
+    assert cli.main(["plan"]) == 0
+    assert "HealthChecks: 2 stale: clean_up.xscen_clean_up changed since" in capsys.readouterr().out
+    assert "was made under another configuration" not in log.text, "the plan itself says so"
     plan = planned()
     again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
     assert again <= plan.again and in_state(plan, RUN) == set()
     assert plan.tasks[first(tasks.HealthChecks).task_id].stale == ["clean_up.xscen_clean_up"]
-    assert cli.main(["plan"]) == 0
-    assert "HealthChecks: 2 stale: clean_up.xscen_clean_up changed since" in capsys.readouterr().out
     assert cli.main(["plan", "--rerun", "stale", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     to_run = [one for one in told["tasks"] if one["state"] == RUN]
@@ -329,6 +332,8 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
     assert why.why(["MoveRef", "Highland"]).endswith("there is nothing that it waits for.")
     with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
         why.why(["Move", "south"])
+    with pytest.raises(UnknownPathError, match=r"no task makes report\.html\n"):
+        why.why(["report.html"])
 
 
 def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(complete_demo: Path) -> None:

@@ -14,9 +14,8 @@ from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.slurm_steps import Allocation
 from espo_luigi.overview import dag
-from espo_luigi.overview.plan import Plan
+from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
-from espo_luigi.overview.planning import plan_of
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.selection import Selection

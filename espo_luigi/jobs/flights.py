@@ -370,7 +370,9 @@ class Flight:
             return Progress("waiting in its bundle", self.row.job_id, self.record.attempt, self.row.node)
         said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
-        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat, self.row.phase)
+        row, pends = self.row, self.row.phase is Phase.PENDING
+        why = self.scheduler.in_words(row.reason) if pends and row.reason else ""
+        return Progress(row.said, row.job_id, self.record.attempt, row.node, heartbeat, row.phase, why)
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

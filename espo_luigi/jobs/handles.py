@@ -63,7 +63,7 @@ class JobRequest:
 class Progress:
     """Where a job stands: the scheduler's state and reason, and what the job's heartbeat says besides the time.
 
-    `phase` is what that state means, None where the state is not the scheduler's own.
+    `phase` is what that state means, None where the state is not the scheduler's own; `why` is why it pends, in words.
     """
 
     state: str
@@ -72,6 +72,7 @@ class Progress:
     node: str = ""
     heartbeat: Mapping[str, Any] = field(default_factory=dict)
     phase: Phase | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,9 @@ class Scheduler(Protocol):
     def accounts(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Account]]:
         """What tells of jobs that have ended what they were given and took, by id, or by the names that they have."""
 
+    def in_words(self, reason: str, /) -> str:
+        """What the reason means for which a job pends, and what can be done; nothing where it says that itself."""
+
     def keeps_no_memory(self, stderr: str, /) -> bool:
         """Whether a memory says that there is none here."""
 

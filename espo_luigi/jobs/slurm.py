@@ -42,6 +42,7 @@ from espo_luigi.jobs.slurm_answers import (
     submitted_id,
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
+from espo_luigi.jobs.slurm_reasons import in_words
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "given",
     "has_ended",
     "header",
+    "in_words",
     "job_id",
     "keeps_no_memory",
     "listing",

@@ -20,7 +20,7 @@ from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.progress import done, of_batch
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
-from espo_luigi.jobs.resources import GIB, Resources
+from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import PackOptions, task_name
 from espo_luigi.jobs.site import Site
@@ -177,7 +177,7 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
         return []
     steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
     more = settings.site.exceeded(
-        memory=f"{bundling.width * asked.memory_bytes // 2**20}M", cpus=bundling.width * asked.cpus_per_task, **steps
+        memory=f"{bundling.width * mib(asked.memory_bytes)}M", cpus=bundling.width * asked.cpus_per_task, **steps
     )
     return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
 

@@ -14,10 +14,10 @@ import psutil
 
 from espo_luigi.errors import SizingError
 
-_UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+_UNITS = {"": MIB, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
 
 def parse_memory(text: str | int) -> int:
@@ -50,8 +50,13 @@ def parse_time(text: str | int) -> int:
 
 
 def render_memory(n_bytes: int) -> str:
-    """Return `n_bytes` as Slurm reads it, in whole MiB."""
-    return f"{n_bytes // 2**20}M"
+    """Return `n_bytes`, of which there are no more, as Slurm reads it, in whole MiB."""
+    return f"{n_bytes // MIB}M"
+
+
+def mib(n_bytes: int) -> int:
+    """Return the MiB to ask a scheduler for."""
+    return -(-n_bytes // MIB)
 
 
 def headroom(memory_bytes: int) -> int:
@@ -108,7 +113,7 @@ class Resources:
             raise SizingError(self._uneven(rule))
         if self.worker_memory_bytes < 2**28:
             raise SizingError(
-                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / 2**20:.0f} MiB for each of "
+                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of "
                 f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
             )
 

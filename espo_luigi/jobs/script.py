@@ -81,7 +81,7 @@ class ScriptValues:
     """All that one submission's script is made of.
 
     `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
-    which job id does this submission's work; `workdir` is where the command starts. Memory is in MiB, time in minutes.
+    which job id does this submission's work; `workdir` is where the command starts.
     The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
     """
 
@@ -89,7 +89,7 @@ class ScriptValues:
     attempt: int
     argv: tuple[str, ...]
     cpus_per_task: int
-    memory_mib: int
+    memory_bytes: int
     time_minutes: int
     log_pattern: str
     claim_file: str

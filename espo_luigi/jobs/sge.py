@@ -15,6 +15,7 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
+from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (
@@ -70,7 +71,6 @@ SUBMIT = "qsub"
 VARIABLES = "SGE_TASK_"
 FORGETS_CANCELLED = True
 
-MIB = 2**20
 # Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
 _LONGEST_LOG_STEM = 200
@@ -174,12 +174,12 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
 
 def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
     """``64G``, or in M; Grid Engine takes no ``64GB``."""
-    mib = positive("memory", values.memory_mib)
+    asked = mib(positive("memory", values.memory_bytes))
     if options.memory_per not in ("slot", "job"):
         raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
     if options.memory_per == "slot":
-        mib = -(-mib // cpus)
-    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
+        asked = -(-asked // cpus)
+    return f"{asked}M" if asked % 1024 else f"{asked // 1024}G"
 
 
 def _host(name: str) -> str:
@@ -223,7 +223,7 @@ def header(values: ScriptValues) -> list[str]:
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
     # is in no variable of a job's.
-    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
+    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={mib(positive('memory', values.memory_bytes))}"]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 

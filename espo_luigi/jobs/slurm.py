@@ -14,6 +14,7 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
+from espo_luigi.jobs.resources import MIB
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import (
     PACKING,
@@ -43,6 +44,7 @@ from espo_luigi.jobs.slurm_answers import (
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
 from espo_luigi.jobs.slurm_reasons import in_words
+from espo_luigi.jobs.slurm_steps import sizes
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
@@ -84,7 +86,6 @@ SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
 FORGETS_CANCELLED = False
 
-MIB = 2**20
 # The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
 _LONGEST_LOG_STEM = 200
 _DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
@@ -173,9 +174,11 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
         *_places(getattr(options, "nodes", None) or "1", ntasks),
-        f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
-        f"--mem={positive('memory', values.memory_mib)}M",
-        f"--time={positive('time_minutes', values.time_minutes)}",
+        *sizes(
+            cpus_per_task=positive("cpus_per_task", values.cpus_per_task),
+            memory=positive("memory", values.memory_bytes),
+            time=positive("time_minutes", values.time_minutes),
+        ),
     ]
     if values.warning_seconds and "signal" not in options.extra:
         # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
@@ -192,12 +195,12 @@ def asked(options: JobOptions) -> tuple[str, ...]:
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
 
 
-def _places(nodes: str, ntasks: int) -> tuple[str, ...]:
+def _places(nodes: str, ntasks: int) -> list[str]:
     if not re.fullmatch(r"[1-9][0-9]*", nodes, re.ASCII):
         raise SubmissionError(f"nodes: {nodes!r} is not a number of nodes, such as 4")
     if nodes == "1":
-        return ("--nodes=1", f"--ntasks={ntasks}")
-    return (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        return sizes(nodes=1, ntasks=ntasks)
+    return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
 
 
 def render(values: ScriptValues) -> str:
@@ -329,6 +332,17 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of Slurm's commands, whose times are UTC's: an hour that comes twice a year would mix up runs."""
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DROPPED_PREFIXES)}
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
+
+
+# What of the allocation's own variables is not about its size.
+_OF_A_STEP = ("TZ", "LC_ALL", "SLURM_TMPDIR")
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of `srun`, which is the step's too: the driver's, without what sets options of srun."""
+    own = {name: environ[name] for name in _OF_A_STEP if name in environ}
+    clean = {name: value for name, value in environment(environ).items() if name not in _OF_A_STEP}
+    return clean | own
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:

@@ -20,7 +20,6 @@ from espo_luigi.jobs.script import ScriptValues
 
 logger = logging.getLogger(__name__)
 
-_MIB = 2**20
 _LONGEST_BACKOFF = 300.0
 
 
@@ -193,7 +192,7 @@ class Submitter:
             attempt=record.attempt,
             argv=request.argv,
             cpus_per_task=request.cpus_per_task,
-            memory_mib=-(-record.memory_bytes // _MIB),
+            memory_bytes=record.memory_bytes,
             time_minutes=record.time_minutes,
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),

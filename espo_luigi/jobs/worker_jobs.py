@@ -15,7 +15,6 @@ from espo_luigi.jobs.script import JobOptions, ScriptValues, option_exports, ren
 from espo_luigi.jobs.session import THREAD_POOLS
 from espo_luigi.jobs.site import Site
 
-_MIB = 2**20
 # No worker gets along with less.
 _LEAST_WORKER_BYTES = 2**28
 
@@ -160,7 +159,7 @@ class WorkerJobs:
             attempt=1,
             argv=(),
             cpus_per_task=self.cpus,
-            memory_mib=-(-parse_memory(self.asked_memory) // _MIB),
+            memory_bytes=parse_memory(self.asked_memory),
             time_minutes=parse_time(self.walltime),
             log_pattern=self.log_pattern,
             claim_file="",

@@ -41,7 +41,7 @@ def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any
             attempt=1,
             argv=("/env/bin/python", "-m", "espo_luigi.job", f"{folder}/jobs/{place}.json"),
             cpus_per_task=3,
-            memory_mib=15_000,
+            memory_bytes=15_000 * 2**20,
             time_minutes=60,
             log_pattern=f"{patterns[place]}{ends[place]}.out",
             claim_file=f"{folder}/state/claims/{name}",

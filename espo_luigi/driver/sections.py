@@ -23,7 +23,7 @@ from espo_luigi.jobs.commands import CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
-from espo_luigi.jobs.script import JobOptions, own_names
+from espo_luigi.jobs.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.submitter import JobSettings
 
@@ -238,7 +238,8 @@ def _chosen_profiles() -> Iterator[str]:
 def add_options(owner: type, names: tuple[str, ...]) -> None:
     """Give a class a Luigi parameter for each option that is not one yet."""
     for name in names:
-        give_parameter(owner, name, luigi.Parameter(default="", significant=False))
+        kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
+        give_parameter(owner, name, kind(default=default, significant=False))
 
 
 for _section in SECTIONS.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import os
 import shlex
 import signal
@@ -24,7 +25,7 @@ from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_secu
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import workers_name
+from espo_luigi.jobs.script import SCRATCH_VARIABLE, workers_name
 from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS
 from espo_luigi.jobs.trouble import Minutely
 from espo_luigi.jobs.worker_jobs import WorkerJobs, prologue, settings_file
@@ -110,9 +111,8 @@ def _job_class(session: Session) -> Any:
     """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
     from distributed.deploy.spec import ProcessInterface
 
-    dask_jobqueue = _import_dask_jobqueue()
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = {"slurm": dask_jobqueue.slurm.SLURMJob, "sge": dask_jobqueue.sge.SGEJob}[workers.scheduler]
+    base: Any = operator.attrgetter(scheduler.DASK_JOB)(_import_dask_jobqueue())
     trouble = Minutely()
 
     class WorkerJob(base):
@@ -150,7 +150,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
         "memory": f"{workers.dask_memory_bytes}B",
         "python": shlex.quote(workers.job_options.python or sys.executable),
         "death_timeout": workers.death_timeout,
-        "local_directory": '"${ESPO_NODE_SCRATCH:-${TMPDIR:-/tmp}}"',
+        "local_directory": f'"${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"',
         # Nobody but the scheduler is to speak with a worker.
         "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         "interface": shlex.quote(workers.interface) if workers.interface else None,

@@ -39,7 +39,7 @@ from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
-from espo_luigi.jobs.script import LATE_VARIABLE
+from espo_luigi.jobs.script import ATTEMPT_VARIABLE, LATE_VARIABLE
 from espo_luigi.jobs.session import limit_thread_pools
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 
@@ -103,7 +103,6 @@ def _set_up_process() -> None:
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
-    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
@@ -186,7 +185,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
         "cluster": order.cluster,
-        "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
+        "attempt": int(os.environ.get(ATTEMPT_VARIABLE, "1")),
         "node": socket.gethostname(),
         "started": started,
         "ended": time.time(),

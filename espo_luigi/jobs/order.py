@@ -122,11 +122,11 @@ _NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
-    """Refuses orders that it cannot run, says what a job gets, runs one and says how long it took, stops one, ends."""
+    """Refuses orders that it cannot run, fits one to its room, runs it and returns its seconds, stops one, and ends."""
 
     def check(self, orders: Iterable[JobOrder]) -> None: ...
 
-    def granted(self, order: JobOrder) -> Resources: ...
+    def fitted(self, order: JobOrder) -> JobOrder: ...
 
     def run(self, order: JobOrder) -> float: ...
 

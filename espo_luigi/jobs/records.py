@@ -12,7 +12,6 @@ import errno
 import functools
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,13 @@ from typing import Any
 
 from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import shares_job
-from espo_luigi.jobs.script import start_path, submission_name
+from espo_luigi.jobs.script import JOB_ID, start_path, submission_name
 
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 FINISHED = "finished"
 _CLOSED = "the driver"
-_JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class RecordStore:
             owner = self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             return None
-        return owner if _JOB_ID.fullmatch(owner) else None
+        return owner if JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
         """Make sure that no job of that name ever starts its work; False when one has."""

@@ -14,6 +14,9 @@ import psutil
 
 from espo_luigi.errors import SizingError
 
+# Of a job whose rule and site say nothing.
+DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
+LEAST_WORKER_BYTES = 2**28
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
 MIB, GIB = 2**20, 2**30
@@ -111,7 +114,7 @@ class Resources:
                 raise SizingError(f"{rule}: {name} = {getattr(self, name)}; expected at least 1")
         if self.cpus_per_task % self.n_workers:
             raise SizingError(self._uneven(rule))
-        if self.worker_memory_bytes < 2**28:
+        if self.worker_memory_bytes < LEAST_WORKER_BYTES:
             raise SizingError(
                 f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of "
                 f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
@@ -127,7 +130,7 @@ class Resources:
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
         """Return the same request, with a site's memory and time where it says none, else with the defaults."""
-        return replace(self, memory=self.memory or memory or "4GB", time=self.time or time or "1:00:00")
+        return replace(self, memory=self.memory or memory or DEFAULT_MEMORY, time=self.time or time or DEFAULT_TIME)
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""

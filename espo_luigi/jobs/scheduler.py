@@ -134,6 +134,8 @@ class Scheduler(Protocol):
     SUBMIT: str
     # How the names begin of the variables by which `job_id` knows a job of its own.
     VARIABLES: str
+    # Where dask-jobqueue has its class of such jobs.
+    DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
 

@@ -20,9 +20,13 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 # Seconds between a job's tries to claim its work: four minutes in all.
 _PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 # Where a job learns of its claim and which of its starts it is; what the file beside the claim is called that says
 # which start works.
 CLAIM_VARIABLE = "ESPO_CLAIM"
+NAME_VARIABLE = "ESPO_JOB_NAME"
+ATTEMPT_VARIABLE = "ESPO_ATTEMPT"
+SCRATCH_VARIABLE = "ESPO_NODE_SCRATCH"
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
 # After which second since 1970 a signal to end means that the time is nearly up.
@@ -69,6 +73,11 @@ class PackOptions(JobOptions):
 
 
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
+
+
+# Which options are lists, and which are names with values; all others are text.
+LISTS = tuple(one.name for one in fields(PackOptions) if one.default == ())
+TABLES = tuple(one.name for one in fields(PackOptions) if one.default_factory is dict)
 
 
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
@@ -137,6 +146,13 @@ def workers_name(owner: str) -> str:
 def owner_name(name: str) -> str | None:
     """Name of the job whose worker job is called `name`; None if it is no worker job."""
     return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+
+
+def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
+    """The name of a job's log, up to what tells its jobs apart."""
+    values = between.join(f"{key}={value}" for key, value in sorted(wildcards.items()))
+    # The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
+    return safe(f"{safe(rule, 60)}-{values}" if values else safe(rule, 60), 200)
 
 
 def render_script(
@@ -228,7 +244,7 @@ fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
-    lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
+    lines = [f"export {NAME_VARIABLE}={shlex.quote(values.name)}", f"export {ATTEMPT_VARIABLE}={values.attempt}"]
     lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
     lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
     return [*lines, *option_exports(values.options)]
@@ -238,7 +254,7 @@ def option_exports(options: JobOptions) -> list[str]:
     """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
     lines = []
     if options.scratch:
-        lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
+        lines.append(f"export {SCRATCH_VARIABLE}={_scratch(checked('scratch', options.scratch))}")
     return [*lines, *rendered_environment(options)]
 
 

@@ -17,23 +17,24 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
-from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
+from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (
     NO_JOB,
     has_ended,
     in_words,
-    job_name,
     keeps_no_memory,
     parse_accounts,
     parse_qacct,
     parse_qstat,
     refusal,
     says_out_of_memory,
+    sge_name,
     submitted_id,
 )
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
+    "DASK_JOB",
     "FORGETS_CANCELLED",
     "NAME",
     "OPTIONS",
@@ -69,11 +70,11 @@ NAME = "Grid Engine"
 SUBMIT = "qsub"
 # Of the variables of its jobs, JOB_ID is a name that other programs use, too.
 VARIABLES = "SGE_TASK_"
+DASK_JOB = "sge.SGEJob"
 FORGETS_CANCELLED = True
 
 # Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
-_LONGEST_LOG_STEM = 200
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
@@ -106,13 +107,7 @@ _NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
     """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
-    values = "+".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
-    stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
-    return f"{log_dir}/{_plain(safe(rule, 60))}/{_plain(safe(stem, _LONGEST_LOG_STEM))}-$JOB_ID.out"
-
-
-def _plain(name: str) -> str:
-    return name.replace(",", "+")
+    return f"{log_dir}/" + f"{safe(rule, 60)}/{log_stem(rule, wildcards, '+')}-$JOB_ID.out".replace(",", "+")
 
 
 def log_path(pattern: str, job_id: str) -> str:
@@ -125,7 +120,7 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
     options = SgeOptions(**vars(values.options))
     cpus = positive("cpus_per_task", values.cpus_per_task)
     mine = [
-        *("-N", job_name(values.name)),
+        *("-N", sge_name(values.name)),
         *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
         *("-j", "y", "-S", "/bin/bash", "-cwd", "-V", "-r", "y", "-notify"),
         *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
@@ -283,9 +278,9 @@ def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Qu
 
 def _asked(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str]) -> list[str]:
     """What to ask qacct for, a command each: jobs by id and by name, or all whose names begin as these do."""
-    asked = [*job_ids, *map(job_name, names)]
+    asked = [*job_ids, *map(sge_name, names)]
     # Of a year's runs, the file may hold more than can be read in each cycle.
-    return asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
+    return asked if len(asked) <= _MOST_BY_ID else [sge_name(_beginning([*names, *known_names])) + "*"]
 
 
 def _beginning(names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ _LETTERS: tuple[tuple[str, Phase], ...] = (
 _KNOWN = "hREwz"
 
 
-def job_name(name: str) -> str:
+def sge_name(name: str) -> str:
     """A submission's name as Grid Engine takes it: not beginning with a digit, without an at sign."""
     return _PREFIX + name.replace("@", "%40")
 

@@ -22,6 +22,7 @@ from espo_luigi.jobs.script import (
     PackOptions,
     ScriptValues,
     checked,
+    log_stem,
     own_names,
     positive,
     render_plain_script,
@@ -44,10 +45,11 @@ from espo_luigi.jobs.slurm_answers import (
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
 from espo_luigi.jobs.slurm_reasons import in_words
-from espo_luigi.jobs.slurm_steps import sizes
+from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
 # With what is read from the answers, this module is a `Scheduler`.
 __all__ = [
+    "DASK_JOB",
     "FORGETS_CANCELLED",
     "NAME",
     "OPTIONS",
@@ -84,11 +86,9 @@ __all__ = [
 NAME = "Slurm"
 SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
+DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
-# The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
-_LONGEST_LOG_STEM = 200
-_DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 # Directives that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
     {
@@ -147,11 +147,10 @@ def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: s
     In a bundle of a kind, ``%j`` is followed by the step's number and the `task` in it, or is an element of an array.
     """
     # One name is for all elements of an array.
-    values = "" if bundle == ARRAY else ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
-    stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
+    stem = log_stem(rule, {} if bundle == ARRAY else wildcards, ",")
     # sbatch replaces %-codes in this path; %% is one per cent sign.
     folder = f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}"
-    return f"{folder}/{safe(stem, _LONGEST_LOG_STEM)}-{_LOG_ENDS[bundle].format(task)}.out"
+    return f"{folder}/{stem}-{_LOG_ENDS[bundle].format(task)}.out"
 
 
 def log_path(pattern: str, job_id: str) -> str:
@@ -244,7 +243,7 @@ def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
 
 
 def _extra(name: str, value: str) -> str:
-    if not _DIRECTIVE.fullmatch(name):
+    if not DIRECTIVE.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not a directive's long name without dashes, such as 'reservation'")
     if name in _RESERVED:
         raise SubmissionError(f"extra: --{name} is set by the engine, or would make one submission more than one job")

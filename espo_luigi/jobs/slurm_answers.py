@@ -16,6 +16,7 @@ from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
+NO_SUCH_JOB = "Invalid job id"
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Submit,JobName"
 
@@ -258,4 +259,4 @@ def keeps_no_memory(stderr: str) -> bool:
 
 def has_ended(stderr: str) -> bool:
     """Whether scancel failed because the job had ended meanwhile."""
-    return "Invalid job id" in stderr or "already completing or completed" in stderr
+    return NO_SUCH_JOB in stderr or "already completing or completed" in stderr

@@ -23,12 +23,17 @@ from espo_luigi.jobs.script import (
     rendered_environment,
     rendered_setup,
 )
-from espo_luigi.jobs.slurm_steps import sizes
+from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
 # Seconds between a member's looks whether its work is still its own; a closed claim is how the driver stops it.
 _LOOK_SECONDS = 10
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
+# Options of a step that the engine itself sets.
+_RESERVED = frozenset(
+    {"cpus-per-task", "exclusive", "gres", "job-name", "kill-on-bad-exit", "mem", "multi-prog", "nodes", "ntasks"}
+    | {"open-mode", "output", "wait"}
+)
 
 # Beside its claim, the end of a member that others outlive. Not where all of them are being stopped: the scheduler
 # says why.
@@ -213,11 +218,7 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         "--open-mode=append",
         "--kill-on-bad-exit=0",
         "--wait=0",
-        *(
-            f"--{name}={value}" if value else f"--{name}"
-            for name, value in packing.step_options.items()
-            if name != "overlap"
-        ),
+        *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
     runs = (
         ["--multi-prog", f"{bundle.plan}.{_CONF.format(place)}"]
@@ -225,6 +226,15 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         else ["bash", "--", bundle.scripts[members[0]]]
     )
     return [shlex.quote(word) for word in (*said, *runs)]
+
+
+def _step_option(name: str, value: str) -> str:
+    if not DIRECTIVE.fullmatch(name) or name in _RESERVED:
+        raise SubmissionError(
+            f"step_options: {name!r}: expected the long name, without dashes, of an option of srun that the engine "
+            "does not set itself, such as 'gpu-bind'"
+        )
+    return f"--{name}={checked(f'step_options: {name}', value)}" if value else f"--{name}"
 
 
 def _conf(scripts: list[str]) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from espo_luigi.jobs.resources import Resources, mib
 from espo_luigi.jobs.script import safe
+from espo_luigi.jobs.slurm_answers import NO_SUCH_JOB
 
 _STATE = re.compile(r"\bJobState=(\w+)")
+DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 _END = re.compile(r"\bEndTime=(\S+)")
 # One line for each group of nodes of which the job has the same.
 _NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", re.MULTILINE)
@@ -40,7 +42,7 @@ def names_command(nodes: str) -> tuple[str, ...]:
 
 def knows_no_such_job(words: str) -> bool:
     """Whether scontrol failed because the controller has forgotten the job, which has then ended."""
-    return "Invalid job id" in words
+    return NO_SUCH_JOB in words
 
 
 def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:

@@ -48,7 +48,7 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
     engine = BatchEngine(slurm, settings)
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(engine.run, order)
+        running = pool.submit(engine.run, engine.fitted(order))
         deadline = time.monotonic() + 30
         while not fake.calls("sbatch") and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -17,13 +17,13 @@ from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.sge import SgeOptions, arguments, log_path, log_pattern, memories, render, submission
 from espo_luigi.jobs.sge_answers import (
     has_ended,
-    job_name,
     parse_qacct,
     parse_qstat,
     phase_of,
     refusal,
     says_out_of_memory,
     seconds_of,
+    sge_name,
     submitted_id,
 )
 
@@ -154,7 +154,7 @@ def test_what_a_site_limits_is_asked_for_by_its_own_name_only() -> None:
 @pytest.mark.parametrize("run", ["2024", "run", "a@b", "..", "é", "-x", "50%", "a:b"])
 def test_a_jobs_name_is_one_that_grid_engine_takes_and_gives_back(run: str) -> None:
     name = submission_name(task_name(run, "Adjust", {}), 1)
-    job = job_name(name)
+    job = sge_name(name)
     assert job[0].isalpha() and not set(job) & set("\n\t\r/:@\\*? ")
     fields = f"<JB_job_number>1</JB_job_number><JB_name>{job}</JB_name><state>qw</state>"
     listed = f"<job_list>{fields}</job_list></job_info>"

@@ -32,39 +32,8 @@ from espo_luigi.jobs.sge_answers import (
     submitted_id,
 )
 
-# With what is read from the answers, this module is a `Scheduler`.
-__all__ = [
-    "DASK_JOB",
-    "FORGETS_CANCELLED",
-    "NAME",
-    "OPTIONS",
-    "SUBMIT",
-    "VARIABLES",
-    "SgeOptions",
-    "accounts",
-    "arguments",
-    "bundled",
-    "cancellations",
-    "environment",
-    "given",
-    "has_ended",
-    "header",
-    "in_words",
-    "job_id",
-    "keeps_no_memory",
-    "listing",
-    "log_path",
-    "log_pattern",
-    "memories",
-    "node_folder",
-    "one_job",
-    "refusal",
-    "render",
-    "says_out_of_memory",
-    "stack_dumps",
-    "submission",
-    "submitted_id",
-]
+# With these, which are imported for that alone, this module is a `Scheduler`.
+__all__ = ["has_ended", "in_words", "keeps_no_memory", "refusal", "says_out_of_memory", "submitted_id"]
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"

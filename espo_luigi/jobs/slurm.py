@@ -47,41 +47,8 @@ from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
 from espo_luigi.jobs.slurm_reasons import in_words
 from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
-# With what is read from the answers, this module is a `Scheduler`.
-__all__ = [
-    "DASK_JOB",
-    "FORGETS_CANCELLED",
-    "NAME",
-    "OPTIONS",
-    "SUBMIT",
-    "VARIABLES",
-    "SlurmOptions",
-    "accounts",
-    "asked",
-    "bundled",
-    "cancellations",
-    "directives",
-    "environment",
-    "given",
-    "has_ended",
-    "header",
-    "in_words",
-    "job_id",
-    "keeps_no_memory",
-    "listing",
-    "log_path",
-    "log_pattern",
-    "memories",
-    "node_folder",
-    "one_job",
-    "refusal",
-    "render",
-    "render_plain",
-    "says_out_of_memory",
-    "stack_dumps",
-    "submission",
-    "submitted_id",
-]
+# With these, which are imported for that alone, this module is a `Scheduler`.
+__all__ = ["has_ended", "in_words", "keeps_no_memory", "refusal", "says_out_of_memory", "submitted_id"]
 
 NAME = "Slurm"
 SUBMIT = "sbatch"

@@ -26,7 +26,7 @@ from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.pilot import fly
+from espo_luigi.jobs.pilot import run_plan
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import NAME_VARIABLE
 from espo_luigi.jobs.session import dashboard_port, dask_session, limit_thread_pools
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in modules:
         importlib.import_module(name)
     if plan:
-        return fly(Path(plan), lambda order: run_order(order, work))
+        return run_plan(Path(plan), lambda order: run_order(order, work))
     serve(lambda order: run_order(order, work))
     return 0
 

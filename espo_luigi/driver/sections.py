@@ -110,7 +110,7 @@ class BatchSection(Settings):
         said, given = profile.settings, cls.given()
         allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
-        # Who asked for no number of jobs has not asked for too many.
+        # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
         read = {name: cls._parsed(where, name, text) for name, text in said.items()}
         return values | by_default | {name: read[name] for name in read.keys() - given}
@@ -149,13 +149,13 @@ class BatchSection(Settings):
         return self.options(**chosen)
 
     def site(self) -> Site:
-        """Return the site's rules; what users have to say may stand in their environment, where that is heard."""
+        """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
         site = self.profile_called(self.profile).site
         said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
         return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
 
     def _beat_seconds(self) -> float:
-        """Return what was asked for, or less: who waits for signs of life has to miss several."""
+        """Return what was asked for, or less: several heartbeats have to fail before a job counts as hanging."""
         return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
 
     def batch_settings(self) -> BatchSettings:

@@ -38,7 +38,7 @@ _DESCRIPTIONS = {
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Of each job in flight, before the same job's progress is told to luigid again: at most 50 messages a second in all.
+# Times the jobs in flight, the time between two messages to luigid about a job's progress: 50 a second in all.
 _SECONDS_A_JOB = 0.02
 
 
@@ -135,7 +135,7 @@ class SlurmTask(luigi.Task):
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
-    # When it was told something last.
+    # When luigid got the last message.
     _told = -math.inf
 
     def label(self) -> str:
@@ -287,7 +287,7 @@ class SlurmTask(luigi.Task):
                 self.set_tracking_url(standing.dashboard)
 
     def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to say it now: thousands of jobs that get on would keep the driver busy with telling of it."""
+        """Whether to send it now: limits progress messages to luigid to 50 a second."""
         gets_on, now = percent not in (None, 100), time.monotonic()
         if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
             return False

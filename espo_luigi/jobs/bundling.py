@@ -34,7 +34,7 @@ class Bundling:
 
     @classmethod
     def of(cls, options: PackOptions) -> Bundling:
-        """What the options of a job say. Raises SubmissionError for a value that is none."""
+        """Read the options of a job. Raises SubmissionError for a value that is none."""
         kind = options.bundle or STEPS
         if kind not in KINDS:
             raise SubmissionError(f"bundle = {kind}: expected one of {', '.join(KINDS)}")

@@ -24,9 +24,9 @@ class JobRequest:
 
     `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
     become visible late on a network file system), and before any other try. `write_order` writes `job_file` anew.
-    `stall_timeout_seconds` None does not watch the heartbeat. `warning_seconds` says, for so many minutes, how long
-    before its end a job is told. `bundling` says with how many of its kind it may go, and `pilot` which command does
-    what a plan says (the plan's path follows, and the modules to import first). `has_workers` says that the job submits
+    `stall_timeout_seconds` None does not watch the heartbeat. `warning_seconds` is, for so many minutes, how long
+    before its end a job gets a signal. `bundling` says with how many of its kind it may go, `pilot` is the command for
+    a bundle's plan (the plan's path follows, and the modules to import first). `has_workers` says that the job submits
     jobs of its own.
     """
 

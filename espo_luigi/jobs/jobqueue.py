@@ -97,7 +97,7 @@ class Session:
 
 
 def _import_dask_jobqueue() -> Any:
-    """Import it without the handlers of signals that it sets: Ctrl-C, and with it what tells a job to end, exits."""
+    """Import it without the handlers of signals that it sets: Ctrl-C, and with it the signal that ends a job, exits."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     import dask_jobqueue
 
@@ -221,7 +221,7 @@ def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
 
 @contextmanager
 def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
-    """Submit the worker jobs, and others for those that are lost; cancel all before Dask is told to end."""
+    """Submit the worker jobs, and others for those that are lost; cancel all before Dask ends."""
     keeper = _Keeper(session, cluster)
     thread = threading.Thread(target=keeper.run, name="worker-jobs", daemon=True)
     try:
@@ -236,7 +236,7 @@ def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
 
 
 class _Keeper:
-    """Looks at a session's jobs while it lasts. Dask alone does not hear of jobs that end before their worker joins."""
+    """Looks at a session's jobs while it lasts. Dask is not notified when a job ends before its worker joins."""
 
     def __init__(self, session: Session, cluster: Any) -> None:
         self._session = session
@@ -265,12 +265,12 @@ class _Keeper:
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
 
     def _look(self) -> bool:
-        """Return whether the scheduler was asked and had nothing new to say: jobs may wait in its queue for days."""
+        """Return whether the scheduler was asked, and its answer is the same as the last: jobs may wait for days."""
         if self._cluster.scheduler.status.name in ("closing", "closed"):
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
-            # Else Dask asks it, at the end, to end, until it gives up.
+            # At the session's end, Dask would wait for it to answer.
             self._cluster.shutdown_scheduler = False
             return False
         connected, places = self._connected(), dict(self._cluster.workers)
@@ -314,7 +314,7 @@ class _Keeper:
                 self._cluster.scale(jobs=n)
 
     async def forget(self, names: list[str]) -> None:
-        """Have Dask know nothing of jobs that have ended."""
+        """Remove jobs that have ended from Dask's tables."""
         from distributed.core import Status
 
         for name in names:

@@ -1,7 +1,6 @@
 """The local engine: each job in a child process of the driver, as many at once as CPUs and memory allow.
 
-Where that is and how a job is started there, a `Launcher` knows: here, `Forks` on this machine; `allocation.Steps` on
-the nodes of an allocation.
+A `Launcher` starts them: `Forks` on this machine, `allocation.Steps` on the nodes of an allocation.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ class LocalEngine:
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
             order.report(Standing("running"))
             self._wait(order, self._start(order, node))
-            # Before another job takes the place: where nothing can be started any more, it learns of that here.
+            # Checked before the CPUs are freed, so that no further job is started in an allocation that is over.
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:

@@ -100,7 +100,7 @@ class RecordStore:
 
     @property
     def salt(self) -> str:
-        """What tells the jobs of this folder from those of the same run in another one."""
+        """Text in the hash of task names, so that runs of one name in two folders differ."""
         return self._salt_path.read_text(encoding="utf-8")
 
     def load(self, task: str) -> Record | None:
@@ -219,7 +219,7 @@ def open_private(path: str, flags: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _is_a_groups(folder: str) -> bool:
-    # A umask alone says little: where each user has a group of their own, all have one that lets the group write.
+    # The umask does not decide it: where each user has a group of their own, all have one that lets the group write.
     return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
 
 

@@ -14,7 +14,7 @@ import psutil
 
 from espo_luigi.errors import SizingError
 
-# Of a job whose rule and site say nothing.
+# Of a job for which neither rule nor site has a value.
 DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
 LEAST_WORKER_BYTES = 2**28
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)

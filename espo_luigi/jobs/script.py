@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 _PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
-# Where a job learns of its claim and which of its starts it is; what the file beside the claim is called that says
+# Where a job finds its claim and which of its starts it is; what the file beside the claim is called that says
 # which start works.
 CLAIM_VARIABLE = "ESPO_CLAIM"
 NAME_VARIABLE = "ESPO_JOB_NAME"
@@ -222,9 +222,9 @@ fi"""
 
 
 # A job that was started again says which of its starts works now: the one before may still be on a node that the
-# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to say so works; each has a
-# word of its own, as not every scheduler counts. In a file of its own, so that a claim that the driver closes meanwhile
-# stays closed. While the file system fails, the job tries again, as long as for the claim.
+# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to write works; each
+# writes a unique text, as not every scheduler numbers restarts. In a file of its own, so that a claim that the driver
+# closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
 _RENDERED_START = f"""\
 export {START_VARIABLE}={FIRST_START}
 if [ "$begun" = again ]; then

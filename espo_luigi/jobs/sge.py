@@ -18,7 +18,7 @@ from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
-from espo_luigi.jobs.sge_answers import (
+from espo_luigi.jobs.sge_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
     in_words,
@@ -31,9 +31,6 @@ from espo_luigi.jobs.sge_answers import (
     sge_name,
     submitted_id,
 )
-
-# With these, which are imported for that alone, this module is a `Scheduler`.
-__all__ = ["has_ended", "in_words", "keeps_no_memory", "refusal", "says_out_of_memory", "submitted_id"]
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"
@@ -192,7 +189,7 @@ def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
 
 
 def bundled(bundle: BundleValues) -> BundleText:
-    """Nothing: what runs several tasks as one submission knows Slurm only."""
+    """Nothing: several tasks as one submission are for Slurm only."""
     raise SubmissionError(
         f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
     )
@@ -229,7 +226,7 @@ def one_job(user: str, job_id: str) -> Query[Row]:
 def memories(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
 ) -> tuple[Memory, ...]:
-    """What the accounting file says of jobs that have ended; it may say it late."""
+    """What the accounting file says of jobs that have ended; it may be written late."""
     asked = _asked(job_ids, names, known_names)
     return (
         Memory(
@@ -248,7 +245,7 @@ def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Qu
 def _asked(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str]) -> list[str]:
     """What to ask qacct for, a command each: jobs by id and by name, or all whose names begin as these do."""
     asked = [*job_ids, *map(sge_name, names)]
-    # Of a year's runs, the file may hold more than can be read in each cycle.
+    # The file may hold a year's runs, too many to be read in each cycle.
     return asked if len(asked) <= _MOST_BY_ID else [sge_name(_beginning([*names, *known_names])) + "*"]
 
 

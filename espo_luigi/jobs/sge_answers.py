@@ -47,7 +47,7 @@ def parse_qstat(text: str) -> list[Row]:
     """Jobs in the answer of ``qstat -xml``. Raises ValueError for one that is not whole."""
     if not text.rstrip().endswith("</job_info>"):
         raise ValueError(f"the end is missing: {text[-80:]!r}")
-    # By patterns: one job of the user's with a strange name would make the whole no valid XML.
+    # Read by patterns: a job with a strange name would make the whole no valid XML.
     return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
 
 

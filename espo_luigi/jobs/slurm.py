@@ -30,7 +30,7 @@ from espo_luigi.jobs.script import (
     safe,
 )
 from espo_luigi.jobs.slurm_accounts import ACCOUNTS_FORMAT, parse_accounts
-from espo_luigi.jobs.slurm_answers import (
+from espo_luigi.jobs.slurm_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     has_ended,
@@ -44,11 +44,8 @@ from espo_luigi.jobs.slurm_answers import (
     submitted_id,
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
-from espo_luigi.jobs.slurm_reasons import in_words
+from espo_luigi.jobs.slurm_reasons import in_words  # noqa: F401  # as this is a `Scheduler`
 from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
-
-# With these, which are imported for that alone, this module is a `Scheduler`.
-__all__ = ["has_ended", "in_words", "keeps_no_memory", "refusal", "says_out_of_memory", "submitted_id"]
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
@@ -58,31 +55,9 @@ FORGETS_CANCELLED = False
 
 # Directives that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
-    {
-        "array",
-        "chdir",
-        "cluster",
-        "clusters",
-        "cpus-per-task",
-        "error",
-        "export-file",
-        "input",
-        "job-name",
-        "mem",
-        "mem-per-cpu",
-        "mem-per-gpu",
-        "nodes",
-        "no-requeue",
-        "ntasks",
-        "open-mode",
-        "output",
-        "parsable",
-        "requeue",
-        "test-only",
-        "time",
-        "wait",
-        "wrap",
-    }
+    {"array", "chdir", "cluster", "clusters", "cpus-per-task", "error", "export-file", "input", "job-name", "mem"}
+    | {"mem-per-cpu", "mem-per-gpu", "nodes", "no-requeue", "ntasks", "open-mode", "output", "parsable", "requeue"}
+    | {"test-only", "time", "wait", "wrap"}
 )
 
 
@@ -104,7 +79,7 @@ OPTIONS = SlurmOptions
 _NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
 
 
-# What tells the logs of a rule's jobs apart, by the kind of bundle.
+# How the names of logs end, by the kind of bundle.
 _LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
 
 
@@ -147,7 +122,7 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         ),
     ]
     if values.warning_seconds and "signal" not in options.extra:
-        # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
+        # The job's own process gets it: in a partition's grace time, Slurm would signal the steps alone.
         mine.append(f"--signal=B:TERM@{values.warning_seconds}")
     return (*mine, *asked(options))
 
@@ -229,7 +204,7 @@ def _for_header(directive: str) -> str:
 
 
 def listing(user: str) -> Query[Row]:
-    """All jobs of this user that the controller knows, those that ended a short while ago included."""
+    """All jobs of this user in the controller's list, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
@@ -246,7 +221,7 @@ def memories(
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
-    # By name, sacct looks no further back than midnight unless told.
+    # By name, sacct looks no further back than midnight by default.
     by_name = [
         ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
         for group in chunked(dict.fromkeys(map(array_of, names)))
@@ -281,15 +256,8 @@ def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 # make jobs something else than was asked for (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…), change the form of
 # answers (SQUEUE_FORMAT…), or, where the driver runs in a job, make jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
 _KEPT = frozenset(
-    {
-        "SLURM_CONF",
-        "SLURM_JWT",
-        "SBATCH_ACCOUNT",
-        "SBATCH_CONSTRAINT",
-        "SBATCH_PARTITION",
-        "SBATCH_QOS",
-        "SBATCH_RESERVATION",
-    }
+    {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"}
+    | {"SBATCH_RESERVATION"}
 )
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 

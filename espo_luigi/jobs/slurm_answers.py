@@ -58,24 +58,10 @@ STATES: dict[str, Phase] = {
 
 # Reasons of PENDING that no waiting will cure: the job asks for what it may never have.
 HOPELESS_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxMemPerJob",
-        "AssocMaxNodePerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "DependencyNeverSatisfied",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxMemoryPerJob",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
+    {"AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit"}
+    | {"AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount"}
+    | {"InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"}
+    | {"QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed"}
 )
 
 
@@ -203,7 +189,7 @@ def parse_scontrol(text: str) -> list[Row]:
         )
         if head is None:
             continue
-        # Of each the first: further to the right stand texts of users (Comment, SubmitLine), which may hold anything.
+        # The first of each counts: to the right are texts of users (Comment, SubmitLine), which may hold anything.
         found = re.findall(r" (JobState|Reason|NodeList|ExitCode)=(\S*)", line[head.end() :])
         fields = dict(reversed(found))
         reason, node = fields.get("Reason", ""), _known(fields.get("NodeList", ""))

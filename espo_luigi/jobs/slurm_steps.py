@@ -31,7 +31,7 @@ class Allocation:
 
 
 def allocation_command(job_id: str) -> tuple[str, ...]:
-    """The command that tells of an allocation."""
+    """The command that describes an allocation."""
     return ("scontrol", "--details", "show", "job", job_id)
 
 

@@ -187,7 +187,7 @@ class WorkerJobs:
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
     """The bash of a worker's job before its command. Raises SubmissionError for a value that cannot be passed safely.
 
-    The job ends at once if nobody listens where its scheduler was: its session is over.
+    The job ends at once if its scheduler's port refuses connections: its session is over.
     """
     values = workers.values(owner)
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")

@@ -38,7 +38,7 @@ class Later(SlurmTask):
 
     n = luigi.IntParameter()
     resources_default = Resources(1, 1, "1GB", "10")
-    slurm_default = {"extra": {"begin": "now+1day"}}
+    options_default = {"slurm": {"extra": {"begin": "now+1day"}}}
 
     def complete(self) -> bool:
         return False

@@ -30,6 +30,7 @@ from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import PACKING, JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.site import Site
+from espo_luigi.jobs.slurm_steps import sizes
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,6 @@ OPTIONS: Mapping[str, str] = {
     "nodes": "nodes of the job, by default 1",
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
-_SIZES = {"nodes": "--nodes", "cpus_per_task": "--cpus-per-task", "memory": "--mem", "time": "--time"}
 # By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
 # What a driver needs: it waits, mostly. The site's limit on time is kept.
@@ -86,7 +86,7 @@ def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
 
 def allocation_command(request: Request, command: Sequence[str]) -> tuple[str, ...]:
     """Return the `salloc` that an allocation takes."""
-    return ("salloc", *_sized(request.sizes), "--ntasks-per-node=1", *slurm.asked(request.options), *command)
+    return ("salloc", *sizes(**_numbers(request.sizes)), "--ntasks-per-node=1", *slurm.asked(request.options), *command)
 
 
 def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
@@ -111,10 +111,10 @@ def script_command(
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
     chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
-    sizes = {name: size for name, size in request.sizes.items() if name in chosen}
+    asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
-    return ("sbatch", "--parsable", *_sized(sizes), *many, *slurm.asked(request.options), *words)
+    return ("sbatch", "--parsable", *sizes(**_numbers(asked)), *many, *slurm.asked(request.options), *words)
 
 
 def _not_said_in(script: str) -> set[str]:
@@ -135,7 +135,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         attempt=1,
         argv=(python,),
         cpus_per_task=request.resources.cpus_per_task,
-        memory_mib=request.resources.memory_bytes // 2**20,
+        memory_bytes=request.resources.memory_bytes,
         time_minutes=request.resources.time_minutes,
         log_pattern=slurm.log_pattern(str(Path(section.log_dir).absolute()), "driver", {}),
         claim_file="",
@@ -168,31 +168,25 @@ def request_of(given: Mapping[str, str]) -> Request:
     asked = Resources(memory=given.get("memory", ""), time=given.get("time", "")).completed(
         section.memory, section.time
     )
-    sizes = {
+    asked_for = {
         "nodes": given.get("nodes", "1"),
         "cpus_per_task": given.get("cpus_per_task", "1"),
         "memory": asked.memory,
         "time": asked.time,
     }
-    _numbers(sizes)
-    return Request(sizes, section.options_of({}, {}), section.site()).checked()
+    _numbers(asked_for)
+    return Request(asked_for, section.options_of({}, {}), section.site()).checked()
 
 
-def _numbers(sizes: Mapping[str, str]) -> dict[str, int]:
+def _numbers(asked: Mapping[str, str]) -> dict[str, int]:
     try:
-        counts = {name: int(sizes[name]) for name in ("nodes", "cpus_per_task") if name in sizes}
+        counts = {name: int(asked[name]) for name in ("nodes", "cpus_per_task") if name in asked}
     except ValueError as error:
         raise SubmissionError(f"nodes and cpus_per_task are whole numbers: {error}") from error
     if wrong := [f"{name} = {count}" for name, count in counts.items() if count < 1]:
         raise SubmissionError(f"{wrong[0]}; expected at least 1")
     parse = {"memory": parse_memory, "time": parse_time}
-    return counts | {name: parse[name](sizes[name]) for name in parse if name in sizes}
-
-
-def _sized(sizes: Mapping[str, str]) -> list[str]:
-    numbers = _numbers(sizes)
-    texts = {name: f"{number // 2**20}M" if name == "memory" else str(number) for name, number in numbers.items()}
-    return [f"{_SIZES[name]}={text}" for name, text in texts.items()]
+    return counts | {name: parse[name](asked[name]) for name in parse if name in asked}
 
 
 def _drivers_request(given: Mapping[str, str]) -> Request:

@@ -23,8 +23,9 @@ from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
 from espo_luigi.jobs.node import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.pilot import fly
+from espo_luigi.jobs.pilot import run_plan
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.script import NAME_VARIABLE
 from espo_luigi.jobs.session import dashboard_port, dask_session, limit_thread_pools
 from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
@@ -34,6 +35,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
+    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
@@ -43,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in modules:
         importlib.import_module(name)
     if plan:
-        return fly(Path(plan), lambda order: run_order(order, work))
+        return run_plan(Path(plan), lambda order: run_order(order, work))
     serve(lambda order: run_order(order, work))
     return 0
 
@@ -85,12 +87,12 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         # After too little memory, the job was given more: so are its workers.
         workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
         return jobqueue_session(
-            workers, os.environ["ESPO_JOB_NAME"], task.dask_settings(), dashboard=settings().dashboard
+            workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
     if order.cluster == "allocation":
         from espo_luigi.jobs.allocation_session import allocation_session
 
-        folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ["ESPO_JOB_NAME"]
+        folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
     return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
 

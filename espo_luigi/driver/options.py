@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from espo_luigi.errors import ConfigurationError
-
-_LISTS = ("exclude",)
-_TABLES = ("extra", "environment", "step_options")
+from espo_luigi.jobs.script import LISTS, TABLES
 
 
 def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -21,9 +19,9 @@ def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _as_option(name: str, value: Any, where: str) -> Any:
-    if name in _LISTS:
+    if name in LISTS:
         return as_texts(name, value, where)
-    return as_table(name, value, where) if name in _TABLES else as_text(name, value, where)
+    return as_table(name, value, where) if name in TABLES else as_text(name, value, where)
 
 
 def as_texts(name: str, value: Any, where: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from espo_luigi.jobs.commands import CommandSettings
 from espo_luigi.jobs.flights import Patience
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
-from espo_luigi.jobs.script import JobOptions, own_names
+from espo_luigi.jobs.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.submitter import JobSettings
 
@@ -110,7 +110,7 @@ class BatchSection(Settings):
         said, given = profile.settings, cls.given()
         allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
-        # Who asked for no number of jobs has not asked for too many.
+        # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
         read = {name: cls._parsed(where, name, text) for name, text in said.items()}
         return values | by_default | {name: read[name] for name in read.keys() - given}
@@ -149,13 +149,13 @@ class BatchSection(Settings):
         return self.options(**chosen)
 
     def site(self) -> Site:
-        """Return the site's rules; what users have to say may stand in their environment, where that is heard."""
+        """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
         site = self.profile_called(self.profile).site
         said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
         return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
 
     def _beat_seconds(self) -> float:
-        """Return what was asked for, or less: who waits for signs of life has to miss several."""
+        """Return what was asked for, or less: several heartbeats have to fail before a job counts as hanging."""
         return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
 
     def batch_settings(self) -> BatchSettings:
@@ -238,7 +238,8 @@ def _chosen_profiles() -> Iterator[str]:
 def add_options(owner: type, names: tuple[str, ...]) -> None:
     """Give a class a Luigi parameter for each option that is not one yet."""
     for name in names:
-        give_parameter(owner, name, luigi.Parameter(default="", significant=False))
+        kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
+        give_parameter(owner, name, kind(default=default, significant=False))
 
 
 for _section in SECTIONS.values():

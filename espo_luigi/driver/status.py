@@ -12,7 +12,7 @@ from typing import Any
 
 from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.scheduler import Phase
-from espo_luigi.jobs.slurm_reasons import in_plain_words
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 # What a scheduler's state means, where there is one.
@@ -23,7 +23,7 @@ _BY_PHASE = {
     Phase.LEAVING.value: RUNNING,
 }
 # Else, words with which a message begins of a job that was submitted and does not run yet.
-_PENDING = re.compile(r"(PENDING|CONFIGURING|REQUEUED?\w*|qw|hqw|submitting|submitted)\b")
+_PENDING = re.compile(r"(submitting|submitted)\b")
 _WAITING = re.compile(r"(waiting|planned)\b")
 _REASON = re.compile(r"(\w+) \(((\w+)[^)]*)\)")
 LONGEST = 5
@@ -216,8 +216,8 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
 
 
 def _said(found: re.Match[str], engine: str) -> str:
-    # Only Slurm has words of its own for reasons.
-    return f"{found[3]}: {in_plain_words(found[3])}" if engine == "slurm" else f"{found[1]}: {found[2]}"
+    words = SCHEDULERS[engine].in_words(found[3]) if engine in SCHEDULERS else ""
+    return f"{found[3]}: {words}" if words else f"{found[1]}: {found[2]}"
 
 
 def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:

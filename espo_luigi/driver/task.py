@@ -1,4 +1,4 @@
-"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a Slurm cluster. It knows no climate data."""
+"""`SlurmTask`: a Luigi task whose work runs as one job, here or on a cluster. It knows no climate data."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from espo_luigi.jobs.script import JobOptions
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
     "cpus_per_task": "CPUs of the job, a multiple of n_workers",
-    "memory": "memory of the job, in Slurm's notation (60GB)",
-    "time": "time limit, in Slurm's notation (2:00:00)",
+    "memory": "memory of the job, such as 60GB",
+    "time": "time limit, such as 2:00:00 or 90 (minutes)",
 }
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
 # Where Dask's workers are, and what their jobs are like.
@@ -51,10 +51,8 @@ class SlurmTask(luigi.Task):
     """
 
     resources_default = Resources()
-    # Slurm's and Grid Engine's options of this rule (names as in luigi.cfg's [slurm] and [sge]), between the cluster's
-    # profile and luigi.cfg.
-    slurm_default: ClassVar[Mapping[str, Any]] = {}
-    sge_default: ClassVar[Mapping[str, Any]] = {}
+    # By engine, this rule's options (names as in luigi.cfg's section), between the cluster's profile and luigi.cfg.
+    options_default: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     uses_dask = True
     # Whether no task outside of this one's graph needs the outputs of the tasks in it. Only a run of such a task
     # deletes what is not needed any more: outputs of any other run may be needed by tasks that are not in its graph.
@@ -73,8 +71,6 @@ class SlurmTask(luigi.Task):
     time = luigi.Parameter(default="", significant=False)
 
     # The schedulers' own options are parameters too: `add_options` below.
-    extra: Any = luigi.DictParameter(default={}, significant=False)
-    step_options: Any = luigi.DictParameter(default={}, significant=False)
     cluster = luigi.ChoiceParameter(
         choices=["", "jobqueue", "allocation"],
         default="",
@@ -215,10 +211,13 @@ class SlurmTask(luigi.Task):
                 f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
                 "espo_luigi.install() where your tasks are defined"
             )
-        order = self.order()
         chosen = engine(settings().engine)
-        granted, heartbeat = chosen.granted(order), str(order.files.heartbeat)
-        cpus, memory = granted.cpus_per_task, granted.memory_bytes
+        order = chosen.fitted(self.order())
+        cpus, memory, heartbeat = (
+            order.resources.cpus_per_task,
+            order.resources.memory_bytes,
+            str(order.files.heartbeat),
+        )
         words = " ".join([order.family, *sorted(self.wildcards.values(), key=len)])
         board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat, words=words))
         try:
@@ -239,7 +238,7 @@ class SlurmTask(luigi.Task):
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
         options = {name: getattr(self, name) for name in OPTION_NAMES if _is_option(type(self), name)}
-        of_rule = getattr(self, f"{name}_default", {})
+        of_rule = self.options_default.get(name, {})
         parameters = self.to_str_params()
         order = JobOrder(
             id=self.task_id,
@@ -347,7 +346,7 @@ def _hashable(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, Any]:
-    """The values of resources and Slurm options from configuration and command line, which are part of the key."""
+    """The values of resources and options from configuration and command line, which are part of the key."""
     family = task.get_task_family()
     return {
         name: _hashable(parameter.task_value(family, name))

@@ -15,7 +15,7 @@ from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.local import Child, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import headroom, machine_memory
+from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
 from espo_luigi.jobs.slurm_steps import (
     Allocation,
     allocation_command,
@@ -23,7 +23,6 @@ from espo_luigi.jobs.slurm_steps import (
     names_command,
     parse_allocation,
     step_command,
-    step_environment,
 )
 
 logger = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Steps:
         # One that is there: the most CPUs and the most memory need not be the same node's.
         self.largest = max(self.nodes.values(), key=lambda room: (room.cpus, room.memory_bytes))
         rooms = ", ".join(
-            f"{name}: {room.cpus} CPU(s), {room.memory_bytes // 2**20}M" for name, room in self.nodes.items()
+            f"{name}: {room.cpus} CPU(s), {render_memory(room.memory_bytes)}" for name, room in self.nodes.items()
         )
         logger.info("Steps of %s (%s), which ends at %s", self.place, rooms, found.ends)
 
@@ -101,7 +100,7 @@ class Steps:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=step_environment(os.environ),
+                    env=slurm.step_environment(os.environ),
                     start_new_session=True,  # Ctrl-C at the driver is the driver's to handle
                 )
             except OSError as error:
@@ -147,6 +146,6 @@ _ANOTHER = "give the same command in another allocation (`espo shell`)"
 
 
 def _room(name: str, cpus: int, memory_mib: int) -> Room:
-    memory = memory_mib * 2**20 or machine_memory()
+    memory = memory_mib * MIB or machine_memory()
     # The driver needs some, where it runs in the allocation itself.
     return Room(cpus, memory - headroom(memory) if os.environ.get("SLURMD_NODENAME") == name else memory)

@@ -18,6 +18,7 @@ from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_secu
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS, limit_thread_pools, limit_zarr, scratch_folder
+from espo_luigi.jobs.slurm_steps import sizes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -64,9 +65,9 @@ def allocation_session(
 
 
 def _command(nodes: int, resources: Resources, address: str) -> list[str]:
-    places = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    places = sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1, cpus_per_task=resources.cpus_per_task)
     # One worker that ends must not end the others; on the first node, this process has CPUs of the job, too.
-    step = ["srun", *places, f"--cpus-per-task={resources.cpus_per_task}", "--kill-on-bad-exit=0", "--overlap"]
+    step = ["srun", *places, "--kill-on-bad-exit=0", "--overlap"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nworkers", str(resources.n_workers)]
     worker += ["--nthreads", str(resources.threads_per_worker), "--memory-limit", str(resources.worker_memory_bytes)]
     worker += ["--local-directory", scratch_folder(), "--death-timeout", "60", "--protocol", "tls://"]

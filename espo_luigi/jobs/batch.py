@@ -20,7 +20,7 @@ from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.progress import done, of_batch
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
-from espo_luigi.jobs.resources import GIB, Resources
+from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.scheduler import Scheduler
 from espo_luigi.jobs.script import PackOptions, task_name
 from espo_luigi.jobs.site import Site
@@ -88,19 +88,18 @@ class BatchEngine:
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
             self._manager.submitter.check("check", request_of(fitting, self._settings))
 
-    def granted(self, order: JobOrder) -> Resources:
-        """Return what a job of this order gets, of what it asks for."""
-        return fitted(order, self._settings).resources
+    def fitted(self, order: JobOrder) -> JobOrder:
+        """Return the order, which asks for no more than the cluster's nodes have."""
+        return replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
 
     def run(self, order: JobOrder) -> float:
-        """Submit the job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
+        """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
 
         Raises
         ------
         JobError
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
-        order = replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         request = replace(request_of(order, self._settings), write_order=order.write)
         outcome = self._manager.submit(request, on_progress=lambda progress: order.report(of_batch(progress))).wait()
@@ -177,7 +176,7 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
         return []
     steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
     more = settings.site.exceeded(
-        memory=f"{bundling.width * asked.memory_bytes // 2**20}M", cpus=bundling.width * asked.cpus_per_task, **steps
+        memory=f"{bundling.width * mib(asked.memory_bytes)}M", cpus=bundling.width * asked.cpus_per_task, **steps
     )
     return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
 

@@ -47,7 +47,7 @@ class Bundles:
         except JobError:
             return True  # one that cannot be read may be
 
-    def landed(self, record: Record) -> bool:
+    def is_over(self, record: Record) -> bool:
         """Whether nobody needs the bundle of a submission that is over any more, of which nothing is then kept."""
         if self.is_needed(record):
             return False

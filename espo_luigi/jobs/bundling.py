@@ -11,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.script import PackOptions, ScriptValues, checked
+from espo_luigi.jobs.script import PackOptions, ScriptValues
 
 STEPS = "steps"
 ARRAY = "array"
 PILOT = "pilot"
 KINDS = (STEPS, ARRAY, PILOT)
-_DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
-# Options of a step that the engine itself sets.
-_RESERVED = frozenset(
-    {"cpus-per-task", "exclusive", "gres", "job-name", "kill-on-bad-exit", "mem", "multi-prog", "nodes", "ntasks"}
-    | {"open-mode", "output", "wait"}
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Bundling:
 
     @classmethod
     def of(cls, options: PackOptions) -> Bundling:
-        """What the options of a job say. Raises SubmissionError for a value that is none."""
+        """Read the options of a job. Raises SubmissionError for a value that is none."""
         kind = options.bundle or STEPS
         if kind not in KINDS:
             raise SubmissionError(f"bundle = {kind}: expected one of {', '.join(KINDS)}")
@@ -52,7 +46,7 @@ class Bundling:
             raise SubmissionError(
                 f"pack_at_once = {at_once} is no multiple of pack_per_step = {per_step}: whole steps run at once"
             )
-        return cls(kind, most, at_once, per_step, _checked(options.step_options))
+        return cls(kind, most, at_once, per_step, options.step_options)
 
     @property
     def width(self) -> int:
@@ -82,17 +76,6 @@ def _number(name: str, text: str | None, least: int) -> int:
     if not re.fullmatch(r"\d{1,5}", text.strip(), re.ASCII) or int(text) < least:
         raise SubmissionError(f"{name} = {text}: expected a whole number, {least} or more")
     return int(text)
-
-
-def _checked(said: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in said.items():
-        if not _DIRECTIVE.fullmatch(name) or name in _RESERVED:
-            raise SubmissionError(
-                f"step_options: {name!r}: expected the long name, without dashes, of an option of srun that the engine "
-                "does not set itself, such as 'gpu-bind'"
-            )
-        checked(f"step_options: {name}", value)
-    return said
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""Time as the job manager knows it."""
+"""The time that the job manager uses."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-# Linux alone tells of the time that a machine slept.
+# A clock that counts the time that a machine slept is Linux's alone.
 _SLEEP_COUNTS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -122,7 +122,7 @@ class Commands:
                 rows, failed = self._ask(memory.queries)
                 if failed is None or not self._is_lacking(memory, failed):
                     return rows
-        # There is no memory here, which is no silence: what is in no listing is gone.
+        # The scheduler has answered, and keeps no memory: what is in no listing is gone.
         return []
 
     def accounted(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Account] | None:

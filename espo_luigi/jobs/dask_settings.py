@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 # On any of a cluster's nodes, whoever has an account could else speak with a worker, which runs whatever it is sent.
 _PROTECTED = {"distributed.comm.require-encryption": True}
-# Everything that a worker says goes to its job's log; the package's own messages, too.
+# All messages of a worker go to its job's log, the package's own, too.
 _LOGGED = {"logging": {"distributed": "info", "espo_luigi": "info"}}
 
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Have Dask say in this process what goes wrong, which a worker's job that looks whether anybody listens is not."""
+    """Log Dask's warnings, but not refused connections of worker jobs that test the port."""
     levels = {"distributed": logging.WARNING, "distributed.comm.tcp": logging.ERROR}
     before = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():

@@ -32,7 +32,7 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger("espo_luigi.driver_job")
 
-# How long before its end the job hears of it.
+# How long before its end the job gets the signal.
 NOTICE_SECONDS = 120
 # A driver that has so little time each time gets nowhere, and is not started for ever.
 _SHORT_SECONDS = 300.0
@@ -48,7 +48,7 @@ _AFTER_LOCK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Note:
-    """Which job is the driver: `token` tells one submission from another, `short` counts slots too short in a row.
+    """Which job is the driver: `token` differs for each submission, `short` counts slots too short in a row.
 
     `alone`: it computes in this job itself, and there are no jobs of tasks.
     """
@@ -128,9 +128,9 @@ def withdraw(state_dir: Path, commands: Commands) -> Note | None:
         return None
     # First: a job that starts in this moment finds it gone, and does nothing.
     path.unlink(missing_ok=True)
-    # One that works, and has jobs, is told to leave or to cancel them; one that still begins hears nothing.
-    listens = not note.alone and DriverLock(state_dir).holder() is not None
-    which = ("--state=PENDING",) if listens else ()
+    # One that works, and has jobs, reads the control file; one that still begins does not yet.
+    is_at_work = not note.alone and DriverLock(state_dir).holder() is not None
+    which = ("--state=PENDING",) if is_at_work else ()
     if note.job_id:
         commands.run(("scancel", *which, f"--user={os.getuid()}", note.job_id))
     return note

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failing:
-    """Why the work of the thread that made this cannot go on, once another thread knows; nothing else wakes it."""
+    """Why the work of the thread that made this cannot go on; another thread finds that out, and interrupts it."""
 
     def __init__(self, kind: type[JobError] = JobError) -> None:
         self._kind = kind
@@ -22,7 +22,7 @@ class Failing:
         self.words = ""
 
     def fail(self, words: str) -> None:
-        """Have `raised` raise; a thread that is not the main one is told in the log only, as no signal reaches it."""
+        """Have `raised` raise; of a thread that is not the main one, only log it, as no signal reaches it."""
         self.words = words
         logger.error("%s", words)
         if self._thread == threading.main_thread().ident:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which a job that is still there is cancelled once more: one is lost when the controller goes down.
 _CANCEL_AGAIN = 60.0
-# A job that ends without a result within so many seconds on its node tells more of the node than of the task.
+# A job that ends without a result within so many seconds on its node is more likely the node's fault than the task's.
 _QUICK_SECONDS = 300.0
 
 
@@ -129,7 +129,7 @@ class Flight:
 
     @property
     def blocks_done(self) -> int:
-        """How many blocks of its output the job has completed, as it says itself, or last said in a sign of life."""
+        """How many blocks of its output the job has completed, by its result or its last heartbeat."""
         said = self.result or as_object(self.beat) or {}
         blocks = said.get("blocks") if str(said.get("job_id")) == self.record.job_id else None
         return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
@@ -162,9 +162,9 @@ class Flight:
         return True
 
     def saw(self, row: Row, now: float) -> None:
-        """Take in what the scheduler says of the job."""
+        """Take in the scheduler's row of the job."""
         if row.phase is Phase.LEAVING and self.ended_since is not None:
-            # The accounting knows how it ended; what the site does on the node after that is not waited for.
+            # How it ended is accounted; what the site does on the node after that is not waited for.
             self.silent = False
             return
         if row.phase is not Phase.RUNNING or self.row is None or self.row.phase is not Phase.RUNNING:
@@ -188,9 +188,9 @@ class Flight:
         return unknown and _over(self.leaving_since, now, patience.latency_wait)
 
     def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
-        """Take in what a job that is others', too, says of this member."""
+        """Take in what the files of a shared job say of this member."""
         if self.row is None or self.row.phase is Phase.PENDING:
-            return  # it is what an earlier start said
+            return  # the files are of an earlier start
         if begun and not self.begun:
             self.beat_since = self.dumped_since = None
         self.begun = begun
@@ -198,7 +198,7 @@ class Flight:
             self.exit_code, self.ended_since = exit_code, self.ended_since or now
 
     def missed(self, now: float) -> None:
-        """Take in that the scheduler answered, and does not know the job."""
+        """Take in that the scheduler answered without listing the job."""
         self.absent_since = now if self.absent_since is None else self.absent_since
         self.silent = False
 
@@ -220,7 +220,7 @@ class Flight:
         except FileNotFoundError:
             beat = b""
         except OSError:
-            # The file system does not answer us: that says nothing about the job.
+            # The file system does not answer this driver: the job may be well.
             self.beat_since, self.dumped_since = now, None
             return
         if beat != self.beat or self.beat_since is None:
@@ -255,7 +255,7 @@ class Flight:
         if self.succeeded:
             return Step.SUCCEED
         if self.ended_since is not None:
-            # The scheduler may know of the end before the result file is visible here.
+            # The scheduler may list the end before the result file is visible here.
             waited = now - self.ended_since >= patience.latency_wait
             return Step.ENDED if self.result is not None or waited else Step.WAIT
         if self.record.shares_job and self.cancel_since is not None:
@@ -277,7 +277,7 @@ class Flight:
     @property
     def has_failed(self) -> bool:
         """Whether the job itself has written that it failed, and why."""
-        # "stopped" is not among them: the signal may be a requeue's: the scheduler has to say what became of the job.
+        # "stopped" is not among them, as the signal may be a requeue's: the scheduler decides what became of the job.
         return self.result is not None and self.result.get("outcome") in OUTCOMES
 
     def _step_after_result(self, now: float) -> Step:
@@ -370,7 +370,9 @@ class Flight:
             return Progress("waiting in its bundle", self.row.job_id, self.record.attempt, self.row.node)
         said = (as_object(self.beat) or {}) if self.row.phase is Phase.RUNNING else {}
         heartbeat = {key: value for key, value in said.items() if key != "time"}
-        return Progress(self.row.said, self.row.job_id, self.record.attempt, self.row.node, heartbeat, self.row.phase)
+        row, pends = self.row, self.row.phase is Phase.PENDING
+        why = self.scheduler.in_words(row.reason) if pends and row.reason else ""
+        return Progress(row.said, row.job_id, self.record.attempt, row.node, heartbeat, row.phase, why)
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

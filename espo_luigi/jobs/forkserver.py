@@ -50,7 +50,7 @@ class Child:
 
 
 class ForkServer:
-    """The starter's end of the server: starts it, gives it jobs, and hears how they end."""
+    """The starter's end of the server: starts it, gives it jobs, and reads how they end."""
 
     def __init__(self, command: Sequence[str]) -> None:
         environment = dict(os.environ)

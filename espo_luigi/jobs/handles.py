@@ -24,9 +24,9 @@ class JobRequest:
 
     `is_complete` is asked after the job reported success, until it says so or `latency_wait` has passed (the output may
     become visible late on a network file system), and before any other try. `write_order` writes `job_file` anew.
-    `stall_timeout_seconds` None does not watch the heartbeat. `warning_seconds` says, for so many minutes, how long
-    before its end a job is told. `bundling` says with how many of its kind it may go, and `pilot` which command does
-    what a plan says (the plan's path follows, and the modules to import first). `has_workers` says that the job submits
+    `stall_timeout_seconds` None does not watch the heartbeat. `warning_seconds` is, for so many minutes, how long
+    before its end a job gets a signal. `bundling` says with how many of its kind it may go, `pilot` is the command for
+    a bundle's plan (the plan's path follows, and the modules to import first). `has_workers` says that the job submits
     jobs of its own.
     """
 
@@ -63,7 +63,7 @@ class JobRequest:
 class Progress:
     """Where a job stands: the scheduler's state and reason, and what the job's heartbeat says besides the time.
 
-    `phase` is what that state means, None where the state is not the scheduler's own.
+    `phase` is what that state means, None where the state is not the scheduler's own; `why` is why it pends, in words.
     """
 
     state: str
@@ -72,6 +72,7 @@ class Progress:
     node: str = ""
     heartbeat: Mapping[str, Any] = field(default_factory=dict)
     phase: Phase | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)

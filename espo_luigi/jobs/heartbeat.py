@@ -145,7 +145,7 @@ class Monitor:
         return [prefix.states for prefix in list(prefixes)]
 
     def sign_of_life(self) -> dict[str, Any]:
-        """Return what the heartbeat file says now."""
+        """Return what the heartbeat file is to hold now."""
         left = self.tasks_left
         self._most = max(self._most, left)
         return {
@@ -165,9 +165,9 @@ class Monitor:
 
 @contextmanager
 def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_seconds: float) -> Iterator[None]:
-    """Give a sign of life to `write`, now and every so many seconds, if something moved: a job that hangs falls silent.
+    """Give a heartbeat to `write`, now and every so many seconds, if something moved: a job that hangs stops writing.
 
-    One that cannot be written is followed by the next: a healthy job must not fall silent for good.
+    After one that cannot be written, the next is tried: a healthy job must go on writing.
     """
     done = threading.Event()
     trouble = Minutely()
@@ -190,7 +190,7 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
         yield
     finally:
         done.set()
-        # Not for ever, where the file system hangs.
+        # The file system may hang.
         thread.join(_LONGEST_WRITE_SECONDS)
         _has_moved(monitor, trouble)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import os
 import shlex
 import signal
@@ -24,7 +25,7 @@ from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_secu
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import workers_name
+from espo_luigi.jobs.script import SCRATCH_VARIABLE, workers_name
 from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS
 from espo_luigi.jobs.trouble import Minutely
 from espo_luigi.jobs.worker_jobs import WorkerJobs, prologue, settings_file
@@ -96,7 +97,7 @@ class Session:
 
 
 def _import_dask_jobqueue() -> Any:
-    """Import it without the handlers of signals that it sets: Ctrl-C, and with it what tells a job to end, exits."""
+    """Import it without the handlers of signals that it sets: Ctrl-C, and with it the signal that ends a job, exits."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     import dask_jobqueue
 
@@ -110,9 +111,8 @@ def _job_class(session: Session) -> Any:
     """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
     from distributed.deploy.spec import ProcessInterface
 
-    dask_jobqueue = _import_dask_jobqueue()
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = {"slurm": dask_jobqueue.slurm.SLURMJob, "sge": dask_jobqueue.sge.SGEJob}[workers.scheduler]
+    base: Any = operator.attrgetter(scheduler.DASK_JOB)(_import_dask_jobqueue())
     trouble = Minutely()
 
     class WorkerJob(base):
@@ -150,7 +150,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
         "memory": f"{workers.dask_memory_bytes}B",
         "python": shlex.quote(workers.job_options.python or sys.executable),
         "death_timeout": workers.death_timeout,
-        "local_directory": '"${ESPO_NODE_SCRATCH:-${TMPDIR:-/tmp}}"',
+        "local_directory": f'"${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"',
         # Nobody but the scheduler is to speak with a worker.
         "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         "interface": shlex.quote(workers.interface) if workers.interface else None,
@@ -221,7 +221,7 @@ def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
 
 @contextmanager
 def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
-    """Submit the worker jobs, and others for those that are lost; cancel all before Dask is told to end."""
+    """Submit the worker jobs, and others for those that are lost; cancel all before Dask ends."""
     keeper = _Keeper(session, cluster)
     thread = threading.Thread(target=keeper.run, name="worker-jobs", daemon=True)
     try:
@@ -236,7 +236,7 @@ def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
 
 
 class _Keeper:
-    """Looks at a session's jobs while it lasts. Dask alone does not hear of jobs that end before their worker joins."""
+    """Looks at a session's jobs while it lasts. Dask is not notified when a job ends before its worker joins."""
 
     def __init__(self, session: Session, cluster: Any) -> None:
         self._session = session
@@ -265,12 +265,12 @@ class _Keeper:
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
 
     def _look(self) -> bool:
-        """Return whether the scheduler was asked and had nothing new to say: jobs may wait in its queue for days."""
+        """Return whether the scheduler was asked, and its answer is the same as the last: jobs may wait for days."""
         if self._cluster.scheduler.status.name in ("closing", "closed"):
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
-            # Else Dask asks it, at the end, to end, until it gives up.
+            # At the session's end, Dask would wait for it to answer.
             self._cluster.shutdown_scheduler = False
             return False
         connected, places = self._connected(), dict(self._cluster.workers)
@@ -314,7 +314,7 @@ class _Keeper:
                 self._cluster.scale(jobs=n)
 
     async def forget(self, names: list[str]) -> None:
-        """Have Dask know nothing of jobs that have ended."""
+        """Remove jobs that have ended from Dask's tables."""
         from distributed.core import Status
 
         for name in names:

@@ -38,7 +38,7 @@ class Leftovers:
         self._since = dict.fromkeys(self._since, now)
 
     def unwanted(self, rows: Mapping[str, Row], now: float) -> list[str]:
-        """The ids of those that have stayed for too long, by what the scheduler says of jobs by their names."""
+        """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
         late_rows: list[Row] = []
         for name, since in list(self._since.items()):
             row, late = rows.get(name), now - since >= self._patience
@@ -66,7 +66,7 @@ class Leftovers:
 def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
     """The ids of Dask workers' jobs of which the job whose workers they are waits and runs no more.
 
-    `is_ours` says of such a job's name whether it was this run's.
+    `is_ours` returns whether a job of such a name was this run's.
     """
     alive = [row for row in rows if not _is_gone(row)]
     names = {row.name for row in alive}

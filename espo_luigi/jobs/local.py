@@ -1,7 +1,6 @@
 """The local engine: each job in a child process of the driver, as many at once as CPUs and memory allow.
 
-Where that is and how a job is started there, a `Launcher` knows: here, `Forks` on this machine; `allocation.Steps` on
-the nodes of an allocation.
+A `Launcher` starts them: `Forks` on this machine, `allocation.Steps` on the nodes of an allocation.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
-
-_HEARTBEAT_SECONDS = 2.0
 
 
 class Child(Protocol):
@@ -185,20 +182,24 @@ class LocalEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all: values reach the job in a file, so that any is safe."""
 
-    def granted(self, order: JobOrder) -> Resources:
-        """Return what a job of this order gets, of what it asks for."""
-        largest = self._launcher.largest
-        return order.resources.fitted(largest.cpus, largest.memory_bytes)
+    def fitted(self, order: JobOrder) -> JobOrder:
+        """Return the order, which asks for no more than one job gets here."""
+        largest, asked, family = self._launcher.largest, order.resources, order.family
+        given = asked.fitted(largest.cpus, largest.memory_bytes)
+        if given != asked and family not in self._said:
+            self._said.add(family)
+            place = self._launcher.place
+            logger.info("%s asks for %s; fitted to %s: %s", family, _described(asked), place, _described(given))
+        return replace(order, resources=given)
 
     def run(self, order: JobOrder) -> float:
-        """Run the job, wait for it, and return the seconds that it took.
+        """Run the (fitted) job, wait for it, and return the seconds that it took.
 
         Raises
         ------
         JobError
             If the job fails; the message has its error's last lines and the path of its log.
         """
-        order = replace(order, resources=self._fit(order))
         order.report(Standing("waiting for free CPUs"))
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
@@ -211,7 +212,7 @@ class LocalEngine:
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
             order.report(Standing("running"))
             self._wait(order, self._start(order, node))
-            # Before another job takes the place: where nothing can be started any more, it learns of that here.
+            # Checked before the CPUs are freed, so that no further job is started in an allocation that is over.
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:
@@ -251,14 +252,6 @@ class LocalEngine:
         with self._lock:
             self._launcher.close()
 
-    def _fit(self, order: JobOrder) -> Resources:
-        asked, family, fitted = order.resources, order.family, self.granted(order)
-        if fitted != asked and family not in self._said:
-            self._said.add(family)
-            place = self._launcher.place
-            logger.info("%s asks for %s; fitted to %s: %s", family, _described(asked), place, _described(fitted))
-        return fitted
-
     def _prepare(self, order: JobOrder) -> None:
         order.write(parent=self._launcher.parent)
         for stale in (order.files.result, order.files.heartbeat):
@@ -271,7 +264,7 @@ class LocalEngine:
 
     def _wait(self, order: JobOrder, child: Child) -> None:
         began = time.monotonic()
-        while not child.ended.wait(between_beats(time.monotonic() - began, _HEARTBEAT_SECONDS)):
+        while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
                 order.report(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]

@@ -87,7 +87,7 @@ class DriverLock:
 
     def _may_live(self, holder: dict[str, Any]) -> bool:
         if holder.get("host") == self._mine["host"]:
-            # The start time tells a process from a later one with the same number.
+            # A later process may have the same number, but another start.
             return _process_start(int(holder.get("pid", 0))) == holder.get("started")
         return self._age() < self._stale_after
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.departures import Departure
 from espo_luigi.jobs.flights import Flight
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
 from espo_luigi.jobs.lock import DriverLock
@@ -32,6 +31,7 @@ from espo_luigi.jobs.requests import Requests
 from espo_luigi.jobs.script import task_name
 from espo_luigi.jobs.signals import Signals
 from espo_luigi.jobs.stopping import BREAK, CANCEL, DETACH, cancel_run, take_control
+from espo_luigi.jobs.submissions import Submission
 from espo_luigi.jobs.submitter import JobSettings, Submitter
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, passes, persistently
 from espo_luigi.jobs.verdicts import Verdicts
@@ -186,7 +186,7 @@ class JobManager:
         return min(longest, self.commands.submit_rate.wait_seconds) if self._next_ready() else longest
 
     def _guarded(self, step: Callable[[Flight], None], flight: Flight) -> bool:
-        """One task's trouble (its folder unwritable, say) must not end the others; whether there was none."""
+        """Take a step, whose trouble (an unwritable folder, say) must not end the others; whether there was none."""
         try:
             step(flight)
             flight.trouble_since = None
@@ -226,7 +226,7 @@ class JobManager:
             self.stopping = self.stopping or asked
 
     def _is_still_ours(self) -> bool:
-        """To be asked before anything is done."""
+        """Whether this driver may act; asked before it does."""
         sure = self._ownership.is_sure()
         if self._ownership.lost:
             self.stopping = DETACH
@@ -282,7 +282,7 @@ class JobManager:
                 continue
             # While there is trouble, one task is tried.
             most = 1 if self._nodes.in_trouble else first.request.bundling.of_room(room)
-            group = self.submitter.departures.together(first, self._ready, most, now)
+            group = self.submitter.submissions.together(first, self._ready, most, now)
             waited = now - (first.ready_since or now) >= self.settings.patience.gather
             if waited or len(group) == most or first.alone:
                 return group
@@ -290,9 +290,9 @@ class JobManager:
         return []
 
     def _submit(self, group: list[Flight]) -> None:
-        departure = self._departure(group)
-        if departure is None or not all(
-            self._guarded(partial(self._prepare, departure, place), flight) for place, flight in enumerate(group)
+        submission = self._submission(group)
+        if submission is None or not all(
+            self._guarded(partial(self._prepare, submission, place), flight) for place, flight in enumerate(group)
         ):
             return
         # Writing for many may have taken a while.
@@ -301,23 +301,23 @@ class JobManager:
         for flight in group:
             self._ready.remove(flight)
             self._flights[flight.handle.task] = flight
-        refused = self.submitter.submit(departure)
+        refused = self.submitter.submit(submission)
         for flight in group if refused is not None else []:
             self._verdicts.refused(flight, str(refused))
 
-    def _departure(self, group: list[Flight]) -> Departure | None:
+    def _submission(self, group: list[Flight]) -> Submission | None:
         try:
-            return self.submitter.departures.of(group)
+            return self.submitter.submissions.of(group)
         except Exception as error:
             logger.exception("%s: the driver could not write this job's script", group[0].record.name)
             self._give_up(group[0], error)
             return None
 
-    def _prepare(self, departure: Departure, place: int, flight: Flight) -> None:
+    def _prepare(self, submission: Submission, place: int, flight: Flight) -> None:
         try:
-            self.submitter.prepare(departure, place)
+            self.submitter.prepare(submission, place)
         except OSError:
-            # To the end: the files of this one may be the only ones that fail.
+            # Put last: the files of this one may be the only ones that fail.
             self._ready.remove(flight)
             self._ready.append(flight)
             self.submitter.pause()

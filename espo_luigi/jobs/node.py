@@ -39,7 +39,7 @@ from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
-from espo_luigi.jobs.script import LATE_VARIABLE
+from espo_luigi.jobs.script import ATTEMPT_VARIABLE, LATE_VARIABLE
 from espo_luigi.jobs.session import limit_thread_pools
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 
@@ -48,8 +48,8 @@ logger = logging.getLogger("espo_luigi.job")
 # How long Dask may take to end after the work is done.
 _LONGEST_END_SECONDS = 120.0
 
-# What does an order's work, inside `signs_of_life`, with a monitor that may be told of Dask's scheduler and has to be
-# told when the work is done.
+# What does an order's work, inside `signs_of_life`, with a monitor that may be given Dask's scheduler, and whose
+# `done` it has to set.
 Work = Callable[[JobOrder, Monitor], None]
 
 
@@ -85,11 +85,11 @@ def _read_order(path: Path) -> dict[str, Any]:
 
 
 def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
-    """Write the result, which hours of work may depend on, and then no sign of life any more; return the exit code."""
+    """Write the result, which hours of work may depend on, and then delete the heartbeat file; return the exit code."""
     try:
         check_claim()
     except ClaimLostError as error:
-        # The result file is the other's, whatever this one has to say.
+        # The result file is the other's.
         logger.error("%s", error)
         return 1
     persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
@@ -103,13 +103,12 @@ def _set_up_process() -> None:
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
-    logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, _stop)
-    # What Grid Engine sends before it kills: the only chance that a job which hangs has to say where.
+    # What Grid Engine sends before it kills: the only chance that a job which hangs has to write its stack.
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)  # type: ignore[arg-type]
 
@@ -129,7 +128,7 @@ def _done_before(path: Path, job_id: str) -> bool:
 
 
 class Stopped(SystemExit):
-    """A signal has told this job to stop; it ends with the exit code of a process that the signal has ended."""
+    """This job got a signal to stop; it ends with the exit code of a process that the signal has ended."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(128 + signum)
@@ -141,7 +140,7 @@ class Stopped(SystemExit):
 
 def _stop(signum: int, _frame: object) -> None:
     # Slurm signals again when the grace is over: what is being written down by then must not be cut short.
-    # A scheduler may tell all processes of a job, and one of them the others again.
+    # A scheduler may signal all processes of a job, and one of them the others again.
     for number in (signum, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     raise Stopped(signum)
@@ -165,7 +164,7 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
 
 
 def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
-    """What the result says of an error: nothing of one that came when the work was done."""
+    """The result's entries about an error: none about one that came when the work was done."""
     if monitor.done.is_set():
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
@@ -186,7 +185,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
         "cluster": order.cluster,
-        "attempt": int(os.environ.get("ESPO_ATTEMPT", "1")),
+        "attempt": int(os.environ.get(ATTEMPT_VARIABLE, "1")),
         "node": socket.gethostname(),
         "started": started,
         "ended": time.time(),
@@ -204,7 +203,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
 
 @contextmanager
 def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[None]:
-    """Have what hangs after the work was done end as the success that it is: Dask's end may wait for ever."""
+    """End the process with success if Dask does not shut down after the work is done."""
     over = threading.Event()
 
     def watch() -> None:
@@ -221,12 +220,12 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
 
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
-    """Return what `work` does its work in, so that the driver hears of it while it does."""
+    """Return what `work` does its work in: it writes heartbeats for the driver."""
     return beating(monitor, partial(_write_beat, order.files.heartbeat), order.beat_seconds)
 
 
 def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
-    # Neither renamed nor forced onto the disk: any change is a sign of life, and a metadata server hears of hundreds.
+    # Neither renamed nor forced onto the disk: any change counts, and hundreds of jobs share a metadata server.
     text, flags = json.dumps(beat).encode(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         file = open_private(str(path), flags)
@@ -249,7 +248,7 @@ def _outcome(error: BaseException) -> str:
     if isinstance(error, ConfigurationChangedError):
         return "configuration"
     if isinstance(error, WorkersLostError):
-        # They were preempted, or had too little memory: the scheduler knows.
+        # They were preempted, or had too little memory: the scheduler's state decides.
         return "workers lost"
     from distributed.scheduler import KilledWorker
 

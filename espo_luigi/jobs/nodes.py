@@ -55,7 +55,7 @@ class NodeWatch:
     def learn(self, flight: Flight, cause: Cause, now: float) -> bool:
         """Learn from how a flight's job did not succeed; whether that is known to be none of the task's fault."""
         task, node = flight.record.task, flight.node
-        # A file system that failed under the job may be the node's own: that says no good of it.
+        # A file system that failed under the job may be the node's own: no evidence that the node works.
         if flight.has_failed and cause is not Cause.FILES:
             self.does_well(node, flight.started_after)
         if cause is not Cause.CRASHED or not flight.ended_at_once(now):

@@ -85,15 +85,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class JobOrder:
-    """One job, as whoever runs it needs to know it; what the job itself needs of it is the order file.
+    """All that an engine needs of one job; what the job itself needs of it is the order file.
 
     `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
     `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
     `wildcards` are the parameters that identify it. `cluster` says where Dask's workers are if not all in the job:
     ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
     all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
-    in a unit of the task's own, by which figures of one job tell of another; 0 where nobody says. `is_complete` is
-    asked after the job has ended. `on_progress` hears where the job stands.
+    in a unit of the task's own, by which figures of other jobs are scaled; 0 if unknown. `is_complete` is called
+    after the job has ended, `on_progress` whenever its standing changes.
     """
 
     id: str
@@ -131,7 +131,7 @@ class JobOrder:
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
 
     def report(self, standing: Standing) -> None:
-        """Tell whoever listens where the job stands."""
+        """Call `on_progress` with where the job stands."""
         if self.on_progress is not None:
             self.on_progress(standing)
 
@@ -141,11 +141,11 @@ _NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
-    """Refuses orders that it cannot run, says what a job gets, runs one and says how long it took, stops one, ends."""
+    """Refuses orders that it cannot run, fits one to its room, runs it and returns its seconds, stops one, and ends."""
 
     def check(self, orders: Iterable[JobOrder]) -> None: ...
 
-    def granted(self, order: JobOrder) -> Resources: ...
+    def fitted(self, order: JobOrder) -> JobOrder: ...
 
     def run(self, order: JobOrder) -> float: ...
 

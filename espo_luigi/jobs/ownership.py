@@ -11,8 +11,6 @@ from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_EVERY = REFRESH_EVERY_SECONDS
-
 
 class Ownership:
     """The lock of a manager's folder, and whether `others_are_ours`: the folders that its driver locked, too."""
@@ -41,7 +39,7 @@ class Ownership:
             self._trouble.warn("trouble with the files in %s, going on: %s", self._lock.path.parent, error)
             return
         if ours:
-            self._next_look = self._clock.now() + _REFRESH_EVERY
+            self._next_look = self._clock.now() + REFRESH_EVERY_SECONDS
         else:
             logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
             self.lost = True

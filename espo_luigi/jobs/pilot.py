@@ -1,6 +1,6 @@
 """A bundle's members one after the other, or some at once, as children of one process that has imported everything.
 
-It runs as a job of a scheduler. What its plan holds is `departures`' business; each member claims its work by its own
+It runs as a job of a scheduler. What its plan holds is `submissions`' business; each member claims its work by its own
 script, which hands the environment over that a job of its own would have.
 """
 
@@ -56,7 +56,7 @@ class Pilot:
         self._stopping = False
 
     def work(self) -> None:
-        """Run all to their ends, or until this process is told to stop."""
+        """Run all to their ends, or until this process gets a signal to stop."""
         for member in self._waiting:
             with suppress(OSError):
                 end_path(member.claim).unlink(missing_ok=True)
@@ -83,7 +83,7 @@ class Pilot:
             if pid == 0:
                 return
             member = self._running.pop(pid, None)
-            # Where all are being stopped, the scheduler says why.
+            # Where all are being stopped, the scheduler has the cause.
             if member is not None and not self._stopping:
                 _note_end(member, os.waitstatus_to_exitcode(status))
 
@@ -102,7 +102,7 @@ class Pilot:
             _signal(member, signal.SIGTERM)
 
 
-def fly(plan: Path, run: Callable[[Path], int]) -> int:
+def run_plan(plan: Path, run: Callable[[Path], int]) -> int:
     """Do what a plan says; return the exit code of this job."""
     said = json.loads(persistently(plan.read_text, JOBS_PATIENCE_SECONDS))
     Pilot([_parsed(one) for one in said["members"]], said["at_once"], run).work()
@@ -153,7 +153,7 @@ def _note_end(member: Member, code: int) -> None:
 
 
 def _signal(member: Member, number: int) -> None:
-    # To the command alone: it has Dask's workers end, and a stack is its own.
+    # The command alone gets it: it ends Dask's workers, and writes its own stack.
     with suppress(ProcessLookupError):
         os.kill(member.pid, number)
 

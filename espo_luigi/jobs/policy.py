@@ -71,11 +71,11 @@ OUTCOMES = {
     "files": Cause.FILES,
     "memory": Cause.MEMORY,
 }
-# By the outcome of a job that was told to end, where the scheduler says no more than that it has.
+# By the outcome of a job that got a signal to end, where the scheduler says no more than that it ended.
 _TOLD = {"preempted": Cause.PREEMPTED, "time limit": Cause.TIMEOUT}
 # Not the job's fault: no attempt is charged, but there is an end to it.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
-# What says nothing against a job that goes on from what it has completed, the next time.
+# Causes that cost no attempt if the job completed some blocks.
 _GOES_ON = _UNCHARGED | {Cause.TIMEOUT}
 # The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
 # ends without a word of Python's.
@@ -104,7 +104,7 @@ def next_record(
     if cause in _FINAL:
         return None
     if cause is Cause.DRIVER_CANCELLED:
-        # By whoever stopped the run, and has started it again: that says nothing about the job.
+        # The user stopped the run and has started it again: it is no fault of the job.
         return record.next_submission(cause.value)
     changes: dict[str, Any] = {}
     if cause in _MAYBE_THE_NODE and node:

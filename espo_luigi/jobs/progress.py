@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import socket
 from collections.abc import Mapping
@@ -13,12 +12,10 @@ from espo_luigi.jobs.handles import Progress
 from espo_luigi.jobs.order import Standing, seconds_of
 from espo_luigi.jobs.records import PLANNED
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.slurm_reasons import in_plain_words
+from espo_luigi.jobs.scheduler import Phase
 
-# A young job is listened to more often than others, so that one of seconds shows its progress.
+# The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
 _SHORTEST_SECONDS = 0.5
-_RUNNING = ("RUNNING", "r")
-_REASON = re.compile(r"PENDING \((.+)\)")
 
 
 def between_beats(age: float, every_seconds: float) -> float:
@@ -35,11 +32,10 @@ def _of_batch(progress: Progress) -> Standing:
     job = f"job {progress.job_id}" if progress.job_id else ""
     place = f"{job} on {progress.node}" if progress.node else job
     again = f"attempt {progress.attempt}" if progress.attempt > 1 else ""
-    if progress.state in _RUNNING:
+    if progress.phase is Phase.RUNNING:
         return at_work(_listed(place, again), progress.heartbeat)
     state = "waiting to be submitted" if progress.state == PLANNED else progress.state
-    reason = _REASON.match(progress.state)
-    return Standing(_listed(state, place, again) + (f": {in_plain_words(reason[1])}" if reason else ""))
+    return Standing(_listed(state, place, again) + (f": {progress.why}" if progress.why else ""))
 
 
 def at_work(where: str, beat: Mapping[str, Any]) -> Standing:

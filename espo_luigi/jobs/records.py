@@ -12,7 +12,6 @@ import errno
 import functools
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import shares_job
-from espo_luigi.jobs.script import start_path, submission_name
+from espo_luigi.jobs.script import JOB_ID, start_path, submission_name
 
 # In a run's work folder, the folder of the records, whatever the scheduler.
 STATE_FOLDER = "slurm"
@@ -31,7 +30,6 @@ SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 FINISHED = "finished"
 _CLOSED = "the driver"
-_JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class RecordStore:
 
     @property
     def salt(self) -> str:
-        """What tells the jobs of this folder from those of the same run in another one."""
+        """Text in the hash of task names, so that runs of one name in two folders differ."""
         return self._salt_path.read_text(encoding="utf-8")
 
     def load(self, task: str) -> Record | None:
@@ -151,7 +149,7 @@ class RecordStore:
             owner = self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             return None
-        return owner if _JOB_ID.fullmatch(owner) else None
+        return owner if JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
         """Make sure that no job of that name ever starts its work; False when one has."""
@@ -223,7 +221,7 @@ def open_private(path: str, flags: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _is_a_groups(folder: str) -> bool:
-    # A umask alone says little: where each user has a group of their own, all have one that lets the group write.
+    # The umask does not decide it: where each user has a group of their own, all have one that lets the group write.
     return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
 
 

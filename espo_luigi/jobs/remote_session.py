@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MIB = 2**20
 # How long a client may take to come, and how long one that has gone may take to come back, in seconds.
 _FIRST_CLIENT_SECONDS = 600.0
 _NO_CLIENT_SECONDS = 60.0
@@ -73,7 +72,7 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
         attempt=1,
         argv=(options.python or sys.executable, "-m", "espo_luigi.jobs.remote_session", str(order)),
         cpus_per_task=resources.cpus_per_task,
-        memory_mib=-(-resources.memory_bytes // _MIB),
+        memory_bytes=resources.memory_bytes,
         time_minutes=resources.time_minutes,
         log_pattern=workers.log_pattern,
         claim_file=str(order.with_suffix(".claim")),

@@ -14,10 +14,13 @@ import psutil
 
 from espo_luigi.errors import SizingError
 
-_UNITS = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# Of a job for which neither rule nor site has a value.
+DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
+LEAST_WORKER_BYTES = 2**28
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+_UNITS = {"": MIB, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
 
 def parse_memory(text: str | int) -> int:
@@ -50,8 +53,13 @@ def parse_time(text: str | int) -> int:
 
 
 def render_memory(n_bytes: int) -> str:
-    """Return `n_bytes` as Slurm reads it, in whole MiB."""
-    return f"{n_bytes // 2**20}M"
+    """Return `n_bytes`, of which there are no more, as Slurm reads it, in whole MiB."""
+    return f"{n_bytes // MIB}M"
+
+
+def mib(n_bytes: int) -> int:
+    """Return the MiB to ask a scheduler for."""
+    return -(-n_bytes // MIB)
 
 
 def headroom(memory_bytes: int) -> int:
@@ -106,9 +114,9 @@ class Resources:
                 raise SizingError(f"{rule}: {name} = {getattr(self, name)}; expected at least 1")
         if self.cpus_per_task % self.n_workers:
             raise SizingError(self._uneven(rule))
-        if self.worker_memory_bytes < 2**28:
+        if self.worker_memory_bytes < LEAST_WORKER_BYTES:
             raise SizingError(
-                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / 2**20:.0f} MiB for each of "
+                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of "
                 f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
             )
 
@@ -122,7 +130,7 @@ class Resources:
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
         """Return the same request, with a site's memory and time where it says none, else with the defaults."""
-        return replace(self, memory=self.memory or memory or "4GB", time=self.time or time or "1:00:00")
+        return replace(self, memory=self.memory or memory or DEFAULT_MEMORY, time=self.time or time or DEFAULT_TIME)
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""

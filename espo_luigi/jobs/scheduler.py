@@ -39,7 +39,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One job as the scheduler tells of it. `state` is its own word; `reason` is empty where it gives none.
+    """One job in a scheduler's answer. `state` is its own word; `reason` is empty where it gives none.
 
     An element of an array is a job of its own, with an id like ``1234_3`` and a name like ``name[3]``.
 
@@ -120,7 +120,7 @@ class Query(Generic[Said]):
 
 @dataclass(frozen=True)
 class Memory:
-    """Commands that tell of jobs that ended a while ago; `without` is said where `program` is not to be had."""
+    """Commands that list jobs that ended a while ago; `without` is logged where `program` is not to be had."""
 
     program: str
     queries: tuple[Query[Row], ...]
@@ -134,6 +134,8 @@ class Scheduler(Protocol):
     SUBMIT: str
     # How the names begin of the variables by which `job_id` knows a job of its own.
     VARIABLES: str
+    # Where dask-jobqueue has its class of such jobs.
+    DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
 
@@ -171,21 +173,24 @@ class Scheduler(Protocol):
         """All jobs of the user, those that ended a short while ago included."""
 
     def one_job(self, user: str, job_id: str, /) -> Query[Row]:
-        """One job; its `start` is when it is expected to start, where the scheduler tells that."""
+        """One job; its `start` is when it is expected to start, where the scheduler has that."""
 
     def memories(
         self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
     ) -> Sequence[Memory]:
-        """What tells of jobs that `listing` no longer has, by id and by name, the best first.
+        """The commands for jobs that `listing` no longer has, by id and by name, the best first.
 
         `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
         """
 
     def accounts(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Account]]:
-        """What tells of jobs that have ended what they were given and took, by id, or by the names that they have."""
+        """The queries for what jobs that have ended were given and took, by id, or by the names that they have."""
+
+    def in_words(self, reason: str, /) -> str:
+        """What the reason means for which a job pends, and what can be done; nothing where it says that itself."""
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
-        """Whether a memory says that there is none here."""
+        """Whether a memory's command failed because there is none here."""
 
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
         """The commands that cancel jobs."""

@@ -20,7 +20,7 @@ def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:
 def environment(scheduler: Scheduler, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a scheduler's commands, which hand it on to the job.
 
-    What another scheduler has put there, one of whose jobs this process is, would tell the job that it is one, too.
+    By variables of another scheduler, one of whose jobs this process is, the job would take itself for one of those.
     """
     others = tuple(one.VARIABLES for one in SCHEDULERS.values() if one is not scheduler)
     return scheduler.environment({name: value for name, value in environ.items() if not name.startswith(others)})

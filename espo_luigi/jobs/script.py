@@ -20,9 +20,13 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 # Seconds between a job's tries to claim its work: four minutes in all.
 _PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-# Where a job learns of its claim and which of its starts it is; what the file beside the claim is called that says
+JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
+# Where a job finds its claim and which of its starts it is; what the file beside the claim is called that says
 # which start works.
 CLAIM_VARIABLE = "ESPO_CLAIM"
+NAME_VARIABLE = "ESPO_JOB_NAME"
+ATTEMPT_VARIABLE = "ESPO_ATTEMPT"
+SCRATCH_VARIABLE = "ESPO_NODE_SCRATCH"
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
 # After which second since 1970 a signal to end means that the time is nearly up.
@@ -71,6 +75,11 @@ class PackOptions(JobOptions):
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
 
 
+# Which options are lists, and which are names with values; all others are text.
+LISTS = tuple(one.name for one in fields(PackOptions) if one.default == ())
+TABLES = tuple(one.name for one in fields(PackOptions) if one.default_factory is dict)
+
+
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
     """Return the names of the options that a scheduler has of its own."""
     return tuple(one.name for one in fields(kind) if one.name not in JobOptions.__dataclass_fields__)
@@ -81,7 +90,7 @@ class ScriptValues:
     """All that one submission's script is made of.
 
     `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
-    which job id does this submission's work; `workdir` is where the command starts. Memory is in MiB, time in minutes.
+    which job id does this submission's work; `workdir` is where the command starts.
     The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
     """
 
@@ -89,7 +98,7 @@ class ScriptValues:
     attempt: int
     argv: tuple[str, ...]
     cpus_per_task: int
-    memory_mib: int
+    memory_bytes: int
     time_minutes: int
     log_pattern: str
     claim_file: str
@@ -137,6 +146,13 @@ def workers_name(owner: str) -> str:
 def owner_name(name: str) -> str | None:
     """Name of the job whose worker job is called `name`; None if it is no worker job."""
     return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+
+
+def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
+    """The name of a job's log, up to what tells its jobs apart."""
+    values = between.join(f"{key}={value}" for key, value in sorted(wildcards.items()))
+    # The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
+    return safe(f"{safe(rule, 60)}-{values}" if values else safe(rule, 60), 200)
 
 
 def render_script(
@@ -206,9 +222,9 @@ fi"""
 
 
 # A job that was started again says which of its starts works now: the one before may still be on a node that the
-# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to say so works; each has a
-# word of its own, as not every scheduler counts. In a file of its own, so that a claim that the driver closes meanwhile
-# stays closed. While the file system fails, the job tries again, as long as for the claim.
+# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.claim`). The last to write works; each
+# writes a unique text, as not every scheduler numbers restarts. In a file of its own, so that a claim that the driver
+# closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
 _RENDERED_START = f"""\
 export {START_VARIABLE}={FIRST_START}
 if [ "$begun" = again ]; then
@@ -228,7 +244,7 @@ fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
-    lines = [f"export ESPO_JOB_NAME={shlex.quote(values.name)}", f"export ESPO_ATTEMPT={values.attempt}"]
+    lines = [f"export {NAME_VARIABLE}={shlex.quote(values.name)}", f"export {ATTEMPT_VARIABLE}={values.attempt}"]
     lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
     lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
     return [*lines, *option_exports(values.options)]
@@ -238,7 +254,7 @@ def option_exports(options: JobOptions) -> list[str]:
     """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
     lines = []
     if options.scratch:
-        lines.append(f"export ESPO_NODE_SCRATCH={_scratch(checked('scratch', options.scratch))}")
+        lines.append(f"export {SCRATCH_VARIABLE}={_scratch(checked('scratch', options.scratch))}")
     return [*lines, *rendered_environment(options)]
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.script import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -100,7 +101,7 @@ def limit_zarr(threads: int) -> None:
 
 def scratch_folder() -> str:
     """Return the fast folder that this job may fill: ``scratch`` of luigi.cfg, the scheduler's, or the usual one."""
-    return os.environ.get("ESPO_NODE_SCRATCH") or schedulers.node_folder() or tempfile.gettempdir()
+    return os.environ.get(SCRATCH_VARIABLE) or schedulers.node_folder() or tempfile.gettempdir()
 
 
 @contextmanager

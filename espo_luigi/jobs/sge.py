@@ -15,63 +15,32 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
+from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
-from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, positive, render_script, safe
-from espo_luigi.jobs.sge_answers import (
+from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
+from espo_luigi.jobs.sge_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
-    job_name,
+    in_words,
     keeps_no_memory,
     parse_accounts,
     parse_qacct,
     parse_qstat,
     refusal,
     says_out_of_memory,
+    sge_name,
     submitted_id,
 )
-
-# With what is read from the answers, this module is a `Scheduler`.
-__all__ = [
-    "FORGETS_CANCELLED",
-    "NAME",
-    "OPTIONS",
-    "SUBMIT",
-    "VARIABLES",
-    "SgeOptions",
-    "accounts",
-    "arguments",
-    "bundled",
-    "cancellations",
-    "environment",
-    "given",
-    "has_ended",
-    "header",
-    "job_id",
-    "keeps_no_memory",
-    "listing",
-    "log_path",
-    "log_pattern",
-    "memories",
-    "node_folder",
-    "one_job",
-    "refusal",
-    "render",
-    "says_out_of_memory",
-    "stack_dumps",
-    "submission",
-    "submitted_id",
-]
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"
 # Of the variables of its jobs, JOB_ID is a name that other programs use, too.
 VARIABLES = "SGE_TASK_"
+DASK_JOB = "sge.SGEJob"
 FORGETS_CANCELLED = True
 
-MIB = 2**20
 # Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
-_LONGEST_LOG_STEM = 200
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
@@ -104,13 +73,7 @@ _NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
     """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
-    values = "+".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
-    stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
-    return f"{log_dir}/{_plain(safe(rule, 60))}/{_plain(safe(stem, _LONGEST_LOG_STEM))}-$JOB_ID.out"
-
-
-def _plain(name: str) -> str:
-    return name.replace(",", "+")
+    return f"{log_dir}/" + f"{safe(rule, 60)}/{log_stem(rule, wildcards, '+')}-$JOB_ID.out".replace(",", "+")
 
 
 def log_path(pattern: str, job_id: str) -> str:
@@ -123,7 +86,7 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
     options = SgeOptions(**vars(values.options))
     cpus = positive("cpus_per_task", values.cpus_per_task)
     mine = [
-        *("-N", job_name(values.name)),
+        *("-N", sge_name(values.name)),
         *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
         *("-j", "y", "-S", "/bin/bash", "-cwd", "-V", "-r", "y", "-notify"),
         *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
@@ -172,12 +135,12 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
 
 def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
     """``64G``, or in M; Grid Engine takes no ``64GB``."""
-    mib = positive("memory", values.memory_mib)
+    asked = mib(positive("memory", values.memory_bytes))
     if options.memory_per not in ("slot", "job"):
         raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
     if options.memory_per == "slot":
-        mib = -(-mib // cpus)
-    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
+        asked = -(-asked // cpus)
+    return f"{asked}M" if asked % 1024 else f"{asked // 1024}G"
 
 
 def _host(name: str) -> str:
@@ -221,12 +184,12 @@ def header(values: ScriptValues) -> list[str]:
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
     # is in no variable of a job's.
-    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={positive('memory', values.memory_mib)}"]
+    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={mib(positive('memory', values.memory_bytes))}"]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
 def bundled(bundle: BundleValues) -> BundleText:
-    """Nothing: what runs several tasks as one submission knows Slurm only."""
+    """Nothing: several tasks as one submission are for Slurm only."""
     raise SubmissionError(
         f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
     )
@@ -263,7 +226,7 @@ def one_job(user: str, job_id: str) -> Query[Row]:
 def memories(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
 ) -> tuple[Memory, ...]:
-    """What the accounting file says of jobs that have ended; it may say it late."""
+    """What the accounting file says of jobs that have ended; it may be written late."""
     asked = _asked(job_ids, names, known_names)
     return (
         Memory(
@@ -281,9 +244,9 @@ def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Qu
 
 def _asked(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str]) -> list[str]:
     """What to ask qacct for, a command each: jobs by id and by name, or all whose names begin as these do."""
-    asked = [*job_ids, *map(job_name, names)]
-    # Of a year's runs, the file may hold more than can be read in each cycle.
-    return asked if len(asked) <= _MOST_BY_ID else [job_name(_beginning([*names, *known_names])) + "*"]
+    asked = [*job_ids, *map(sge_name, names)]
+    # The file may hold a year's runs, too many to be read in each cycle.
+    return asked if len(asked) <= _MOST_BY_ID else [sge_name(_beginning([*names, *known_names])) + "*"]
 
 
 def _beginning(names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ _LETTERS: tuple[tuple[str, Phase], ...] = (
 _KNOWN = "hREwz"
 
 
-def job_name(name: str) -> str:
+def sge_name(name: str) -> str:
     """A submission's name as Grid Engine takes it: not beginning with a digit, without an at sign."""
     return _PREFIX + name.replace("@", "%40")
 
@@ -47,7 +47,7 @@ def parse_qstat(text: str) -> list[Row]:
     """Jobs in the answer of ``qstat -xml``. Raises ValueError for one that is not whole."""
     if not text.rstrip().endswith("</job_info>"):
         raise ValueError(f"the end is missing: {text[-80:]!r}")
-    # By patterns: one job of the user's with a strange name would make the whole no valid XML.
+    # Read by patterns: a job with a strange name would make the whole no valid XML.
     return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
 
 
@@ -115,8 +115,7 @@ def parse_accounts(text: str) -> list[Account]:
 
 
 def _account(fields: Mapping[str, str], row: Row) -> Account:
-    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
-    slots = max(1, _leading(fields.get("slots", "")))
+    asked, slots = _asked(fields), max(1, _leading(fields.get("slots", "")))
     cpu = re.match(r"\d+(\.\d+)?", fields.get("cpu", ""))
     return Account(
         job_id=row.job_id,
@@ -131,6 +130,14 @@ def _account(fields: Mapping[str, str], row: Row) -> Account:
         time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
         cpu_seconds=float(cpu.group()) if cpu else 0.0,
     )
+
+
+def _asked(fields: Mapping[str, str]) -> dict[str, str]:
+    """What the job asked for, by name; as `h_vmem` its memory, where the site calls that otherwise."""
+    asked = re.findall(r"\b([\w.-]+)=([^,\s]+)", fields.get("category", ""))
+    # What users ask for besides (`extra`) stands behind it.
+    memory = [amount for _, amount in asked if re.fullmatch(r"\d+(\.\d+)?[KMGT]", amount, re.IGNORECASE)]
+    return {"h_vmem": "".join(memory[:1]), **dict(asked)}
 
 
 def _moment(text: str) -> float:
@@ -165,7 +172,7 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
 
 def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
     """Which limit it was: of all, qacct has one code, and older versions none."""
-    asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    asked = _asked(fields)
     if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
         return Phase.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
@@ -227,6 +234,11 @@ def says_out_of_memory(log_tail: str) -> bool:
     ``h_vmem`` is a limit of each process, too: what exceeds it is refused, before Grid Engine sees any excess.
     """
     return _MEMORY_WORDS.search(log_tail) is not None
+
+
+def in_words(reason: str) -> str:
+    """Nothing: a row's reason says what to do."""
+    return ""
 
 
 def keeps_no_memory(stderr: str) -> bool:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Signals:
-    """Collects what the jobs of flights are to be told, until it is sent."""
+    """Collects signals and cancellations, which are sent together at the end of a cycle."""
 
     def __init__(self, commands: Commands, bundles: Bundles) -> None:
         self._commands = commands

@@ -60,7 +60,7 @@ class Site:
         ]
 
     def warning_seconds(self, options: JobOptions, time_minutes: int) -> int:
-        """How long before its end a job wants to be told: its grace time, or a minute; a twentieth of its time at most.
+        """How long before its end a job gets a signal: its grace time, or a minute; a twentieth of its time at most.
 
         Not at all (0) where that is less than a minute and the site says nothing: it may be told a minute early. What
         the user asks for by `extra` goes first.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
+from espo_luigi.jobs.resources import MIB
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import (
     PACKING,
@@ -21,6 +22,7 @@ from espo_luigi.jobs.script import (
     PackOptions,
     ScriptValues,
     checked,
+    log_stem,
     own_names,
     positive,
     render_plain_script,
@@ -28,7 +30,7 @@ from espo_luigi.jobs.script import (
     safe,
 )
 from espo_luigi.jobs.slurm_accounts import ACCOUNTS_FORMAT, parse_accounts
-from espo_luigi.jobs.slurm_answers import (
+from espo_luigi.jobs.slurm_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     has_ended,
@@ -42,77 +44,20 @@ from espo_luigi.jobs.slurm_answers import (
     submitted_id,
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
-
-# With what is read from the answers, this module is a `Scheduler`.
-__all__ = [
-    "FORGETS_CANCELLED",
-    "NAME",
-    "OPTIONS",
-    "SUBMIT",
-    "VARIABLES",
-    "SlurmOptions",
-    "accounts",
-    "asked",
-    "bundled",
-    "cancellations",
-    "directives",
-    "environment",
-    "given",
-    "has_ended",
-    "header",
-    "job_id",
-    "keeps_no_memory",
-    "listing",
-    "log_path",
-    "log_pattern",
-    "memories",
-    "node_folder",
-    "one_job",
-    "refusal",
-    "render",
-    "render_plain",
-    "says_out_of_memory",
-    "stack_dumps",
-    "submission",
-    "submitted_id",
-]
+from espo_luigi.jobs.slurm_reasons import in_words  # noqa: F401  # as this is a `Scheduler`
+from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
+DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
-MIB = 2**20
-# The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
-_LONGEST_LOG_STEM = 200
-_DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 # Directives that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
-    {
-        "array",
-        "chdir",
-        "cluster",
-        "clusters",
-        "cpus-per-task",
-        "error",
-        "export-file",
-        "input",
-        "job-name",
-        "mem",
-        "mem-per-cpu",
-        "mem-per-gpu",
-        "nodes",
-        "no-requeue",
-        "ntasks",
-        "open-mode",
-        "output",
-        "parsable",
-        "requeue",
-        "test-only",
-        "time",
-        "wait",
-        "wrap",
-    }
+    {"array", "chdir", "cluster", "clusters", "cpus-per-task", "error", "export-file", "input", "job-name", "mem"}
+    | {"mem-per-cpu", "mem-per-gpu", "nodes", "no-requeue", "ntasks", "open-mode", "output", "parsable", "requeue"}
+    | {"test-only", "time", "wait", "wrap"}
 )
 
 
@@ -134,7 +79,7 @@ OPTIONS = SlurmOptions
 _NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
 
 
-# What tells the logs of a rule's jobs apart, by the kind of bundle.
+# How the names of logs end, by the kind of bundle.
 _LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
 
 
@@ -144,11 +89,10 @@ def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: s
     In a bundle of a kind, ``%j`` is followed by the step's number and the `task` in it, or is an element of an array.
     """
     # One name is for all elements of an array.
-    values = "" if bundle == ARRAY else ",".join(f"{key}={value}" for key, value in sorted(wildcards.items()))
-    stem = f"{safe(rule, 60)}-{values}" if values else safe(rule, 60)
+    stem = log_stem(rule, {} if bundle == ARRAY else wildcards, ",")
     # sbatch replaces %-codes in this path; %% is one per cent sign.
     folder = f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}"
-    return f"{folder}/{safe(stem, _LONGEST_LOG_STEM)}-{_LOG_ENDS[bundle].format(task)}.out"
+    return f"{folder}/{stem}-{_LOG_ENDS[bundle].format(task)}.out"
 
 
 def log_path(pattern: str, job_id: str) -> str:
@@ -171,12 +115,14 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
         *_places(getattr(options, "nodes", None) or "1", ntasks),
-        f"--cpus-per-task={positive('cpus_per_task', values.cpus_per_task)}",
-        f"--mem={positive('memory', values.memory_mib)}M",
-        f"--time={positive('time_minutes', values.time_minutes)}",
+        *sizes(
+            cpus_per_task=positive("cpus_per_task", values.cpus_per_task),
+            memory=positive("memory", values.memory_bytes),
+            time=positive("time_minutes", values.time_minutes),
+        ),
     ]
     if values.warning_seconds and "signal" not in options.extra:
-        # To the job's own process: where a partition has a grace time, Slurm would tell the steps alone.
+        # The job's own process gets it: in a partition's grace time, Slurm would signal the steps alone.
         mine.append(f"--signal=B:TERM@{values.warning_seconds}")
     return (*mine, *asked(options))
 
@@ -190,12 +136,12 @@ def asked(options: JobOptions) -> tuple[str, ...]:
     return (*mine, *(_extra(name, value) for name, value in options.extra.items()))
 
 
-def _places(nodes: str, ntasks: int) -> tuple[str, ...]:
+def _places(nodes: str, ntasks: int) -> list[str]:
     if not re.fullmatch(r"[1-9][0-9]*", nodes, re.ASCII):
         raise SubmissionError(f"nodes: {nodes!r} is not a number of nodes, such as 4")
     if nodes == "1":
-        return ("--nodes=1", f"--ntasks={ntasks}")
-    return (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        return sizes(nodes=1, ntasks=ntasks)
+    return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
 
 
 def render(values: ScriptValues) -> str:
@@ -239,7 +185,7 @@ def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
 
 
 def _extra(name: str, value: str) -> str:
-    if not _DIRECTIVE.fullmatch(name):
+    if not DIRECTIVE.fullmatch(name):
         raise SubmissionError(f"extra: {name!r} is not a directive's long name without dashes, such as 'reservation'")
     if name in _RESERVED:
         raise SubmissionError(f"extra: --{name} is set by the engine, or would make one submission more than one job")
@@ -258,7 +204,7 @@ def _for_header(directive: str) -> str:
 
 
 def listing(user: str) -> Query[Row]:
-    """All jobs of this user that the controller knows, those that ended a short while ago included."""
+    """All jobs of this user in the controller's list, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
@@ -275,7 +221,7 @@ def memories(
     """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
-    # By name, sacct looks no further back than midnight unless told.
+    # By name, sacct looks no further back than midnight by default.
     by_name = [
         ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
         for group in chunked(dict.fromkeys(map(array_of, names)))
@@ -310,15 +256,8 @@ def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 # make jobs something else than was asked for (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…), change the form of
 # answers (SQUEUE_FORMAT…), or, where the driver runs in a job, make jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
 _KEPT = frozenset(
-    {
-        "SLURM_CONF",
-        "SLURM_JWT",
-        "SBATCH_ACCOUNT",
-        "SBATCH_CONSTRAINT",
-        "SBATCH_PARTITION",
-        "SBATCH_QOS",
-        "SBATCH_RESERVATION",
-    }
+    {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"}
+    | {"SBATCH_RESERVATION"}
 )
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 
@@ -327,6 +266,17 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of Slurm's commands, whose times are UTC's: an hour that comes twice a year would mix up runs."""
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DROPPED_PREFIXES)}
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
+
+
+# What of the allocation's own variables is not about its size.
+_OF_A_STEP = ("TZ", "LC_ALL", "SLURM_TMPDIR")
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of `srun`, which is the step's too: the driver's, without what sets options of srun."""
+    own = {name: environ[name] for name in _OF_A_STEP if name in environ}
+    clean = {name: value for name, value in environment(environ).items() if name not in _OF_A_STEP}
+    return clean | own
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from espo_luigi.jobs.scheduler import Account
+from espo_luigi.jobs.script import JOB_ID
 from espo_luigi.jobs.slurm_answers import phase_of
 
 # The name comes last, as other people's names may hold the separator.
 ACCOUNTS_FORMAT = "JobID,State,Submit,Start,End,AllocCPUS,ReqMem,TimelimitRaw,TotalCPU,MaxRSS,NodeList,JobName"
-_JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 _TIME = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
 
@@ -27,7 +27,7 @@ def parse_accounts(text: str) -> list[Account]:
     for parts in (line.split("|", 11) for line in text.splitlines()):
         if len(parts) != 12:
             continue
-        if _JOB_ID.fullmatch(parts[0]):
+        if JOB_ID.fullmatch(parts[0]):
             runs.append(_run(parts))
         elif runs and parts[0].startswith(f"{runs[-1].job_id}."):
             most = max(runs[-1].peak_memory_bytes, _bytes(parts[9]))

@@ -16,6 +16,7 @@ from espo_luigi.jobs.scheduler import Phase, Refusal, Row
 
 logger = logging.getLogger(__name__)
 
+NO_SUCH_JOB = "Invalid job id"
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Submit,JobName"
 
@@ -57,24 +58,10 @@ STATES: dict[str, Phase] = {
 
 # Reasons of PENDING that no waiting will cure: the job asks for what it may never have.
 HOPELESS_REASONS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxMemPerJob",
-        "AssocMaxNodePerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "DependencyNeverSatisfied",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxMemoryPerJob",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
+    {"AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit"}
+    | {"AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount"}
+    | {"InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"}
+    | {"QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed"}
 )
 
 
@@ -202,7 +189,7 @@ def parse_scontrol(text: str) -> list[Row]:
         )
         if head is None:
             continue
-        # Of each the first: further to the right stand texts of users (Comment, SubmitLine), which may hold anything.
+        # The first of each counts: to the right are texts of users (Comment, SubmitLine), which may hold anything.
         found = re.findall(r" (JobState|Reason|NodeList|ExitCode)=(\S*)", line[head.end() :])
         fields = dict(reversed(found))
         reason, node = fields.get("Reason", ""), _known(fields.get("NodeList", ""))
@@ -258,4 +245,4 @@ def keeps_no_memory(stderr: str) -> bool:
 
 def has_ended(stderr: str) -> bool:
     """Whether scancel failed because the job had ended meanwhile."""
-    return "Invalid job id" in stderr or "already completing or completed" in stderr
+    return NO_SUCH_JOB in stderr or "already completing or completed" in stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleValues
+from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.script import (
     ScriptValues,
     checked,
@@ -22,11 +23,17 @@ from espo_luigi.jobs.script import (
     rendered_environment,
     rendered_setup,
 )
+from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
 # Seconds between a member's looks whether its work is still its own; a closed claim is how the driver stops it.
 _LOOK_SECONDS = 10
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
+# Options of a step that the engine itself sets.
+_RESERVED = frozenset(
+    {"cpus-per-task", "exclusive", "gres", "job-name", "kill-on-bad-exit", "mem", "multi-prog", "nodes", "ntasks"}
+    | {"open-mode", "output", "wait"}
+)
 
 # Beside its claim, the end of a member that others outlive. Not where all of them are being stopped: the scheduler
 # says why.
@@ -125,7 +132,12 @@ def sized(bundle: BundleValues) -> ScriptValues:
         many = ",".join(_times(part, at_once) for part in gres.split(","))
         whole = replace(whole, options=replace(options, gres=many))
     cpus = one.cpus_per_task * (width if kind == PILOT else 1)
-    return replace(whole, cpus_per_task=cpus, memory_mib=one.memory_mib * width)
+    return replace(whole, cpus_per_task=cpus, memory_bytes=_memory_bytes(one) * width)
+
+
+def _memory_bytes(values: ScriptValues) -> int:
+    """What a member is given: the job has room for that of all."""
+    return mib(values.memory_bytes) * MIB
 
 
 def _gres(values: ScriptValues) -> str | None:
@@ -146,7 +158,7 @@ def render_member(values: ScriptValues, kind: str) -> str:
     if kind == ARRAY:
         return render_script(values, (), "job_id", ['job_id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"'])
     # What Slurm says here of the whole job.
-    sizes = f"export SLURM_CPUS_PER_TASK={values.cpus_per_task} SLURM_MEM_PER_NODE={values.memory_mib}"
+    sizes = f"export SLURM_CPUS_PER_TASK={values.cpus_per_task} SLURM_MEM_PER_NODE={mib(values.memory_bytes)}"
     if kind == STEPS:
         return render_script(values, (), "SLURM_JOB_ID", [sizes, _NOTE_END], _rendered_run)
     # The process that forks for it takes the environment that it would have had.
@@ -196,24 +208,17 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
 def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
     """The options of a step, and what it runs."""
     first, packing = bundle.members[members[0]], bundle.bundling
-    memory, gres = first.memory_mib * len(members), _gres(first)
+    memory, gres = _memory_bytes(first) * len(members), _gres(first)
     said = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
-        "--nodes=1",
-        f"--ntasks={len(members)}",
-        f"--cpus-per-task={first.cpus_per_task}",
-        f"--mem={memory}M",
+        *sizes(nodes=1, ntasks=len(members), cpus_per_task=first.cpus_per_task, memory=memory),
         *([f"--gres={checked('gres', gres)}"] if gres else []),
         f"--job-name={first.name}",
         f"--output={first.log_pattern.removesuffix(_TASK_LOG)}%t.out",
         "--open-mode=append",
         "--kill-on-bad-exit=0",
         "--wait=0",
-        *(
-            f"--{name}={value}" if value else f"--{name}"
-            for name, value in packing.step_options.items()
-            if name != "overlap"
-        ),
+        *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
     runs = (
         ["--multi-prog", f"{bundle.plan}.{_CONF.format(place)}"]
@@ -221,6 +226,15 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         else ["bash", "--", bundle.scripts[members[0]]]
     )
     return [shlex.quote(word) for word in (*said, *runs)]
+
+
+def _step_option(name: str, value: str) -> str:
+    if not DIRECTIVE.fullmatch(name) or name in _RESERVED:
+        raise SubmissionError(
+            f"step_options: {name!r}: expected the long name, without dashes, of an option of srun that the engine "
+            "does not set itself, such as 'gpu-bind'"
+        )
+    return f"--{name}={checked(f'step_options: {name}', value)}" if value else f"--{name}"
 
 
 def _conf(scripts: list[str]) -> str:

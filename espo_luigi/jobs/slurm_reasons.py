@@ -29,7 +29,7 @@ _WORDS = {
 _LIMIT = re.compile(r"^(QOS|Assoc)(Grp|Max)(\w*?)(Limit)?$")
 
 
-def in_plain_words(reason: str) -> str:
+def in_words(reason: str) -> str:
     """Return what a reason means; of an unknown one, itself."""
     name = reason.split(",")[0].strip("() ")
     limit = _LIMIT.match(name)

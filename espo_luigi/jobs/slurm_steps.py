@@ -6,16 +6,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import Resources, mib
 from espo_luigi.jobs.script import safe
-from espo_luigi.jobs.slurm import MIB, environment
+from espo_luigi.jobs.slurm_answers import NO_SUCH_JOB
 
 _STATE = re.compile(r"\bJobState=(\w+)")
+DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 _END = re.compile(r"\bEndTime=(\S+)")
 # One line for each group of nodes of which the job has the same.
 _NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", re.MULTILINE)
-# What of the allocation's own variables is not about its size.
-_KEPT = ("TZ", "LC_ALL", "SLURM_TMPDIR")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Allocation:
 
 
 def allocation_command(job_id: str) -> tuple[str, ...]:
-    """The command that tells of an allocation."""
+    """The command that describes an allocation."""
     return ("scontrol", "--details", "show", "job", job_id)
 
 
@@ -43,7 +42,7 @@ def names_command(nodes: str) -> tuple[str, ...]:
 
 def knows_no_such_job(words: str) -> bool:
     """Whether scontrol failed because the controller has forgotten the job, which has then ended."""
-    return "Invalid job id" in words
+    return NO_SUCH_JOB in words
 
 
 def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:
@@ -61,6 +60,14 @@ def _cpus(ids: str) -> int:
     return sum(int(one[-1]) - int(one[0]) + 1 for one in ranges)
 
 
+def sizes(**asked: int | str) -> list[str]:
+    """Return `nodes`, `cpus_per_task`, bytes of `memory`, … as options of salloc, sbatch and srun."""
+    texts = {
+        "mem" if name == "memory" else name: f"{mib(int(n))}M" if name == "memory" else n for name, n in asked.items()
+    }
+    return [f"--{name.replace('_', '-')}={text}" for name, text in texts.items()]
+
+
 def step_command(job_id: str, node: str, rule: str, resources: Resources, argv: Sequence[str]) -> tuple[str, ...]:
     """The command that runs `argv` as a step of its own on a node, and waits for it, its output being this one's.
 
@@ -70,19 +77,9 @@ def step_command(job_id: str, node: str, rule: str, resources: Resources, argv: 
         "srun",
         f"--jobid={job_id}",
         "--exclusive",
-        "--nodes=1",
-        "--ntasks=1",
+        *sizes(nodes=1, ntasks=1, cpus_per_task=resources.cpus_per_task, memory=resources.memory_bytes),
         f"--nodelist={node}",
-        f"--cpus-per-task={resources.cpus_per_task}",
-        f"--mem={resources.memory_bytes // MIB}M",
         "--mpi=none",
         f"--job-name={safe(rule, 60)}",
         *argv,
     )
-
-
-def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of that command, which is the step's too: the driver's, without what sets options of srun."""
-    own = {name: environ[name] for name in _KEPT if name in environ}
-    clean = {name: value for name, value in environment(environ).items() if name not in _KEPT}
-    return clean | own

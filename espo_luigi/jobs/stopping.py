@@ -77,10 +77,10 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
         rows = commands.jobs()
         if rows is None:
             return None
-        # By id and name: an id that was given to somebody else's job meanwhile is left alone.
+        # Found by id and name: an id may be that of somebody else's job by now.
         owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
-        # On disk first: killed from here on, this driver leaves jobs of which the next knows who has cancelled them.
+        # On disk first: if this driver is killed from here on, the next one finds who has cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):
             _save(store, replace(record, ending=Cause.DRIVER_CANCELLED.value))
         cancelled.update(alive)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.departures import Departure, Departures
 from espo_luigi.jobs.flights import Flight, Patience
 from espo_luigi.jobs.handles import JobRequest
 from espo_luigi.jobs.nodes import NodeWatch
@@ -17,10 +16,10 @@ from espo_luigi.jobs.policy import Cause, next_record
 from espo_luigi.jobs.records import SUBMITTED, Record, RecordStore, write_atomically
 from espo_luigi.jobs.scheduler import Phase, Refusal
 from espo_luigi.jobs.script import ScriptValues
+from espo_luigi.jobs.submissions import Submission, Submissions
 
 logger = logging.getLogger(__name__)
 
-_MIB = 2**20
 _LONGEST_BACKOFF = 300.0
 
 
@@ -51,7 +50,7 @@ class Submitter:
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self.nodes = NodeWatch()
-        self.departures = Departures(self._scheduler, store, str(settings.log_dir), self.script_values)
+        self.submissions = Submissions(self._scheduler, store, str(settings.log_dir), self.script_values)
 
     def check(self, task: str, request: JobRequest) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
@@ -64,7 +63,7 @@ class Submitter:
         record = self.plan(task, request, None)
         if not members:
             return self._scheduler.render(self.script_values(request, record))
-        values = self.departures.bundle_values(f"{task}.bundle", [request] * members, [record] * members)
+        values = self.submissions.bundle_values(f"{task}.bundle", [request] * members, [record] * members)
         bundled = self._scheduler.bundled(values)
         return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
 
@@ -110,15 +109,15 @@ class Submitter:
         """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
         return bool({*self._avoided(flight.record)} - set(flight.request.options.exclude))
 
-    def prepare(self, departure: Departure, place: int) -> None:
+    def prepare(self, submission: Submission, place: int) -> None:
         """Write down that the flight in that place is about to be submitted, and what its job needs.
 
-        Raises OSError when that cannot be written: the scheduler has not heard of it, and its name can be used again.
+        Raises OSError when that cannot be written: it was not submitted, and its name can be used again.
         """
-        flight, record = departure.flights[place], departure.records[place]
+        flight, record = submission.flights[place], submission.records[place]
         self._store.save(record, durable=True)
         self._prepare_files(flight, record.log_pattern)
-        for path, text in departure.texts[place].items():
+        for path, text in submission.texts[place].items():
             write_atomically(path, text)
         flight.record = record
 
@@ -126,27 +125,27 @@ class Submitter:
         """Submit nothing for a moment."""
         self._hold_until = self._commands.clock.now() + self._settings.first_backoff
 
-    def submit(self, departure: Departure) -> str | None:
+    def submit(self, submission: Submission) -> str | None:
         """Submit what is prepared; return the scheduler's words when it will never take this job.
 
         After any other answer the flights are under way: with their job's id, or, where that failed or was not
         answered, without; then what became of it is found out by its name. Raises no OSError: it is not to be submitted
         again.
         """
-        answer = self._commands.submit(departure.command)
+        answer = self._commands.submit(submission.command)
         now = self._commands.clock.now()
-        for flight in departure.flights:
+        for flight in submission.flights:
             flight.started_after = now
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if job_id is not None:
             self.nodes.submitted(now)
-            for place, flight in enumerate(departure.flights):
-                self.confirm(flight, departure.member_id(job_id, place))
+            for place, flight in enumerate(submission.flights):
+                self.confirm(flight, submission.member_id(job_id, place))
             self._backoff = 0.0
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
             return answer.words
         else:
-            self._hold(departure.flights, answer.words)
+            self._hold(submission.flights, answer.words)
         return None
 
     def confirm(self, flight: Flight, job_id: str) -> None:
@@ -159,13 +158,13 @@ class Submitter:
         flight.handle.report(flight.progress())
 
     def cause_of_loss(self, flight: Flight) -> Cause:
-        """Why nobody knows the flight's job any more: somebody cancelled it while it waited, or it was lost."""
+        """Why no listing has the flight's job any more: somebody cancelled it while it waited, or it was lost."""
         waited = flight.row is None or flight.row.phase is Phase.PENDING
         # Slurm forgets elements of an array that are cancelled while they wait.
         forgets = self._scheduler.FORGETS_CANCELLED or (bool(flight.record.bundle) and not flight.record.shares_job)
         if not (forgets and waited):
             return Cause.LOST
-        # One that has begun since would be in the accounting, if there is one; else its claim tells.
+        # One that has begun since would be in the accounting, if there is one; else there is its claim.
         accounted = flight.row is not None and not self._commands.lacking
         return Cause.CANCELLED if accounted or self._store.close_unclaimed(flight.record.name) else Cause.LOST
 
@@ -193,7 +192,7 @@ class Submitter:
             attempt=record.attempt,
             argv=request.argv,
             cpus_per_task=request.cpus_per_task,
-            memory_mib=-(-record.memory_bytes // _MIB),
+            memory_bytes=record.memory_bytes,
             time_minutes=record.time_minutes,
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What disks, quotas, and network file systems say of themselves, never of what was asked of them.
+# Errors of disks, quotas and network file systems themselves, whatever was asked of them.
 PASSING = frozenset(
     {
         errno.EIO,

@@ -18,7 +18,7 @@ _MOST_QUESTIONS = 5
 
 
 class Unstartable:
-    """Finds out which host could not start a job, and tells the `nodes` of a run."""
+    """Finds out which host could not start a job, and adds it to the `nodes` of a run."""
 
     def __init__(self, commands: Commands, nodes: NodeWatch) -> None:
         self._commands = commands

@@ -22,7 +22,7 @@ from espo_luigi.jobs.watcher import Watcher
 
 logger = logging.getLogger(__name__)
 
-# Of why a job was not successful, what says nothing about whether its output is there.
+# Causes after which the output may be there nevertheless.
 _MAY_BE_DONE = frozenset(Cause) - {Cause.EXCEPTION, Cause.INPUT, Cause.NO_OUTPUT}
 
 
@@ -56,13 +56,13 @@ class Verdicts:
             self.finish(flight, flight.failure(Cause.REFUSED, words))
 
     def _go_alone(self, flight: Flight, cause: Cause, words: str) -> None:
-        """Its bundle asks for more than there is, which says nothing about the task."""
+        """Submit the task again by itself: its bundle asks for more than there is."""
         logger.warning("%s: in a bundle: %s; trying again without", flight.record.name, words)
         flight.alone = True
         self._again(flight, flight.record.next_submission(cause.words(flight.scheduler)))
 
     def _allow_all_nodes(self, flight: Flight, cause: Cause, words: str) -> None:
-        """Without the nodes where jobs ended badly there is none for this job: better those than none."""
+        """Submit the job again to any node: those where jobs ended badly are better than none."""
         logger.warning("%s: %s; trying again on any node", flight.record.name, words)
         self._again(flight, self.submitter.following_anywhere(flight, cause))
 
@@ -117,7 +117,7 @@ class Verdicts:
 
     def _leave_bundle(self, record: Record, row: Row | None) -> None:
         gone = row is not None and row.phase.ended
-        if record.bundle and self.bundles.landed(record) and record.shares_job and not gone:
+        if record.bundle and self.bundles.is_over(record) and record.shares_job and not gone:
             self.watcher.leftovers.add(record.job_name, self.clock.now())
 
     def _output_missing(self, flight: Flight) -> None:
@@ -177,7 +177,7 @@ class Verdicts:
         flight.not_before = now + pause_before(record, self.settings.patience.after_trouble)
         del self.flights[flight.handle.task]
         if self.submitter.nodes.in_trouble:
-            # Of all tasks the next one is tried, lest one that fails anywhere keeps all others waiting.
+            # The next task is tried, lest one that fails anywhere keeps all others waiting.
             self.ready.append(flight)
         else:
             self.ready.appendleft(flight)
@@ -197,6 +197,6 @@ class Verdicts:
 
 
 def _was_left_out(flight: Flight, cause: Cause) -> bool:
-    """Whether the bundle's job ended well without this member, as one does that is told to end and starts no more."""
+    """Whether the bundle's job ended well without this member, as one that got a signal starts no more."""
     completed = flight.row is not None and flight.row.phase is Phase.COMPLETED
     return cause is Cause.CRASHED and completed and flight.exit_code is None

@@ -28,7 +28,7 @@ _AWAY_COMMANDS = 4
 
 
 class Watcher:
-    """Tells the `flights` of a manager what there is to know of them; only the manager's thread uses it."""
+    """Looks at files and the scheduler for the `flights` of a manager; only the manager's thread uses it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Watcher:
         self._next_poll = 0.0
 
     def notice_absence(self, flights: Iterable[Flight], pause: float) -> None:
-        """After a gap, let all waiting begin anew: what was seen before it says nothing of now."""
+        """After a gap, let all waiting begin anew: what was seen before it is old."""
         now = self._commands.clock.now()
         away, self._last_cycle = now - self._last_cycle, now
         if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
@@ -140,7 +140,7 @@ class Watcher:
         self._unstartable.learn(flights, now)
         self._say_held(flights)
         for flight in flights:
-            # Also of a job that the scheduler does not know: a beating one is not lost, even if never seen running.
+            # Also of a job that is in no listing: one with a heartbeat is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
                 age = now - flight.started_after if flight.started_after is not None else math.inf
                 flight.listen(now, between_beats(age, self._settings.beat_seconds))

@@ -9,15 +9,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs.resources import headroom, parse_memory, parse_time, render_memory
+from espo_luigi.jobs.resources import (
+    DEFAULT_MEMORY,
+    DEFAULT_TIME,
+    LEAST_WORKER_BYTES,
+    headroom,
+    parse_memory,
+    parse_time,
+    render_memory,
+)
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import JobOptions, ScriptValues, option_exports, rendered_setup, workers_name
+from espo_luigi.jobs.script import (
+    CLAIM_VARIABLE,
+    LISTS,
+    NAME_VARIABLE,
+    START_VARIABLE,
+    JobOptions,
+    ScriptValues,
+    option_exports,
+    render_cd,
+    rendered_setup,
+    workers_name,
+)
 from espo_luigi.jobs.session import THREAD_POOLS
 from espo_luigi.jobs.site import Site
-
-_MIB = 2**20
-# No worker gets along with less.
-_LEAST_WORKER_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -44,10 +59,10 @@ class WorkerJobs:
     cores: int = 1
     job_cpu: int = 0
     processes: int = 1
-    memory: str = "4GB"
+    memory: str = DEFAULT_MEMORY
     job_mem: str = ""
     memory_cap_bytes: int | None = None
-    walltime: str = "1:00:00"
+    walltime: str = DEFAULT_TIME
     wait_for_workers: str = "0"
     idle_timeout: str = ""
     death_timeout: int = 60
@@ -95,9 +110,9 @@ class WorkerJobs:
     @property
     def job_options(self) -> JobOptions:
         """The options as the scheduler's module takes them."""
-        values = {**self.options}
-        if "exclude" in values:
-            values["exclude"] = tuple(values["exclude"])
+        values: dict[str, Any] = {
+            name: tuple(value) if name in LISTS else value for name, value in self.options.items()
+        }
         return SCHEDULERS[self.scheduler].OPTIONS(**values)
 
     def check(self, label: str) -> None:
@@ -118,7 +133,7 @@ class WorkerJobs:
             raise SizingError(
                 f"{label}: worker_jobs: cores = {self.cores} cannot be shared equally by processes = {self.processes}"
             )
-        if self.dask_memory_bytes // self.processes < _LEAST_WORKER_BYTES:
+        if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
             raise SizingError(
                 f"{label}: worker_jobs: memory = {self.memory} leaves less than 256 MiB for each of {self.processes} "
                 "Dask worker(s): raise memory or lower processes"
@@ -160,7 +175,7 @@ class WorkerJobs:
             attempt=1,
             argv=(),
             cpus_per_task=self.cpus,
-            memory_mib=-(-parse_memory(self.asked_memory) // _MIB),
+            memory_bytes=parse_memory(self.asked_memory),
             time_minutes=parse_time(self.walltime),
             log_pattern=self.log_pattern,
             claim_file="",
@@ -172,19 +187,19 @@ class WorkerJobs:
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
     """The bash of a worker's job before its command. Raises SubmissionError for a value that cannot be passed safely.
 
-    The job ends at once if nobody listens where its scheduler was: its session is over.
+    The job ends at once if its scheduler's port refuses connections: its session is over.
     """
     values = workers.values(owner)
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
     pools = [f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS]
     return [
-        "unset ESPO_CLAIM ESPO_START ESPO_JOB_NAME",
+        f"unset {CLAIM_VARIABLE} {START_VARIABLE} {NAME_VARIABLE}",
         *option_exports(values.options),
         *pools,
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
         f"export DASK_CONFIG={shlex.quote(settings_file(workers, owner))}",
         *rendered_setup(values.options),
-        f"cd -- {shlex.quote(workers.workdir)} || exit 1",
+        render_cd(workers.workdir),
         f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
         "2>&1 | grep -q 'Connection refused'; then",
         "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",

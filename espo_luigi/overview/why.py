@@ -26,7 +26,6 @@ from espo_luigi.jobs.policy import EXPLANATION, Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.slurm_reasons import in_plain_words
 from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
@@ -245,7 +244,7 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
             f"{name} is {row.said} on {row.node or '?'}, and has given no sign of life yet. Wait, or see `espo logs`."
         )
     start = f" It is expected to start at {row.start.replace('T', ' ')} UTC." if row.start else ""
-    words = in_plain_words(row.reason) if engine == "slurm" else row.state
+    words = SCHEDULERS[engine].in_words(row.reason) or row.state
     return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}"
 
 

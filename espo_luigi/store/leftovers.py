@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi.store.marker import Inventory, read_inventory
-from espo_luigi.store.publish import discard, disk_errors, is_abandoned
-
-PARTIAL_SUFFIX = ".partial"
+from espo_luigi.store.publish import PARTIAL_SUFFIX, discard, disk_errors, is_abandoned
 
 
 def abandoned_partials(folder: Path) -> Iterator[Path]:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # No job runs this long: whatever process has the number of a partial's writer now, it is another one.
 SILENT_PARTIAL_AGE_HOURS = 48
+PARTIAL_SUFFIX = ".partial"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
@@ -56,14 +57,14 @@ def _owner() -> str:
 
 def partial_path(path: Path) -> Path:
     """Name a hidden neighbour of `path`, unique, that tells which process on which host made it."""
-    name = f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}.partial"
+    name = f".{path.name}.{_owner()}-{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
     _own_names.add(name)
     return path.parent / name
 
 
 def is_abandoned(partial: Path) -> bool:
     """Whether the process that made this partial is dead, as far as this host can know, or long silent."""
-    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+\.partial$", partial.name)
+    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None and not _lives(int(here[1]), partial.name):
         return True
     signs = (partial, *(partial / manifest.FOLDER_NAME).glob("*"))
@@ -83,7 +84,7 @@ def partials_of(path: Path) -> list[Path]:
     """Return what writers and deletions of the same store have beside it."""
     prefix = f".{path.name}."
     names = [entry.name for entry in os.scandir(path.parent)]
-    return [path.parent / name for name in names if name.startswith(prefix) and name.endswith(".partial")]
+    return [path.parent / name for name in names if name.startswith(prefix) and name.endswith(PARTIAL_SUFFIX)]
 
 
 def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool = False) -> None:
@@ -142,7 +143,7 @@ def discard(partial: Path) -> None:
 
     If that process lives after all, it cannot publish what is being deleted.
     """
-    aside = partial_path(partial.with_name(partial.name.removeprefix(".").removesuffix(".partial")))
+    aside = partial_path(partial.with_name(partial.name.removeprefix(".").removesuffix(PARTIAL_SUFFIX)))
     with contextlib.suppress(FileNotFoundError):
         os.rename(partial, aside)
         delete(aside)

@@ -56,7 +56,7 @@ def large_board() -> Board:
         for task, message in enumerate(messages * 2):
             name = f"{number}-{task}"
             board.begin(Job(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere"))
-            board.tell(name, message, None)
+            board.tell(name, message, None, "pending" if message.startswith("PENDING") else "")
         board.end(f"{number}-19", False, 60.0, f"Rule{number} n=19: ValueError: a reason")
     return board
 

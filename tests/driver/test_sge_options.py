@@ -18,8 +18,10 @@ from espo_luigi.jobs.sge import SgeOptions
 class Walk(SlurmTask):
     n = luigi.IntParameter(default=1)
     resources_default = Resources(n_workers=2, cpus_per_task=8, memory="32GB", time="1:00:00")
-    slurm_default = {"qos": "high", "partition": "of the rule"}
-    sge_default = {"queue": "of the rule", "project": "of the rule"}
+    options_default = {
+        "slurm": {"qos": "high", "partition": "of the rule"},
+        "sge": {"queue": "of the rule", "project": "of the rule"},
+    }
 
 
 @pytest.fixture(autouse=True)

@@ -21,12 +21,7 @@ from espo_luigi.jobs.slurm import SlurmOptions
 class Job(SlurmTask):
     n = luigi.IntParameter(default=1)
     resources_default = Resources(n_workers=2, cpus_per_task=8, memory="32GB", time="1:00:00")
-    slurm_default = {
-        "qos": "of the rule",
-        "constraint": "of the rule",
-        "gres": "of the rule",
-        "licenses": "of the rule",
-    }
+    options_default = {"slurm": dict.fromkeys(("qos", "constraint", "gres", "licenses"), "of the rule")}
 
 
 def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
@@ -180,7 +175,7 @@ def test_what_a_profile_leaves_open_is_not_given(tmp_path: Path) -> None:
 def test_numbers_in_luigi_cfg_and_in_a_rule_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
     get_config().set("slurm", "environment", '{"NUMBA_NUM_THREADS": 4}')
     get_config().set("Job", "extra", '{"gpus-per-node": 1}')
-    monkeypatch.setattr(Job, "slurm_default", {"exclude": ["n1"], "account": 7})
+    monkeypatch.setattr(Job, "options_default", {"slurm": {"exclude": ["n1"], "account": 7}})
     options = Job().order("slurm").options
     assert isinstance(options, SlurmOptions)
     assert (options.environment, options.extra) == ({"NUMBA_NUM_THREADS": "4"}, {"gpus-per-node": "1"})

@@ -18,7 +18,7 @@ from toy_tasks import run
 from espo_luigi import SlurmTask, cli
 from espo_luigi.driver.board import Board, Job, Reporter
 from espo_luigi.driver.status import seconds_left, standing, status_lines
-from espo_luigi.jobs.slurm_reasons import in_plain_words
+from espo_luigi.jobs.slurm_reasons import in_words
 from espo_luigi.overview import standing as report
 from espo_luigi.overview.traces import trace_of, traces_like
 from espo_luigi.overview.why import about
@@ -130,7 +130,7 @@ def board_of_a_cluster() -> Board:
         ]
     ):
         board.begin(Job(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
-        board.tell(str(number), message, None)
+        board.tell(str(number), message, None, "pending" if message.startswith("PENDING") else "")
     return board
 
 
@@ -140,7 +140,7 @@ def test_jobs_of_a_cluster_are_told_apart_and_their_reasons_are_in_plain_words()
     assert "  1 job(s), Priority: other people's jobs go first" in lines
     assert any("QOSMaxCpuPerUserLimit: your QOS may not have more at once" in line for line in lines)
     assert not any("longest at work" in line for line in lines)
-    assert in_plain_words("SomethingNew") == "Slurm says SomethingNew"
+    assert in_words("SomethingNew") == "Slurm says SomethingNew"
 
 
 def test_the_time_left_is_that_of_the_pace_so_far() -> None:

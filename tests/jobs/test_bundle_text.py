@@ -41,7 +41,7 @@ def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any
             attempt=1,
             argv=("/env/bin/python", "-m", "espo_luigi.job", f"{folder}/jobs/{place}.json"),
             cpus_per_task=3,
-            memory_mib=15_000,
+            memory_bytes=15_000 * 2**20,
             time_minutes=60,
             log_pattern=f"{patterns[place]}{ends[place]}.out",
             claim_file=f"{folder}/state/claims/{name}",
@@ -100,6 +100,12 @@ def test_steps_that_overlap_share_what_the_job_has() -> None:
     assert text.script.count("--overlap --nodes=1") == text.script.count("--gpu-bind=none") == 4
 
 
+@pytest.mark.parametrize("name", ["mem", "Bad Name"])
+def test_an_option_of_a_step_that_is_not_the_users_is_refused(name: str) -> None:
+    with pytest.raises(SubmissionError, match=f"step_options: '{name}'"):
+        slurm.bundled(bundle(Bundling(STEPS, 4, step_options={name: "3G"})))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -108,8 +114,6 @@ def test_steps_that_overlap_share_what_the_job_has() -> None:
         ({"pack": "4", "bundle": "pair"}, "expected one of steps, array, pilot"),
         ({"pack": "4", "bundle": "array", "pack_per_step": "2"}, "of bundle = steps"),
         ({"pack": "4", "pack_per_step": "2", "pack_at_once": "3"}, "no multiple of pack_per_step"),
-        ({"pack": "4", "step_options": {"mem": "3G"}}, "step_options: 'mem'"),
-        ({"pack": "4", "step_options": {"Bad Name": ""}}, "step_options: 'Bad Name'"),
     ],
 )
 def test_a_bad_option_is_refused_with_what_was_expected(options: dict[str, Any], words: str) -> None:

@@ -48,7 +48,7 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
     engine = BatchEngine(slurm, settings)
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(engine.run, order)
+        running = pool.submit(engine.run, engine.fitted(order))
         eventually(lambda: fake.calls("sbatch"), 30)
         order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
         assert running.result(30) == 2

@@ -44,7 +44,7 @@ def at_work(folder: Path, order: JobOrder) -> Iterator[tuple[subprocess.Popen[st
         attempt=1,
         argv=(sys.executable, str(folder / "job.py"), str(order.files.order), str(child)),
         cpus_per_task=1,
-        memory_mib=100,
+        memory_bytes=100 * 2**20,
         time_minutes=1,
         log_pattern="/x-$JOB_ID.out",
         claim_file=str(folder / "claim"),

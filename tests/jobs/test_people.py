@@ -354,7 +354,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
         engine.detach()
         return False
 
-    monkeypatch.setattr(ownership, "_REFRESH_EVERY", 0.0)
+    monkeypatch.setattr(ownership, "REFRESH_EVERY_SECONDS", 0.0)
     settings = BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path))
     engine = BatchEngine(slurm, settings, still_ours)
     started.set()

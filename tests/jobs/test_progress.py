@@ -3,10 +3,16 @@
 import socket
 
 import pytest
+from conftest import Work
 
-from espo_luigi.jobs.handles import Progress
+from espo_luigi.jobs import slurm, slurm_answers
+from espo_luigi.jobs.flights import Flight
+from espo_luigi.jobs.handles import Handle, Progress
 from espo_luigi.jobs.order import Standing
 from espo_luigi.jobs.progress import at_work, between_beats, done, of_batch
+from espo_luigi.jobs.records import SUBMITTED, Record
+from espo_luigi.jobs.scheduler import Phase
+from espo_luigi.jobs.sge_answers import phase_of
 
 BEAT = {
     "percent": 43,
@@ -17,25 +23,35 @@ BEAT = {
 }
 
 
-def test_a_running_job_is_told_with_its_node_progress_and_memory() -> None:
-    assert of_batch(Progress("RUNNING", "1234", 1, "n3", BEAT)) == Standing(
-        "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43
+@pytest.mark.parametrize(
+    ("state", "phase"), [("RUNNING", Phase.RUNNING), *((one, phase_of(one)) for one in ("r", "Rr", "t"))]
+)
+def test_a_running_job_is_told_with_its_node_progress_and_memory(state: str, phase: Phase) -> None:
+    assert of_batch(Progress(state, "1234", 1, "n3", BEAT, phase)) == Standing(
+        "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43, phase="running"
     )
-    assert of_batch(Progress("RUNNING", "1234", 2, "n3")) == Standing("job 1234 on n3, attempt 2, starting")
+    starting = of_batch(Progress(state, "1234", 2, "n3", phase=phase))
+    assert starting == Standing("job 1234 on n3, attempt 2, starting", phase="running")
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
         ("planned", "waiting to be submitted"),
-        ("PENDING (Licenses)", "PENDING (Licenses), job 7: it waits for a licence"),
         ("PENDING", "PENDING, job 7"),
         ("SUSPENDED", "SUSPENDED, job 7"),
         ("qw", "qw, job 7"),
     ],
 )
-def test_what_does_not_run_is_told_with_its_reason(state: str, expected: str) -> None:
+def test_what_does_not_run_is_told_with_its_state(state: str, expected: str) -> None:
     assert of_batch(Progress(state, None if state == "planned" else "7")) == Standing(expected)
+
+
+def test_a_pending_job_is_told_with_what_its_reason_means(work: Work) -> None:
+    record = Record("a", "rule", {}, 1, 1, "log", state=SUBMITTED, job_id="7")
+    row = slurm_answers.row("7", "a.1", "PENDING", reason="Licenses")
+    found = Flight(work.request("a"), Handle("a", "a"), record, slurm, row=row).progress()
+    assert of_batch(found) == Standing("PENDING (Licenses), job 7: it waits for a licence", phase="pending")
 
 
 def test_the_dashboard_is_told_with_the_line_that_reaches_it() -> None:

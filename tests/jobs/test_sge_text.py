@@ -17,13 +17,13 @@ from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.sge import SgeOptions, arguments, log_path, log_pattern, memories, render, submission
 from espo_luigi.jobs.sge_answers import (
     has_ended,
-    job_name,
     parse_qacct,
     parse_qstat,
     phase_of,
     refusal,
     says_out_of_memory,
     seconds_of,
+    sge_name,
     submitted_id,
 )
 
@@ -33,7 +33,7 @@ PLAIN = ScriptValues(
     attempt=1,
     argv=("/env/bin/python", "-m", "espo_luigi.job", "/work/jobs/adjust.json"),
     cpus_per_task=1,
-    memory_mib=65536,
+    memory_bytes=65536 * 2**20,
     time_minutes=60,
     log_pattern="/work/sge_logs/Adjust/Adjust-region=south_nodup+var=tasmax-$JOB_ID.out",
     claim_file="/work/state/claims/2024.Adjust.0123456789ab.1",
@@ -44,7 +44,7 @@ FULL = replace(
     name="it@home.Adjust.0123456789ab.2",
     attempt=2,
     cpus_per_task=10,
-    memory_mib=61440,
+    memory_bytes=61440 * 2**20,
     time_minutes=6041,
     workdir="/work/it's here",
     log_pattern="/work/it's here/sge_logs/Adjust/Adjust-$JOB_ID.out",
@@ -134,7 +134,7 @@ def test_a_job_of_one_cpu_needs_no_parallel_environment() -> None:
         {"options": SgeOptions(memory_resource="mem_free", extra={"l": "mem_free=900G"})},
         {"options": SgeOptions(extra={"M": "a\nb"})},
         {"cpus_per_task": 0},
-        {"memory_mib": 0},
+        {"memory_bytes": 0},
         {"time_minutes": 0},
     ],
 )
@@ -154,7 +154,7 @@ def test_what_a_site_limits_is_asked_for_by_its_own_name_only() -> None:
 @pytest.mark.parametrize("run", ["2024", "run", "a@b", "..", "é", "-x", "50%", "a:b"])
 def test_a_jobs_name_is_one_that_grid_engine_takes_and_gives_back(run: str) -> None:
     name = submission_name(task_name(run, "Adjust", {}), 1)
-    job = job_name(name)
+    job = sge_name(name)
     assert job[0].isalpha() and not set(job) & set("\n\t\r/:@\\*? ")
     fields = f"<JB_job_number>1</JB_job_number><JB_name>{job}</JB_name><state>qw</state>"
     listed = f"<job_list>{fields}</job_list></job_info>"
@@ -249,6 +249,10 @@ def ended(**fields: str) -> Phase:
         ({"category": "-l h_vmem=1G", "maxvmem": "1.002G", "slots": "1"}, Phase.MEMORY),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
+        # A site that calls a job's memory otherwise; what the user asks for besides stands behind it.
+        ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "1.002G"}, Phase.MEMORY),
+        ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "0.900G"}, Phase.FAILED),
+        ({"category": "-l h_rt=60,mem_free=1G -l h_vmem=2G", "maxvmem": "1.500G"}, Phase.FAILED),
         ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
         # h_cpu is another limit of time; all have the same code.
         ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),

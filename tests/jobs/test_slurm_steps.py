@@ -1,9 +1,14 @@
 """What scontrol says of an allocation (copied from Slurm 22.05), and the command of a step."""
 
+from dataclasses import replace
+
 import pytest
 
+from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.slurm_steps import parse_allocation, step_command, step_environment
+from espo_luigi.jobs.script import ScriptValues
+from espo_luigi.jobs.slurm import step_environment
+from espo_luigi.jobs.slurm_steps import parse_allocation, step_command
 
 TWO_SIZES = """JobId=8 JobName=interactive
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -40,6 +45,13 @@ def test_a_step_is_on_one_node_with_what_its_task_asks_for() -> None:
     assert command[0] == "srun" and command[-2:] == ("python", "order with space.json")
     assert {"--jobid=8", "--nodelist=n3", "--nodes=1", "--ntasks=1", "--exclusive"} < set(command)
     assert {"--cpus-per-task=4", "--mem=3072M", "--job-name=My_Rule"} < set(command)
+
+
+def test_memory_is_asked_for_in_whole_mib_rounded_up() -> None:
+    assert "--mem=2M" in step_command("8", "n3", "A", Resources(1, 1, "1025K"), ())
+    asked = ScriptValues("a", 1, ("true",), 1, 2**20 + 1, 60, "log", "claim", "/work")
+    assert "--mem=2M" in slurm.directives(replace(asked, options=slurm.SlurmOptions()))
+    assert "h_rt=3600,h_vmem=2M" in sge.arguments(replace(asked, options=sge.SgeOptions()))
 
 
 def test_nothing_of_the_allocations_own_sizes_reaches_a_step() -> None:

@@ -32,7 +32,7 @@ PLAIN = ScriptValues(
     attempt=1,
     argv=("/env/bin/python", "-m", "espo_luigi.job", "/work/jobs/adjust.json"),
     cpus_per_task=15,
-    memory_mib=61440,
+    memory_bytes=61440 * 2**20,
     time_minutes=60,
     log_pattern="slurm_logs/Adjust/Adjust-region=south_nodup,var=tasmax-%j.out",
     claim_file="/work/state/claims/espo6.Adjust.0123456789ab.1",
@@ -108,7 +108,7 @@ def test_directives_that_are_not_the_users_are_refused(name: str) -> None:
         directives(replace(PLAIN, options=SlurmOptions(extra={name: "1"})))
 
 
-@pytest.mark.parametrize("field", ["cpus_per_task", "memory_mib", "time_minutes"])
+@pytest.mark.parametrize("field", ["cpus_per_task", "memory_bytes", "time_minutes"])
 def test_sizes_below_one_are_refused(field: str) -> None:
     with pytest.raises(SubmissionError, match="0, expected 1 or more"):
         directives(replace(PLAIN, **{field: 0}))

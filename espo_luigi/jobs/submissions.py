@@ -18,7 +18,7 @@ from espo_luigi.jobs.script import ScriptValues
 
 
 @dataclass(frozen=True)
-class Departure:
+class Submission:
     """Flights with the `records` that are to be on disk before `command` runs, and the `texts` to write, by path.
 
     The first flight's texts are those of the whole, too.
@@ -36,26 +36,26 @@ class Departure:
 
 
 @dataclass(frozen=True)
-class Departures:
-    """Makes them; `values` says what a script of a request and its record is made of."""
+class Submissions:
+    """Makes them; `values` returns what a script of a request and its record is made of."""
 
     scheduler: Scheduler
     store: RecordStore
     log_dir: str
     values: Callable[[JobRequest, Record], ScriptValues]
 
-    def of(self, flights: Sequence[Flight]) -> Departure:
+    def of(self, flights: Sequence[Flight]) -> Submission:
         """What is to be done to hand over these. Raises SubmissionError for a value that cannot be passed safely."""
         return self._alone(flights[0]) if len(flights) == 1 else self._bundle(tuple(flights))
 
-    def _alone(self, flight: Flight) -> Departure:
+    def _alone(self, flight: Flight) -> Submission:
         pattern = self.scheduler.log_pattern(self.log_dir, flight.request.rule, flight.request.wildcards)
         record = replace(flight.record, state=SUBMITTING, bundle="", log_pattern=pattern)
         mine, path = self.values(flight.request, record), self.store.script_path(record.name)
         script = self.scheduler.render(mine)
-        return Departure((flight,), (record,), ({path: script},), self.scheduler.submission(mine, path))
+        return Submission((flight,), (record,), ({path: script},), self.scheduler.submission(mine, path))
 
-    def _bundle(self, flights: tuple[Flight, ...]) -> Departure:
+    def _bundle(self, flights: tuple[Flight, ...]) -> Submission:
         requests = [flight.request for flight in flights]
         # A name that is never given twice, whatever becomes of the members.
         name = f"{flights[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
@@ -68,7 +68,7 @@ class Departures:
             replace(flight.record, state=SUBMITTING, bundle=bundle.member_name(place), log_pattern=values.log_pattern)
             for place, (flight, values) in enumerate(zip(flights, bundle.members, strict=True))
         )
-        return Departure(flights, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
+        return Submission(flights, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
     def bundle_values(self, name: str, requests: Sequence[JobRequest], records: Sequence[Record]) -> BundleValues:
         """All that the submission of these as a bundle is made of."""

@@ -35,20 +35,19 @@ def checked_graph(root: Task) -> Graph:
 
 
 def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots` in an order in which it can be done."""
+    """Return the graph below `roots`, however deep, in an order in which it can be done."""
     graph: Graph = {}
-
-    def visit(task: Task) -> None:
-        if task.task_id not in graph:
-            if check and isinstance(task, SlurmTask):
-                task.check()
-            needs = task.deps()
-            for needed in needs:
-                visit(needed)
-            graph[task.task_id] = task, needs
-
-    for root in roots:
-        visit(root)
+    needs: dict[str, list[Task]] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        task = stack.pop()
+        if task.task_id in needs:
+            graph.setdefault(task.task_id, (task, needs[task.task_id]))
+            continue
+        if check and isinstance(task, SlurmTask):
+            task.check()
+        needs[task.task_id] = task.deps()
+        stack += [task, *needs[task.task_id][::-1]]
     return graph
 
 

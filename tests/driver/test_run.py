@@ -1,6 +1,7 @@
 """Outputs that only other tasks need are released when the last of those is done, never before."""
 
 import logging
+import sys
 
 import luigi
 import pytest
@@ -36,6 +37,13 @@ class Stubborn(SlurmTask):
 
 class OneOfMany(User):
     covers_everything = False
+
+
+class Step(SlurmTask):
+    n = luigi.IntParameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [Step(n=self.n - 1)] if self.n else []
 
 
 class StubbornUser(SlurmTask):
@@ -144,3 +152,8 @@ def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_
     run.report()
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]
+
+
+def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_planned() -> None:
+    graph = checked_graph(Step(n=2 * sys.getrecursionlimit()))
+    assert [task.n for task, _ in graph.values()] == list(range(2 * sys.getrecursionlimit() + 1))

@@ -10,6 +10,7 @@ use it; ``python tests/throwaway_sge.py stop FOLDER`` ends it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -42,6 +43,7 @@ QUEUES = ("main.q", "other.q")
 SLOTS = 64
 
 
+@functools.cache
 def missing_packages() -> str | None:
     """Say what to install before `ThrowawayGridEngine` can run, or None when everything is there."""
     missing = [name for name in _PROGRAMS if find(name) is None]

@@ -10,6 +10,7 @@ makes ``sbatch`` and the rest use it; ``python tests/throwaway_slurm.py stop FOL
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import shutil
@@ -41,6 +42,7 @@ _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "munged", "mungekey")
 _ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 
 
+@functools.cache
 def missing_packages(accounting: bool = False) -> str | None:
     """Say what to install before `ThrowawayCluster` can run, or None when everything is there."""
     programs = _PROGRAMS + (_ACCOUNTING_PROGRAMS if accounting else ())

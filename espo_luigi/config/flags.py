@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, create_model
 
 from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty
-from espo_luigi.config.messages import nearest
 from espo_luigi.config.quantities import Frequency, Threshold
 from espo_luigi.config.signatures import Described, decorated, definitions, parameters, section
+from espo_luigi.errors import nearest
 from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
 
 _ARGUMENTS: Described = {

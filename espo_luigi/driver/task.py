@@ -28,6 +28,7 @@ from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, label_of
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import JobOptions
 
 _DESCRIPTIONS = {
@@ -149,6 +150,15 @@ class SlurmTask(luigi.Task):
             raise SubmissionError(
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
+            )
+        for name in SCHEDULERS:
+            if hasattr(self, f"{name}_default"):
+                raise SubmissionError(
+                    f"{self.get_task_family()}: {name}_default has no effect; write options_default = {{{name!r}: …}}"
+                )
+        if unknown := sorted(self.options_default.keys() - SCHEDULERS.keys()):
+            raise SubmissionError(
+                f"{self.get_task_family()}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}"
             )
         _check(self.allocation, self.get_task_family())
 

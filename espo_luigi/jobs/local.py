@@ -193,13 +193,14 @@ class LocalEngine:
         return replace(order, resources=given)
 
     def run(self, order: JobOrder) -> float:
-        """Run the (fitted) job, wait for it, and return the seconds that it took.
+        """Run the job, wait for it, and return the seconds that it took.
 
         Raises
         ------
         JobError
             If the job fails; the message has its error's last lines and the path of its log.
         """
+        order = self.fitted(order)  # one that asks for more than there is would wait for ever
         order.report(Standing("waiting for free CPUs"))
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.

@@ -115,7 +115,8 @@ def parse_accounts(text: str) -> list[Account]:
 
 
 def _account(fields: Mapping[str, str], row: Row) -> Account:
-    asked, slots = _asked(fields), max(1, _leading(fields.get("slots", "")))
+    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    slots = max(1, _leading(fields.get("slots", "")))
     cpu = re.match(r"\d+(\.\d+)?", fields.get("cpu", ""))
     return Account(
         job_id=row.job_id,
@@ -130,14 +131,6 @@ def _account(fields: Mapping[str, str], row: Row) -> Account:
         time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
         cpu_seconds=float(cpu.group()) if cpu else 0.0,
     )
-
-
-def _asked(fields: Mapping[str, str]) -> dict[str, str]:
-    """What the job asked for, by name; as `h_vmem` its memory, where the site calls that otherwise."""
-    asked = re.findall(r"\b([\w.-]+)=([^,\s]+)", fields.get("category", ""))
-    # What users ask for besides (`extra`) stands behind it.
-    memory = [amount for _, amount in asked if re.fullmatch(r"\d+(\.\d+)?[KMGT]", amount, re.IGNORECASE)]
-    return {"h_vmem": "".join(memory[:1]), **dict(asked)}
 
 
 def _moment(text: str) -> float:
@@ -172,7 +165,7 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
 
 def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
     """Which limit it was: of all, qacct has one code, and older versions none."""
-    asked = _asked(fields)
+    asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
     if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
         return Phase.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:

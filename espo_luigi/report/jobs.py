@@ -9,6 +9,7 @@ from typing import Any
 
 from espo_luigi.jobs.order import seconds_of
 from espo_luigi.jobs.records import read_json
+from espo_luigi.jobs.resources import MIB
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def job_table(workdir: Path) -> str:
     lines = [f"{'rule':26}{'jobs':>6}{'failed':>8}{'total s':>10}{'longest s':>11}{'peak MiB':>10}"]
     lines += [
         f"{one.rule:26}{one.jobs:6}{one.failed:8}{one.total_seconds:10.1f}{one.longest_seconds:11.1f}"
-        f"{one.peak_memory_bytes / 2**20:10.0f}"
+        f"{one.peak_memory_bytes / MIB:10.0f}"
         for one in rule_figures(workdir)
     ]
     return "\n".join(lines) if lines[1:] else f"{workdir}: no job has ended yet"

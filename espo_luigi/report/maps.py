@@ -9,12 +9,12 @@ import xarray as xr
 
 from espo_luigi.report.coast import coast_lines
 from espo_luigi.report.style import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
+from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.stack import horizontal_dims
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SECONDS_OF_A_DAY = 86400
 _PANEL_WIDTH = 2.7
 
 
@@ -66,7 +66,7 @@ def readable(da: xr.DataArray) -> xr.DataArray:
     """Return a flux of precipitation in mm d-1, anything else as it is."""
     if da.attrs.get("units") != "kg m-2 s-1":
         return da
-    return (da * SECONDS_OF_A_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
+    return (da * SECONDS_PER_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
 
 
 def _label_of(measure: xr.DataArray, kind: str) -> str:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espo_luigi.jobs.records import Record
-from espo_luigi.jobs.resources import headroom, parse_memory, parse_time
+from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
 from espo_luigi.report.style import drawing, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPARE = 1.2
-_MIB = 2**20
-_LEAST_OF_A_WORKER = 256 * _MIB
 # After Okabe and Ito (2008); the rules that took most time get one, in this order.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _OTHERS = "#999999"
@@ -105,13 +103,13 @@ def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
     workers = min(given.n_workers, cpus)
     cpus = min(given.cpus, -(-cpus // workers) * workers)
     memory = math.ceil(SPARE * max(job.peak_memory_bytes for job in jobs))
-    while (memory - headroom(memory)) // workers < _LEAST_OF_A_WORKER:
-        memory += 64 * _MIB
+    while (memory - headroom(memory)) // workers < LEAST_WORKER_BYTES:
+        memory += 64 * MIB
     minutes = math.ceil(SPARE * max(job.seconds for job in jobs) / 60)
     return {
         "n_workers": str(workers),
         "cpus_per_task": str(cpus - cpus % workers),
-        "memory": f"{-(-memory // (64 * _MIB)) * 64}M",
+        "memory": f"{-(-memory // (64 * MIB)) * 64}M",
         "time": str(max(1, minutes)),
     }
 
@@ -180,7 +178,7 @@ def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
     quantities: dict[str, list[tuple[list[float], list[float]]]] = {
         "CPUs [1]": [([j.cpus for j in of], [j.cpus_used for j in of]) for of in rules.values()],
         "Memory [GiB]": [
-            ([j.memory_bytes / 2**30 for j in of], [j.peak_memory_bytes / 2**30 for j in of]) for of in rules.values()
+            ([j.memory_bytes / GIB for j in of], [j.peak_memory_bytes / GIB for j in of]) for of in rules.values()
         ],
         "Time [min]": [([j.time_minutes for j in of], [j.seconds / 60 for j in of]) for of in rules.values()],
     }

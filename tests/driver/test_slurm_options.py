@@ -172,6 +172,25 @@ def test_what_a_profile_leaves_open_is_not_given(tmp_path: Path) -> None:
     assert profile_of(tmp_path, "account:\nqos: ~\npartition: null\n") == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "slurm_default",
+            {"qos": "low"},
+            "Job: slurm_default has no effect; write options_default",
+        ),
+        ("options_default", {"slrum": {"qos": "low"}}, "Job: options_default has 'slrum'; expected slurm or sge"),
+    ],
+)
+def test_options_of_a_rule_that_nothing_reads_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object, words: str
+) -> None:
+    monkeypatch.setattr(Job, name, value, raising=False)
+    with pytest.raises(SubmissionError, match=words):
+        Job().check()
+
+
 def test_numbers_in_luigi_cfg_and_in_a_rule_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
     get_config().set("slurm", "environment", '{"NUMBA_NUM_THREADS": 4}')
     get_config().set("Job", "extra", '{"gpus-per-node": 1}')

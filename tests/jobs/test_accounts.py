@@ -103,12 +103,6 @@ def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytes
     assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Phase.TIMEOUT)
 
 
-def test_the_memory_of_a_job_is_read_whatever_its_site_calls_it() -> None:
-    text = (GOLDEN / "qacct.txt").read_text().replace("h_vmem=150M", "virtual_free=150M,tmp_free=2G -pe threaded 2")
-    found = {one.job_id: one for one in parse_qacct(text)}
-    assert found["16"].memory_bytes == 150 * MIB
-
-
 @pytest.mark.slurm(accounting=True)
 def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
     work: Work, with_accounting: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch

@@ -272,6 +272,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
+    assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.
     monkeypatch.setattr("espo_luigi.report.write.WANTED_PERIODS", found.attrs["periods"])
     monkeypatch.setattr("espo_luigi.report.sections.maps_section", lambda view, shares: Section("Maps", []))

@@ -151,15 +151,7 @@ class SlurmTask(luigi.Task):
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
-        for name in SCHEDULERS:
-            if hasattr(self, f"{name}_default"):
-                raise SubmissionError(
-                    f"{self.get_task_family()}: {name}_default has no effect; write options_default = {{{name!r}: …}}"
-                )
-        if unknown := sorted(self.options_default.keys() - SCHEDULERS.keys()):
-            raise SubmissionError(
-                f"{self.get_task_family()}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}"
-            )
+        _check_options(type(self))
         _check(self.allocation, self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:
@@ -223,13 +215,10 @@ class SlurmTask(luigi.Task):
             )
         chosen = engine(settings().engine)
         order = chosen.fitted(self.order())
-        cpus, memory, heartbeat = (
-            order.resources.cpus_per_task,
-            order.resources.memory_bytes,
-            str(order.files.heartbeat),
-        )
+        given, heartbeat = order.resources, str(order.files.heartbeat)
         words = " ".join([order.family, *sorted(self.wildcards.values(), key=len)])
-        board().begin(Job(order.id, order.label, order.family, time.time(), cpus, memory, heartbeat, words=words))
+        size = (given.cpus_per_task, given.memory_bytes)
+        board().begin(Job(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
         except StoppedError:
@@ -363,6 +352,17 @@ def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[st
         for name, parameter in task.get_params()
         if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }
+
+
+@functools.cache
+def _check_options(task: type[SlurmTask]) -> None:
+    """Check that each of a class's options is read by an engine."""
+    family = task.get_task_family()
+    for name in SCHEDULERS:
+        if hasattr(task, f"{name}_default"):
+            raise SubmissionError(f"{family}: {name}_default has no effect; write options_default = {{{name!r}: …}}")
+    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
+        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 
 
 @functools.lru_cache(maxsize=4096)

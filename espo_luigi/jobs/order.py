@@ -18,6 +18,7 @@ from espo_luigi.jobs.worker_jobs import WorkerJobs
 
 # So that the last lines of a log are found without all that is before them.
 _BYTES_OF_A_LINE = 1000
+_RESULT = ".result.json"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -51,23 +52,45 @@ class JobFiles:
     @classmethod
     def at(cls, path: Path) -> JobFiles:
         """Return those of the job one of whose JSON files is at `path`."""
-        return cls._named(path.parents[2], path.parent.name, path.name.removesuffix(".json").removesuffix(".result"))
+        stem = path.name.removesuffix(_RESULT).removesuffix(".json")
+        return cls._named(path.parents[2], path.parent.name, stem)
+
+    @property
+    def workdir(self) -> Path:
+        """The run's work folder."""
+        return self.order.parents[2]
 
     @classmethod
     def _named(cls, workdir: Path, family: str, stem: str) -> JobFiles:
-        jobs = workdir / "jobs" / family
+        jobs = jobs_folder(workdir) / family
         return cls(
             jobs / f"{stem}.json",
-            jobs / f"{stem}.result.json",
+            jobs / f"{stem}{_RESULT}",
             # Not among the results, which are listed again and again.
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
 
 
-def order_files(folder: Path) -> list[Path]:
-    """Return the orders of all jobs below a folder, `jobs` of a work folder or a rule's in it."""
-    return sorted(path for path in folder.rglob("*.json") if not path.name.endswith(".result.json"))
+def jobs_folder(workdir: Path) -> Path:
+    """Return where the orders and the results lie, in a folder for each rule."""
+    return workdir / "jobs"
+
+
+def order_files(workdir: Path, family: str = "") -> list[Path]:
+    """Return the orders of all jobs of a work folder, or of one rule's."""
+    found = (jobs_folder(workdir) / family).rglob("*.json")
+    return sorted(path for path in found if not path.name.endswith(_RESULT))
+
+
+def result_files(workdir: Path) -> list[Path]:
+    """Return the results of all jobs of a work folder."""
+    return list(jobs_folder(workdir).glob(f"*/*{_RESULT}"))
+
+
+def heartbeat_files(workdir: Path) -> list[Path]:
+    """Return the signs of life of all jobs of a work folder."""
+    return list((workdir / "heartbeats").glob("*/*.json"))
 
 
 @dataclass(frozen=True)

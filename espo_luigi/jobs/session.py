@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.script import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
@@ -197,4 +197,4 @@ def _without_dashboard(several: bool) -> type:
 
 
 def _layout(resources: Resources) -> tuple[int, int, float]:
-    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / 2**30
+    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB

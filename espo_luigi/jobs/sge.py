@@ -41,6 +41,8 @@ FORGETS_CANCELLED = True
 
 # Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
 _MOST_BY_ID = 3
+# The variable that tells a job its memory, of which Grid Engine says nothing, in MiB.
+_MEMORY_VARIABLE = "ESPO_MEMORY_MIB"
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
@@ -182,9 +184,8 @@ def header(values: ScriptValues) -> list[str]:
 
 
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
-    # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers. The memory
-    # is in no variable of a job's.
-    first = ["trap '' USR1", f"export ESPO_MEMORY_MIB={mib(positive('memory', values.memory_bytes))}"]
+    # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers.
+    first = ["trap '' USR1", f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}"]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
@@ -280,7 +281,7 @@ def job_id(environ: Mapping[str, str]) -> str | None:
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
     """The CPUs and the bytes of memory that the job was given."""
-    names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": ("ESPO_MEMORY_MIB", MIB)}
+    names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": (_MEMORY_VARIABLE, MIB)}
     return {what: int(environ[name]) * unit for what, (name, unit) in names.items() if name in environ}
 
 

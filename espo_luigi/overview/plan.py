@@ -15,6 +15,7 @@ from espo_luigi.driver.settings import unchanging_settings
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.batch import refusals_of, tasks_at_once
+from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.room import Amounts, Room
@@ -130,7 +131,7 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
 
 def _experienced() -> tuple[Path, ...]:
     own, *others = settings().experienced
-    if lacking := [str(other) for other in others if not (other / "jobs").is_dir()]:
+    if lacking := [str(other) for other in others if not jobs_folder(other).is_dir()]:
         raise ParameterError(
             f"[espo] learn_from: {', '.join(lacking)} is no work folder of a run, which has a folder jobs: give the "
             "`workdir` of a run that has done something, or nothing"

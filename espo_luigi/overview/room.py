@@ -15,7 +15,7 @@ from espo_luigi.jobs import slurm
 from espo_luigi.jobs.allocation import AllocationSettings
 from espo_luigi.jobs.local import Launcher
 from espo_luigi.jobs.local import Room as NodeRoom
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import GIB, Resources
 
 # How much there is, or how much a job takes, of each thing that jobs share.
 Amounts = Mapping[str, float]
@@ -68,5 +68,5 @@ def _of_allocation(at_once: int) -> Room:
 def _of_nodes(launcher: Launcher, at_once: int, where: str) -> Room:
     nodes: Sequence[NodeRoom] = list(launcher.nodes.values())
     cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_bytes for node in nodes)
-    words = f"on {cpus} CPU(s) and {math.floor(memory / 2**30 * 10) / 10} GiB {where}"
+    words = f"on {cpus} CPU(s) and {math.floor(memory / GIB * 10) / 10} GiB {where}"
     return Room({"workers": at_once, "cpus": cpus, "memory": memory}, launcher.largest, words)

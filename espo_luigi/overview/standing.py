@@ -17,7 +17,7 @@ from luigi.configuration import get_config
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.status import duration, is_alive, status_lines
-from espo_luigi.jobs.order import JobFiles
+from espo_luigi.jobs.order import JobFiles, heartbeat_files
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
 from espo_luigi.overview.traces import is_beating
 
@@ -35,7 +35,7 @@ def read() -> dict[str, Any]:
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
     """By rule, the jobs that are out although no driver is: those with a sign of life are at work."""
     found: dict[str, Counter[str]] = {}
-    beating = {path for path in (workdir / "heartbeats").glob("*/*.json") if is_beating(JobFiles.at(path))}
+    beating = {path for path in heartbeat_files(workdir) if is_beating(JobFiles.at(path))}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
         # What was only planned is no job.
         if record.get("state") in (SUBMITTING, SUBMITTED):

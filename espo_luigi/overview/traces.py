@@ -10,7 +10,7 @@ from typing import Any
 
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
-from espo_luigi.jobs.order import JobFiles, label_of, order_files
+from espo_luigi.jobs.order import JobFiles, jobs_folder, label_of, order_files
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import task_name
@@ -88,13 +88,14 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
         If there is none.
     """
     family, *rest = words
-    folder = Path(settings().workdir).absolute() / "jobs" / family
-    orders = [order for path in order_files(folder) if (order := read_json(path)) is not None]
+    workdir = Path(settings().workdir).absolute()
+    orders = [order for path in order_files(workdir, family) if (order := read_json(path)) is not None]
     found = [order for order in orders if fits(order.get("wildcards", {}), rest)]
     if not found:
-        known = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
+        folder = jobs_folder(workdir)
+        known = sorted(path.name for path in folder.glob("*") if path.is_dir())
         raise ParameterError(
-            f"no job of {' '.join(words)} was ordered in {folder.parent}: got the rule {family}, of which "
+            f"no job of {' '.join(words)} was ordered in {folder}: got the rule {family}, of which "
             f"{len(orders)} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
         )
     return [trace_of(family, order["wildcards"]) for order in found]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.order import seconds_of
+from espo_luigi.jobs.order import result_files, seconds_of
 from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.resources import MIB
 
@@ -31,7 +31,7 @@ def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
 
 def results_of(workdir: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return the same, with their paths."""
-    found = ((path, read_json(path)) for path in (workdir / "jobs").glob("*/*.result.json"))
+    found = ((path, read_json(path)) for path in result_files(workdir))
     results = [(path, result) for path, result in found if result is not None]
     return sorted(results, key=lambda one: float(one[1].get("started") or 0.0))
 

@@ -77,7 +77,7 @@ def read_jobs(workdir: Path) -> list[Job]:
 def read_failures(workdir: Path, engine: str = "") -> Iterator[Failed]:
     """Yield the jobs that have failed, and those that were ordered and have left no result."""
     logs = _scheduler_logs(workdir, engine)
-    for path in order_files(workdir / "jobs"):
+    for path in order_files(workdir):
         result = read_json(JobFiles.at(path).result)
         if result is None or result.get("outcome") != "success":
             order = read_json(path) or {}

@@ -6,6 +6,7 @@ plan.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import logging
@@ -54,9 +55,6 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     """Rebuild the task, start its Dask session, and call its `work`."""
     task = rebuild_task(order)
     check_configuration(task, order)
-    # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off, need
-    # not go through it, and a forked job need not copy it.
-    gc.freeze()
     resources = allocated(order.resources, order.family)
     monitor.blocks = manifest.tally
     monitor.memory_bytes = resources.memory_bytes
@@ -67,6 +65,10 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
+        # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off,
+        # need not go through it, and a forked job need not copy it.
+        gc.freeze()
+        gc.enable()
         if order.workers and order.workers.workers_to_wait_for:
             client.wait_for_workers(order.workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
@@ -92,7 +94,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
     if order.cluster == "allocation":
         from espo_luigi.jobs.allocation_session import allocation_session
 
-        folder = order.files.heartbeat.parent.parent.parent / "dask" / os.environ[NAME_VARIABLE]
+        folder = order.files.workdir / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
     return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)
 
@@ -109,4 +111,7 @@ def check_configuration(task: SlurmTask, order: JobOrder) -> None:
 
 
 if __name__ == "__main__":
+    # A third of what a short job takes would go into looking for garbage, while it imports and when it ends.
+    gc.disable()
+    atexit.register(gc.freeze)
     sys.exit(main())

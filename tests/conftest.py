@@ -1,5 +1,7 @@
 """The longest files go first; and where every real part has to be there (`.ci/run`), a skipped test has failed."""
 
+import gc
+import importlib
 import logging
 import os
 import shutil
@@ -54,11 +56,27 @@ LONG = (
 )
 
 
+# What is imported stays until the end: the garbage collector need not go through it again and again.
+gc.disable()
+
 # cftime looks its version up on the disk each time that it is asked for, as xarray does for any part of dates.
 cftime.__version__ = cftime.__version__
 
 # Hundreds of processes that the tests start would each compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xsdba compile what it does when it is first imported, once, and not in each of the processes with tests."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        importlib.import_module("xsdba")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, after as many objects as a series of dates has."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(trylast=True)

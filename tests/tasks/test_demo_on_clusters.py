@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from demo_runs import use, write_config
+import yaml
+from demo_runs import CONFIG, use, write_config
 from test_production_shape import MANY, ONE, REGIONS, SHAPE, assert_same, make, make_raw, stacking
 from throwaway_sge import ThrowawayGridEngine
 from throwaway_sge import missing_packages as missing_for_sge
@@ -27,9 +28,24 @@ _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
 _SGE = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE))]
 pytestmark = pytest.mark.timeout(1500)
-# Two bands, of 3 and 9 rows: each job imports for seconds, and a third region would show nothing that two do not.
-BANDS = {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": [45.75, 48.0]}}
-CHANGES = {**stacking(False), "custom__regions": BANDS}
+DOMAINS = yaml.safe_load((CONFIG / "config.yml").read_text())["off-diag"]["domains"]
+# On Slurm two bands, of 3 and 9 rows, so that there is more than one task of each rule to bundle. On Grid Engine, where
+# each task is a job that imports for seconds, one of all rows with one domain: every rule, and several variables.
+CHANGES = {
+    "slurm": {
+        **stacking(False),
+        "custom__regions": {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": [45.75, 48.0]}},
+    },
+    "sge": {
+        **stacking(False),
+        "custom__regions": {"middle": {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}},
+        "off_DASH_diag__domains": {"Highland": DOMAINS["Highland"]},
+        **{
+            f"off_DASH_diag__steps__{step}__domain": {"Highland": region}
+            for step, region in {"ref": "middle", "sim": "middle", "scen": "NAM"}.items()
+        },
+    },
+}
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
 WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in rules()}
 # On Slurm, all ways in which a job can go: Dask's workers as jobs of their own, and on two nodes of their job; tasks in
@@ -60,12 +76,6 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_raw(tmp_path_factory.mktemp("shape") / "raw")
 
 
-@pytest.fixture(scope="module")
-def in_one_chunk(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Mapping[str, Path]:
-    """Every product, made in this process with one chunk for everything."""
-    return make(tmp_path_factory.mktemp("one"), raw, **ONE, **CHANGES)
-
-
 @contextmanager
 def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
     """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
@@ -80,7 +90,7 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
     """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
-    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES})))
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES[engine]})))
     ways = WAYS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
         "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
@@ -106,6 +116,12 @@ def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ:
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
     with on_cluster(request.param) as (environ, options):
         return make_by_command(tmp_path_factory.mktemp("run"), raw, request.param, options, environ)
+
+
+@pytest.fixture(scope="module")
+def in_one_chunk(tmp_path_factory: pytest.TempPathFactory, raw: Path, made: Made) -> Mapping[str, Path]:
+    """Every product, made in this process with one chunk for everything."""
+    return make(tmp_path_factory.mktemp("one"), raw, **ONE, **CHANGES[made.engine])
 
 
 def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temporary(made: Made) -> None:

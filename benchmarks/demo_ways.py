@@ -80,7 +80,7 @@ WAYS = {
 def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> None:
     """Make everything in `folder` by the command; exits with its last words if it fails."""
     folder.mkdir()
-    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES})))
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES["slurm"]})))
     memory = "8GB" if way.engine == "sge" else "4GB"
     of_a_cluster = OF_A_CLUSTER.format(memory=memory) if way.engine in ("slurm", "sge") else ""
     text = CONFIGURATION.format(engine=way.engine, config=config, options=of_a_cluster + way.options)

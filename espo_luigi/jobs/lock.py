@@ -56,11 +56,12 @@ class DriverLock:
 
         Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
         """
-        holder = read_object(self.path)
-        if holder is not None and not self._is_mine(holder):
-            return False
-        self._write()
-        return True
+        with _alone(self._guard):
+            holder = read_object(self.path)
+            if holder is not None and not self._is_mine(holder):
+                return False
+            self._write()
+            return True
 
     def release(self) -> None:
         """Give the lock up, if it is still ours; nothing of it stays in the folder."""
@@ -195,7 +196,7 @@ def _process_start(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep two drivers that start in the same instant apart."""
+    """Keep two drivers apart that look at a lock in the same instant."""
     deadline = time.monotonic() + 10
     while True:
         with path.open("w") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from throwaway_daemons import eventually
@@ -17,7 +19,7 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
-from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.records import Record, RecordStore, read_object
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.stopping import request_stop, take_control
 
@@ -293,6 +295,35 @@ def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once
     assert [str(path) in str(error) for error in lost] == [True]
     held.release()
     assert "login2" in path.read_text()
+
+
+def test_a_lock_that_is_taken_over_while_its_driver_refreshes_it_has_one_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = DriverLock(tmp_path)
+    lock._mine["host"] = "login2"
+    lock.acquire()
+    takes = (
+        "import sys; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
+        "lock = DriverLock(Path(sys.argv[1]), stale_after_seconds=-1000)\nprint('now', flush=True)\nlock.acquire()"
+    )
+    others: list[subprocess.Popen[bytes]] = []
+
+    def read(path: Path) -> dict[str, Any] | None:
+        found = read_object(path)
+        others.append(subprocess.Popen([sys.executable, "-c", takes, str(tmp_path)], stdout=subprocess.PIPE))
+        assert others[0].stdout is not None
+        assert others[0].stdout.readline() == b"now\n"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            others[0].wait(2)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("espo_luigi.jobs.lock.read_object", lambda path: read(path) if not others else read_object(path))
+        lock.refresh()
+    assert others[0].wait(20) == 0
+    assert json.loads(lock.path.read_text())["pid"] == others[0].pid, "who was told that it has the lock has it"
+    assert not lock.refresh()
 
 
 def test_a_driver_notices_that_its_lock_was_taken(tmp_path: Path) -> None:

@@ -19,40 +19,41 @@ from luigi.configuration import LuigiConfigParser, get_config
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 
-# Files of a minute or so, the longest first: begun last, they would leave the other processes with nothing to do.
+# Files of a minute or so first: begun last, they would leave the other processes with nothing to do. Those of a
+# cluster, which wait more than they compute, lie between those that compute.
 LONG = (
     "tasks/test_demo_on_clusters.py",
     "tasks/test_end_to_end.py",
     "driver/test_slurm_engine.py",
-    "tasks/test_production_shape.py",
-    "jobs/test_real_slurm_losses.py",
-    "jobs/test_real_slurm.py",
-    "jobs/test_real_sge.py",
-    "test_faults.py",
     "jobs/test_slurm_misbehaves.py",
     "driver/test_people_on_slurm.py",
+    "jobs/test_real_slurm.py",
+    "tasks/test_production_shape.py",
+    "jobs/test_real_slurm_losses.py",
+    "jobs/test_real_sge.py",
     "jobs/test_real_slurm_drivers.py",
+    "test_environment.py",
+    "test_catalog_examine.py",
+    "test_faults.py",
     "driver/test_many_nodes.py",
+    "science/test_quantile_mapping.py",
     "jobs/test_real_sge_drivers.py",
     "driver/test_luigid.py",
-    "driver/test_browser.py",
-    "driver/test_preemption.py",
-    "driver/test_allocation.py",
+    "science/test_biasadjust_golden.py",
+    "tasks/test_inputs.py",
     "jobs/test_bundles_real.py",
     "test_interactive.py",
-    "tasks/test_inputs.py",
-    "tasks/test_rules_resumed.py",
-    "test_environment.py",
+    "driver/test_browser.py",
     "science/test_preparation.py",
-    "science/test_quantile_mapping.py",
-    "science/test_biasadjust_golden.py",
+    "driver/test_preemption.py",
+    "tasks/test_rules_resumed.py",
+    "driver/test_allocation.py",
+    "driver/test_local.py",
+    "test_store_resume.py",
     "report/test_report_page.py",
     "report/test_report_figures.py",
-    "test_store_resume.py",
-    "test_catalog_examine.py",
     "tasks/test_bad_input.py",
     "test_failing_files.py",
-    "driver/test_local.py",
 )
 
 

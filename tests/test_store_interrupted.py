@@ -42,7 +42,10 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_store(tmp_path: Path) -> N
     write_store(constant(0), path, Marker("Write", {"value": "0"}))
     draw = random.Random(1)
     caught_writing, seen = 0, set()
-    for kill in range(1, KILLS + 1):
+    kill = 0
+    # On a busy machine fewer of the kills hit a write: more of them are needed.
+    while kill < KILLS or (min(caught_writing, len(seen)) < KILLS / 4 and kill < 10 * KILLS):
+        kill += 1
         kill_a_writer(path, kill * 1_000_000, draw.uniform(0.02, 0.25))
         stored = open_store(path).pr.values
         assert np.unique(stored).tolist() == [int(read_marker(path).parameters["value"])]

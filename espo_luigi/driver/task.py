@@ -354,7 +354,6 @@ def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[st
     }
 
 
-@functools.cache
 def _check_options(task: type[SlurmTask]) -> None:
     """Check that each of a class's options is read by an engine."""
     family = task.get_task_family()

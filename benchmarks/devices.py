@@ -67,15 +67,6 @@ def nth_bit_by_clearing(word, n):  # type: ignore[no-untyped-def]
     return trailing_zeros(word)
 
 
-def branching_rank(bits, word, place):  # type: ignore[no-untyped-def]
-    """Replace `next_rank`: read the next word only where it is needed."""
-    rest = bits[word] & ~(((_ONE << place) << _ONE) - _ONE)
-    while rest == 0:
-        word += 1
-        rest = bits[word]
-    return (word << 6) + np.int64(trailing_zeros(rest))
-
-
 def sums_one_by_one(padded, window, strided, total):  # type: ignore[no-untyped-def]
     """Replace `tile_sums`: each window by itself, eight sums of every eighth value, in numpy's order."""
     done = window - window % 8 if window >= 8 else 1
@@ -132,7 +123,6 @@ DEVICES = (
     Device("radix sort, against argsort", "sort_cell", argsorted, "pr", "prepare"),
     Device("scattered bits (pdep), against any processor's way", "nth_bit", nth_bit_anywhere, "tasmax", "train"),
     Device("any processor's n-th bit, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
-    Device("next rank without a branch, against with one", "next_rank", branching_rank, "tasmax", "train"),
     Device("shared partial sums, against each window by itself", "tile_sums", sums_one_by_one, "tasmax", "train"),
     Device("shared partial sums, against each window by itself", "tile_sums", sums_one_by_one, "tasmax", "adjust"),
     Device("eight_below in quantiles, against a bisection", "nearest_in_row", bisected, "tasmax", "adjust"),

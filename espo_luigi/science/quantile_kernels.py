@@ -164,15 +164,8 @@ def word_of(before, position, near):
 
 @inlined
 def next_rank(bits, word, place):
-    """Return the rank of the first bit set after ``place`` in ``word``; there must be one.
-
-    The next word is read in any case, so that no branch decides between the two.
-    """
+    """Return the rank of the first bit set after ``place`` in ``word``; there must be one."""
     rest = bits[word] & ~(((_ONE << place) << _ONE) - _ONE)
-    following = bits[word + 1]
-    here = rest != 0
-    rest = rest if here else following
-    word += np.int64(not here)
     while rest == 0:
         word += 1
         rest = bits[word]

@@ -32,7 +32,9 @@ import xarray as xr
 import yaml
 
 from espo_luigi import job, store
-from espo_luigi.report.jobs import job_results, job_table
+from espo_luigi.jobs.order import JobFiles, JobOrder, seconds_of
+from espo_luigi.jobs.records import read_json
+from espo_luigi.report.jobs import job_results, job_table, results_of
 
 REPOSITORY = Path(__file__).parent.parent
 ENGINES = {"kernels": "auto", "xsdba": "xsdba"}
@@ -91,7 +93,7 @@ def rules(work: Path) -> dict[str, dict[str, float]]:
     for result in job_results(work):
         rule = found.setdefault(result["family"], {"jobs": 0, "seconds": 0.0, "peak_mib": 0.0})
         rule["jobs"] += 1
-        rule["seconds"] = round(rule["seconds"] + result["ended"] - result["started"], 2)
+        rule["seconds"] = round(rule["seconds"] + seconds_of(result), 2)
         rule["peak_mib"] = max(rule["peak_mib"], round(result["peak_memory_bytes"] / 2**20))
     return found
 
@@ -102,10 +104,9 @@ def rules(work: Path) -> dict[str, dict[str, float]]:
 def compare_with_straight(folder: Path, work: Path) -> dict[str, dict[str, float]]:
     """Time each rule's longest job, alone, and the same task done straight; both in children of a warm process."""
     os.chdir(folder)
-    longest: dict[str, dict[str, Any]] = {}
-    for result in sorted(job_results(work), key=lambda one: one["ended"] - one["started"]):
-        longest[result["family"]] = result
-    orders = {rule: order_of(work, result) for rule, result in longest.items() if rule != "Rechunk"}
+    by_seconds = sorted(results_of(work), key=lambda one: seconds_of(one[1]))
+    longest = {result["family"]: JobFiles.at(path).order for path, result in by_seconds}
+    orders = {rule: JobOrder.parsed(read_json(path) or {}) for rule, path in longest.items() if rule != "Rechunk"}
     for module in job.rebuild_task(next(iter(orders.values()))).preload:
         importlib.import_module(module)
     found = {}
@@ -123,16 +124,7 @@ def compare_with_straight(folder: Path, work: Path) -> dict[str, dict[str, float
     return found
 
 
-def order_of(work: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Find the order of the job that wrote a result."""
-    for path in (work / "jobs" / result["family"]).glob("*.json"):
-        order = json.loads(path.read_text())
-        if "module" in order and order["parameters"] == result["parameters"]:
-            return dict(order)
-    raise SystemExit(f"no order for {result['family']} {result['parameters']} in {work}")
-
-
-def in_child(call: Callable[[dict[str, Any]], dict[str, float]], order: dict[str, Any]) -> dict[str, float]:
+def in_child(call: Callable[[JobOrder], dict[str, float]], order: JobOrder) -> dict[str, float]:
     """Call in a forked child, as the local engine does, on the order's number of cores; its answer."""
     answer = Path("answer.json")
     answer.unlink(missing_ok=True)
@@ -141,7 +133,7 @@ def in_child(call: Callable[[dict[str, Any]], dict[str, float]], order: dict[str
         log = os.open("child.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 2)
         try:
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order["resources"]["cpus_per_task"]])
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order.resources.cpus_per_task])
             answer.write_text(json.dumps(call(order)))
         except BaseException:
             traceback.print_exc()
@@ -149,21 +141,21 @@ def in_child(call: Callable[[dict[str, Any]], dict[str, float]], order: dict[str
             os._exit(0)  # never back into the parent's stack, whose folder is temporary
     os.waitpid(pid, 0)
     if not answer.exists():
-        raise SystemExit(f"{call.__name__} of {order['family']} failed:\n{Path('child.log').read_text()[-3000:]}")
+        raise SystemExit(f"{call.__name__} of {order.family} failed:\n{Path('child.log').read_text()[-3000:]}")
     return dict(json.loads(answer.read_text()))
 
 
-def run_job(order: dict[str, Any]) -> dict[str, float]:
+def run_job(order: JobOrder) -> dict[str, float]:
     """Run the job as an engine does: Dask's cluster, signs of life, result file."""
     path = Path("order.json")
-    path.write_text(json.dumps({**order, "parent": os.getppid()}))
+    path.write_text(json.dumps({**(read_json(order.files.order) or {}), "parent": os.getppid()}))
     started = time.monotonic()
     if job.main([str(path)]):
-        raise SystemExit(f"the job of {order['family']} failed")
+        raise SystemExit(f"the job of {order.family} failed")
     return {"all": round(time.monotonic() - started, 3)}
 
 
-def run_straight(order: dict[str, Any]) -> dict[str, float]:
+def run_straight(order: JobOrder) -> dict[str, float]:
     """Do the work of a task with all that it opens read at once, and what it writes computed before."""
     gc.freeze()
     seconds = {"read": 0.0, "write": 0.0}

@@ -379,13 +379,15 @@ def arithmetic(_: None = None) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, nargs="+", default=[10_000])
-    parser.add_argument("--years", type=int, default=151)
+    parser.add_argument("--cells", type=int, nargs="+", default=[10_000], help="1000 or more")
+    parser.add_argument("--years", type=int, default=151, help="from 1950 on; 71 or more")
     parser.add_argument("--columns", type=int, default=125, help="width of the region; North America's is 1700")
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
     parser.add_argument("--no-floor", action="store_true", help="only the chain")
     parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
     options = parser.parse_args(arguments)
+    if min(options.cells) < 1000 or options.years < 71:
+        parser.error("the diagnostics' domain has 1000 cells, and the reference period ends in 2020, after 71 years")
     last_year = 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
     summaries = []

@@ -166,10 +166,11 @@ def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int
     """
     y, x = stack.horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
-    columns = BLOCK_BYTES // (4 * chunks["time"] * rows)
+    column = 4 * chunks["time"] * rows
+    columns = BLOCK_BYTES // column
     width = chunks.get(x, -1)
     if columns >= grid.sizes[x] or width == -1:
-        times = BLOCK_IN_TIME_BYTES // (4 * chunks["time"] * rows * grid.sizes[x])
+        times = BLOCK_IN_TIME_BYTES // (column * grid.sizes[x])
         return {**chunks, x: -1, "time": max(times, 1) * chunks["time"]}
     return {**chunks, x: max(columns // width, 1) * width}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 from luigi.task import Task
 
@@ -22,7 +22,7 @@ from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import end_of_log
-from espo_luigi.jobs.policy import EXPLANATION, Cause
+from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -95,6 +95,13 @@ def named_task(words: Sequence[str]) -> SlurmTask:
     return found[0]
 
 
+class _Way(NamedTuple):
+    """The way down from a task: the rank of its end, and the first task on it; none if the task is the end itself."""
+
+    rank: int
+    below: SlurmTask | None
+
+
 class Search:
     """The way from a task down to the root; each task's state, and how the run stands, are asked for once."""
 
@@ -102,15 +109,28 @@ class Search:
         self._run = _run()
         self._complete: dict[str, bool] = {}
         self._traces: dict[str, Trace] = {}
-        self._chains: dict[str, list[SlurmTask]] = {}
+        self._ways: dict[str, _Way] = {}
         self._ranks: dict[str, int] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
         """Return the task, and what it waits for: rather what has failed than what is out or only missing."""
-        if task.task_id not in self._chains:
-            is_root = self._is_complete(task) or _has_job(self._trace(task))
-            self._chains[task.task_id] = [task] if is_root else [task, *self._below(task)]
-        return self._chains[task.task_id]
+        stack = [(task, self._missing_below(task))]
+        while stack:
+            one, needs = stack[-1]
+            need = None if self._has_failed_below(one) else next(needs, None)
+            if need is None:
+                self._ways.setdefault(one.task_id, _Way(self._rank(one), None))
+                stack.pop()
+                if stack:
+                    self._prefer(stack[-1][0], one)
+            elif need.task_id in self._ways:
+                self._prefer(one, need)
+            else:
+                stack.append((need, self._missing_below(need)))
+        chain = [task]
+        while below := self._ways[chain[-1].task_id].below:
+            chain.append(below)
+        return chain
 
     def is_idle(self, task: SlurmTask) -> bool:
         """Return whether a task is missing and has no job, out or failed, and no driver is alive that may begin it."""
@@ -121,16 +141,22 @@ class Search:
         graph = each_after_its_needs([All()])
         return task.task_id in pending_in([All()], graph, lambda one: not self._is_complete(one))[0]
 
-    def _below(self, task: SlurmTask) -> list[SlurmTask]:
-        found: list[SlurmTask] = []
-        for need in task.deps():
-            if isinstance(need, SlurmTask) and not self._is_complete(need):
-                chain = self.chain(need)
-                rank = self._rank(chain[-1])
-                found = chain if not found or rank < self._rank(found[-1]) else found
-                if rank == 0:
-                    break
-        return found
+    def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
+        """Yield what a task waits for: of one that is complete or has a job out, nothing."""
+        if not self._is_complete(task) and not _has_job(self._trace(task)):
+            for need in task.deps():
+                if isinstance(need, SlurmTask) and not self._is_complete(need):
+                    yield need
+
+    def _has_failed_below(self, task: SlurmTask) -> bool:
+        way = self._ways.get(task.task_id)
+        return way is not None and way.rank == 0
+
+    def _prefer(self, task: SlurmTask, need: SlurmTask) -> None:
+        """Have the way from a task lead by that need, if its end ranks before that of the needs until now."""
+        rank, known = self._ways[need.task_id].rank, self._ways.get(task.task_id)
+        if known is None or rank < known.rank:
+            self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
         if task.task_id not in self._ranks:
@@ -204,10 +230,9 @@ def _about_complete(task: SlurmTask) -> str:
 
 
 def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
-    causes = {cause.value: EXPLANATION[cause] for cause in Cause}
-    known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
     scheduler = SCHEDULERS.get(settings().engine)
-    names = {"scheduler": scheduler.NAME if scheduler else "", "submit": scheduler.SUBMIT if scheduler else ""}
+    causes = {cause.words(scheduler): cause.explanation(scheduler) for cause in Cause} if scheduler else {}
+    known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
     logs = trace.logs()
     end = (
         f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"
@@ -215,7 +240,7 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
         else "\nIt left no log."
     )
     hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
-    meaning = f" ({known.format(**names)})" if known else ""
+    meaning = f" ({known})" if known else ""
     return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
 
 

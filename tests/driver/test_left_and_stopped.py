@@ -1,6 +1,7 @@
 """What `espo status` and `espo why` say of jobs whose driver is gone, from files alone."""
 
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
+from luigi.configuration import get_config
 
 from espo_luigi.driver.settings import state_dir
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import task_name
 from espo_luigi.overview import standing, why
 
@@ -146,3 +149,37 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     chain = why.Search().chain(top)
     assert chain[-1] is Layer(depth=0, n=0)
     assert len(Layer.looked) == 9
+
+
+class Link(toy_tasks.SlurmTask):
+    """One of a chain."""
+
+    n = luigi.IntParameter()
+
+    def requires(self) -> list["Link"]:
+        return [Link(n=self.n - 1)] if self.n else []
+
+    def complete(self) -> bool:
+        return False
+
+
+def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_followed_to_its_end(own_workdir: Path) -> None:
+    length = 2 * sys.getrecursionlimit()
+    assert [task.n for task in why.Search().chain(Link(n=length))] == list(range(length, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("engine", "cause", "said"),
+    [
+        ("slurm", Cause.REFUSED, "refused by Slurm (sbatch refused it)."),
+        ("sge", Cause.REFUSED, "refused by Grid Engine (qsub refused it)."),
+        ("slurm", Cause.UNCONFIRMED, "never arrived in Slurm (sbatch failed, and the job never appeared in Slurm)."),
+        ("slurm", Cause.MEMORY, "out of memory (it needed more memory than it had; raise `memory` or its cap)."),
+    ],
+)
+def test_what_an_outcome_means_is_explained_in_the_words_of_its_scheduler(
+    task: toy_tasks.Echo, own_workdir: Path, engine: str, cause: Cause, said: str
+) -> None:
+    get_config().set("espo", "engine", engine)
+    record_of(task, own_workdir, FINISHED, outcome=cause.words(SCHEDULERS[engine]))
+    assert f"{task.label()} failed: {said}" in why.about(task)

@@ -106,7 +106,8 @@ def check_configuration(task: SlurmTask, order: JobOrder) -> None:
         raise ConfigurationChangedError(
             f"{task.label()} was ordered under configuration {order.configuration or '(none)'}, and its job finds "
             f"{found or '(none)'}: the files were edited since. Nothing was done. To go on under the new one, give the "
-            "command again (what is complete stays: delete what the change concerns); else put the files back first"
+            "command again (what is complete is kept: delete what the change concerns, or for ESPO-G's rules add "
+            "--espo-rerun stale); else put the files back first"
         )
 
 

@@ -42,7 +42,7 @@ class Match:
 
     @property
     def files(self) -> list[Path]:
-        """The files and Zarr folders to open, each once; not what lies behind a URL."""
+        """The files and Zarr folders to open, each once, without those given by a URL."""
         return list(dict.fromkeys(Path(asset.path) for asset in self.assets if "://" not in asset.path))
 
     def on(self, day: datetime, variable: str) -> Match:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from espo_luigi.driver.board import FILE
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import batch, slurm
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.driver_job import withdraw
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 
@@ -25,8 +31,20 @@ def stop_from_outside(how: str) -> str:
     note = withdraw(state_dir(), Commands(slurm, chosen.commands))
     if note is not None and note.alone:
         return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
+    _refuse_local_driver()
     stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
     return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
+
+
+def _refuse_local_driver() -> None:
+    """Raise SubmissionError if the driver at work computes on its own machine: it looks for no requests to stop."""
+    holder = DriverLock(state_dir()).holder()
+    name = (read_json(Path(settings().workdir) / FILE) or {}).get("engine") or settings().engine
+    if holder is not None and name not in SCHEDULERS:
+        raise SubmissionError(
+            f"the driver of {settings().workdir} computes without jobs of a scheduler ([espo] engine = {name}): end it "
+            f"with Ctrl-C in its terminal, or with `kill {holder['pid']}` on {holder['host']}; what is complete stays"
+        )
 
 
 def _scheduler_name() -> str:

@@ -138,8 +138,8 @@ class Run:
             for needed in needs:
                 self._consumers[needed.task_id].add(task_id)
 
-    def may_try_again(self, task: Task) -> bool:
-        """Whether `task`, which found an input gone or replaced, has a try left; it is used up by the question."""
+    def use_a_try(self, task: Task) -> bool:
+        """Count one more try of `task`, which found an input gone or replaced; return whether it had one left."""
         with self._lock:
             self._put_back[task.task_id] += 1
             tries = self._put_back[task.task_id]
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether, by one of the roots, no other task needs what its graph makes: only then anything is deleted.
+        """Whether one of the roots says that nothing outside of its graph needs its outputs: only then any is deleted.
 
         Outputs that another run may still need are hours of work.
         """
@@ -158,7 +158,7 @@ class Run:
     def left_over(self) -> list[Task]:
         """Return the tasks of the graph that nothing pending needs, whose outputs an earlier run may have left.
 
-        Not those whose outputs are newer than a product made of them: the product would be made again of them.
+        Not those of whose outputs an outdated product was made: they are needed to make it again.
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
@@ -216,7 +216,7 @@ def _is_outdated(task: Task) -> bool:
 
 
 def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
-    """Return those of whose outputs, or of what is made of these, something outdated is made."""
+    """Return those of `tasks`, and of what is made of them, that an outdated task requires, directly or not."""
     made_of_them = {task.task_id for task in tasks}
     for task_id, (_, needs) in graph.items():
         if any(one.task_id in made_of_them for one in needs):

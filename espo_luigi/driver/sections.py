@@ -70,13 +70,14 @@ class BatchSection(Settings):
         default="", description="most memory of a job, such as 180GB; empty: as the rule says"
     )
     retries = luigi.IntParameter(
-        default=BatchSettings.retries, description="further attempts after memory, time or a stall"
+        default=BatchSettings.retries,
+        description="further attempts after too little memory or time, a stall, a lost job or a failed file system",
     )
     memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
     time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
     stall_timeout = luigi.IntParameter(
         default=int(BatchSettings.stall_timeout_seconds or 0),
-        description="seconds without heartbeat after which a job hangs",
+        description="seconds without heartbeat after which a job is taken for hanging; 0: never",
     )
     on_sigterm = luigi.ChoiceParameter(
         choices=["detach", "cancel"],

@@ -70,7 +70,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self.run()
         _, status, reason, missing, _ = results[0]
         try:
-            if (missing or self._lost_input) and self._run_of.may_try_again(self.task):
+            if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
                 results.append(self._put_back())
             elif self._stopped:
                 self._run_of.stopped(self.task, self._stopped)

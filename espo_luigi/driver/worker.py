@@ -237,7 +237,7 @@ class EspoWorker(luigi.worker.Worker):
             hold_folders(_exclusive_folders(left_over))
         except SecondDriverError as error:
             # This run has nothing else to do: else it would have been refused.
-            logger.info("What nobody needs any more is left where it is: %s", error)
+            logger.info("Temporary stores that nothing needs any more are not deleted now: %s", error)
         else:
             self._run_of_tasks.release_left_over()
 

@@ -40,7 +40,7 @@ class BatchSettings:
     `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
     does what an order file says, Python first. `node_cpus` and `node_memory_bytes` are the most that a job asks for,
     where nodes are small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little
-    memory or time (which grow up to the caps), or a stall.
+    memory or time (which grow up to the caps), a stall, an end without a result, a lost job or a failed file system.
     """
 
     workdir: Path
@@ -275,8 +275,8 @@ def _warn_of_another_configuration(order: JobOrder, earlier: Mapping[str, Any]) 
     theirs = str(earlier.get("configuration", ""))
     if theirs != order.configuration:
         logger.warning(
-            "%s: its job is out already, ordered under another configuration (%s, now %s). If it works, it goes on, "
-            "and what it makes is used like what is there already; if it has not begun, it will refuse, and is "
+            "%s: its job is out already, ordered under another configuration (%s, now %s). If it has begun, "
+            "it goes on, and what it makes is used like what is there already; if not, it will do nothing, and is "
             "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
             order.label,
             theirs or "none",

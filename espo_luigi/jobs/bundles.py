@@ -1,4 +1,4 @@
-"""Members of a bundle that share a job: which have begun and ended, who needs the job, and what is left of it."""
+"""Members of a bundle that share a job: which have begun and ended, who needs the job, and deleting its files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bundles:
         return int(code) if job_id == flight.record.job_id else None
 
     def is_needed(self, record: Record) -> bool:
-        """Whether the job of this record's bundle, or its array, is other tasks', too, which it has still to serve."""
+        """Whether another task, which is not done, needs the job of this record's bundle, or its array."""
         name = array_of(record.bundle)
         others = (flight.record for flight in self._flights.values() if flight.record.task != record.task)
         if any(_needs(other, name) for other in others):
@@ -47,8 +47,8 @@ class Bundles:
         except JobError:
             return True  # one that cannot be read may be
 
-    def is_over(self, record: Record) -> bool:
-        """Whether nobody needs the bundle of a submission that is over any more, of which nothing is then kept."""
+    def forget_if_over(self, record: Record) -> bool:
+        """Delete the files of a submission's bundle if no task needs it any more; return whether that was so."""
         if self.is_needed(record):
             return False
         self._forget(array_of(record.bundle))

@@ -1,4 +1,4 @@
-"""A job's claim on its work, as the job itself looks at it: still its own when it publishes what it made.
+"""How a job finds out, before it publishes, that no other job and no later start of it has taken over its work.
 
 A scheduler may start a job a second time, under the same id, while its first process works on: on a node that does not
 answer any more, say. And the driver closes the claim of a job that it has given up. In both cases somebody else does

@@ -64,7 +64,7 @@ class Leftovers:
 
 
 def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
-    """The ids of Dask workers' jobs of which the job whose workers they are waits and runs no more.
+    """The ids of Dask workers' jobs whose own job neither waits nor runs any more.
 
     `is_ours` returns whether a job of such a name was this run's.
     """

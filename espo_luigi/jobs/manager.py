@@ -4,8 +4,8 @@
 commands however many jobs there are: submit what may be submitted; look at what became of the jobs (`Watcher`); then
 take each job's next step (`Flight.next_step`, `Verdicts`). All state that must survive the driver is in `records`.
 
-A step that the file system refuses is taken again in the next cycle. So each one writes before anything changes here or
-in the scheduler, and what it writes twice is the same.
+If a step fails because of a file, it is taken again in the next cycle. So each writes its files before anything changes
+here or at the scheduler, and taken again it writes the same.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class JobManager:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                logger.error("this run has not ended within %.0f s: the next one sees to what is left", timeout)
+                logger.error("not ended within %.0f s: the same command takes over the jobs that go on", timeout)
 
     # The thread.
 

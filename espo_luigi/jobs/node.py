@@ -209,7 +209,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
     def watch() -> None:
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
-            logger.warning("The work is done, but the job does not end: leaving Dask behind")
+            logger.warning("The work is done, but Dask does not end: ending the job without it")
             os._exit(hand_over())
 
     threading.Thread(target=watch, daemon=True).start()

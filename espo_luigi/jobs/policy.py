@@ -49,8 +49,8 @@ class Cause(enum.Enum):
         return EXPLANATION[self].format(scheduler=scheduler.NAME, submit=scheduler.SUBMIT)
 
 
-# Another try would end in the same way: wrong code, or somebody's decision. After INPUT, whoever knows what makes the
-# input has to see to it first, and asks again.
+# Another try would end in the same way: wrong code, or somebody's decision. After INPUT, the driver has the input made
+# again first, and then asks for the job again.
 _FINAL = frozenset(
     {
         Cause.EXCEPTION,
@@ -206,7 +206,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.CRASHED: "it ended without writing a result: look for a signal or a failed set-up in the log",
     Cause.LOST: "{scheduler} does not know it any more, and it left no result",
     Cause.REFUSED: "{submit} refused it",
-    Cause.HOPELESS: "it waits for something that it may never have",
+    Cause.HOPELESS: "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",
     Cause.NO_OUTPUT: "it reported success, but its output is not there",
     Cause.UNCONFIRMED: "{submit} failed, and the job never appeared in {scheduler}",
     Cause.DRIVER_CANCELLED: "the run was cancelled",

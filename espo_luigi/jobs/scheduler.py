@@ -190,7 +190,7 @@ class Scheduler(Protocol):
         """What the reason means for which a job pends, and what can be done; nothing where it says that itself."""
 
     def keeps_no_memory(self, stderr: str, /) -> bool:
-        """Whether a memory's command failed because there is none here."""
+        """Whether a command failed because this cluster keeps no accounting."""
 
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
         """The commands that cancel jobs."""

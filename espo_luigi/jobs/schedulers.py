@@ -12,7 +12,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm, "sge": sge}
 
 
 def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:
-    """The scheduler of whose jobs this process (or one of that environment) is one, or None."""
+    """The scheduler in one of whose jobs this process (or one with that environment) runs, or None."""
     environ = os.environ if environ is None else environ
     return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(environ)), None)
 

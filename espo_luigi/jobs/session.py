@@ -115,7 +115,7 @@ def dask_session(
     """Start a `LocalCluster` sized to `resources`, and close it at the end.
 
     One worker lives in this process, starts in no time, and may exceed its memory limit as far as the job's; several
-    are processes, each with a nanny that restarts it near its own limit: a task that costs three of them their lives
+    are processes, each with a nanny that restarts it near its own limit: a task under which three of them died
     fails as `KilledWorker`.
     Traffic stays on the node's loopback, by TCP (never UCX, which aborts where InfiniBand is set up badly), and the
     dashboard, where asked for, takes any free port: jobs on one node cannot meet.

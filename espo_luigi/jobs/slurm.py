@@ -237,7 +237,7 @@ def memories(
 
 
 def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Account]]:
-    """What sacct says that jobs were given and took, step by step, as of these is the memory."""
+    """What sacct says that jobs were given and used; steps, too, as only those have the memory that was used."""
     form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={ACCOUNTS_FORMAT}", f"--user={user}")
     return [Query(("sacct", *form, f"--jobs={','.join(group)}"), parse_accounts) for group in chunked(job_ids)]
 

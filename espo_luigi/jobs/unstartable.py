@@ -1,4 +1,4 @@
-"""Hosts that cannot start jobs, where a listing does not name them: of Grid Engine's ``Eqw``, only the accounting does.
+"""Hosts that cannot start jobs: of a job in Grid Engine's state ``Eqw``, qstat does not name the host, qacct does.
 
 Such a host is always free, and puts job after job into that state.
 """

@@ -117,7 +117,7 @@ class Verdicts:
 
     def _leave_bundle(self, record: Record, row: Row | None) -> None:
         gone = row is not None and row.phase.ended
-        if record.bundle and self.bundles.is_over(record) and record.shares_job and not gone:
+        if record.bundle and self.bundles.forget_if_over(record) and record.shares_job and not gone:
             self.watcher.leftovers.add(record.job_name, self.clock.now())
 
     def _output_missing(self, flight: Flight) -> None:

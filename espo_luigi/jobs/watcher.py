@@ -1,4 +1,4 @@
-"""What became of the jobs under way: result files, the scheduler's listing and memory, heartbeats.
+"""What became of the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
 
 A look costs the same number of commands, and of folder listings, however many jobs there are.
 """
@@ -88,7 +88,9 @@ class Watcher:
         away, self._last_cycle = now - self._last_cycle, now
         if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
             return
-        logger.warning("this driver was away for %.0f s: it looks at all jobs anew", away)
+        logger.warning(
+            "this driver did not run for %.0f s (stopped, or its file system hung): it asks about all jobs anew", away
+        )
         self.leftovers.start_anew(now)
         self._next_poll = self._next_results = 0.0
         for flight in flights:

@@ -1,8 +1,8 @@
 """Univariate bias adjustment of daily series: train on a reference, adjust a simulation.
 
-The arguments are the configuration's own dictionaries (`training_args` and `adjusting_args` of a variable). This
-module does what surrounds the numbers: periods, calendars, units, blocks of cells, attributes. The numbers of a block
-come from our kernels (`kernel_backend`) or from xsdba (`xsdba_backend`).
+The arguments are those that a variable's sections `training_args` and `adjusting_args` name. This module
+does what surrounds the numbers: periods, calendars, units, blocks of cells, attributes. The numbers of a block come
+from our kernels (`kernel_backend`) or from xsdba (`xsdba_backend`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,20 @@
-"""The example in docs/python.md, as it stands there, run by luigi's own command."""
+"""The examples of documents, as they stand there."""
 
+import doctest
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "python.md"
-(CODE,) = re.findall(r"```python\n(from pathlib.*?)```", DOCS.read_text(), re.DOTALL)
+import numpy as np
+import pytest
+import xarray as xr
+
+PROJECT = Path(__file__).parent.parent.parent
+PYTHON = (PROJECT / "docs" / "python.md").read_text()
+(CODE,) = re.findall(r"```python\n(from pathlib.*?)```", PYTHON, re.DOTALL)
+(SCIENCE,) = re.findall(r"```python\n(from espo_luigi.config.*?)```", PYTHON, re.DOTALL)
 
 
 def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -38,3 +45,35 @@ def test_a_task_defined_in_the_script_that_is_run_is_refused_with_words(tmp_path
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "put it into a module of its own" in done.stderr
     assert not (tmp_path / "square-3.txt").exists()
+
+
+def series(first: str, last: str, seed: int) -> xr.DataArray:
+    """Daily maxima of two cells."""
+    time = xr.date_range(first, last, calendar="noleap", use_cftime=True)
+    values = np.random.default_rng(seed).normal(280 + seed, 5, (time.size, 2)).astype("float32")
+    cells = {"lat": ("loc", [45.0, 46.0]), "lon": ("loc", [-70.0, -69.0])}
+    return xr.DataArray(values, {"time": time, **cells}, ("time", "loc"), "tasmax", {"units": "K"})
+
+
+def test_the_documented_call_of_the_science_takes_the_arguments_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(PROJECT / "config" / "demo")
+    given = {
+        "reference": series("1991-01-01", "2020-12-31", 1),
+        "historical": series("1991-01-01", "2020-12-31", 5),
+        "simulation": series("1991-01-01", "2030-12-31", 5),
+    }
+    exec(SCIENCE, given)
+    scenario = given["scenario"].sel(time=slice("1991", "2020"))
+    np.testing.assert_allclose(scenario.mean("time"), given["reference"].mean("time"), atol=0.5)
+
+
+def test_what_the_documents_say_that_a_configuration_means_is_what_python_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(PROJECT / "config" / "espo-g6")
+    for name in ("SCRATCH", "OUTPUT", "CATALOGS"):
+        monkeypatch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
+    failed, tried = doctest.testfile(str(PROJECT / "docs" / "configuration.md"), module_relative=False)
+    assert (failed, tried) == (0, 4)

@@ -19,14 +19,16 @@ import toy_tasks
 from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
+from espo_luigi import cli
 from espo_luigi.driver import engines
 from espo_luigi.driver.engines import close_engines, engine
 from espo_luigi.driver.sections import JOB_COMMAND
+from espo_luigi.driver.settings import state_dir
 from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.jobs import trouble
 from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
-from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 
@@ -147,7 +149,7 @@ def test_a_run_that_has_nothing_to_do_is_not_refused_and_deletes_nothing(
     monkeypatch.setattr(toy_tasks.Count, "release", lambda self: pytest.fail("deleted beside another driver"))
     (tmp_path / "sum-1.txt").touch()
     assert run(toy_tasks.Sum(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
-    assert "left where it is: a driver already works in" in log.text
+    assert "not deleted now: a driver already works in" in log.text
 
 
 def test_a_driver_whose_folder_another_took_starts_nothing_more() -> None:
@@ -240,6 +242,23 @@ def test_a_command_that_is_stopped_says_so_without_a_traceback(
     assert "Traceback" not in errors
     assert "KeyboardInterrupt" not in errors
     assert not any(word in errors for word in ("out of memory", "ERROR", "FAILED"))
+
+
+@pytest.mark.parametrize("how", ["cancel", "detach"])
+def test_who_asks_a_local_driver_to_stop_is_told_at_once_how(
+    tmp_path: Path, own_workdir: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going = threading.Thread(target=run, args=[toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)])
+    going.start()
+    try:
+        eventually((own_workdir / "run.json").exists)
+        eventually(lambda: DriverLock(state_dir()).holder() is not None)
+        assert cli.main([how]) == 1
+        assert f"with Ctrl-C in its terminal, or with `kill {os.getpid()}`" in capsys.readouterr().err
+    finally:
+        (tmp_path / "go").touch()
+        going.join()
+    assert list(state_dir().iterdir()) == []
 
 
 def _runs(pid: int) -> bool:

@@ -100,7 +100,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     planned(run, user, user, *user.requires())
     for made in user.requires():
         run.ended(made, True, 1.0, "")
-    assert [run.may_try_again(user) for _ in range(4)] == [True, True, True, False]
+    assert [run.use_a_try(user) for _ in range(4)] == [True, True, True, False]
     run.planned_again(checked_graph(user), {user.requires()[0].task_id: True})
     run.ended(user.requires()[0], True, 1.0, "")
     run.ended(user, True, 1.0, "")

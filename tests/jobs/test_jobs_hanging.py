@@ -57,7 +57,7 @@ def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
     (handle,) = running(fake, work, "a")
     fake.clock.sleep(20)
     fake.clock.go_on(2)
-    assert "away for 2" in caplog.text
+    assert "did not run for 2" in caplog.text
     assert fake.calls("scancel") == [] and handle.outcome is None
     fake.forget_jobs()
     fake.clock.go_on(0.5)

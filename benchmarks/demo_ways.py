@@ -29,7 +29,7 @@ from bundles import accounted
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "tasks"))
 from demo_runs import write_config
-from test_demo_on_clusters import CHANGES
+from test_demo_on_clusters import TWO_BANDS
 from test_production_shape import MANY, SHAPE, assert_same, make_raw
 from throwaway_sge import ThrowawayGridEngine
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -80,7 +80,7 @@ WAYS = {
 def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> None:
     """Make everything in `folder` by the command; exits with its last words if it fails."""
     folder.mkdir()
-    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES["slurm"]})))
+    config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **TWO_BANDS})))
     memory = "8GB" if way.engine == "sge" else "4GB"
     of_a_cluster = OF_A_CLUSTER.format(memory=memory) if way.engine in ("slurm", "sge") else ""
     text = CONFIGURATION.format(engine=way.engine, config=config, options=of_a_cluster + way.options)

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return run_order(Path(first), work)
     plan, modules = (others[0], others[1:]) if first == "--pilot" else ("", others)
     if plan:
-        limit_thread_pools(os.environ)  # type: ignore[arg-type]
+        limit_thread_pools(os.environ)
     for name in modules:
         importlib.import_module(name)
     if plan:

@@ -19,6 +19,7 @@ import yaml
 
 from espo_luigi.driver.options import as_options, as_table, as_text, as_texts
 from espo_luigi.errors import ConfigurationError, SizingError
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.site import AMOUNTS, Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
@@ -154,10 +155,6 @@ def _load(where: str, path: Path) -> dict[str, Any]:
     return said
 
 
-# Of Slurm's directives that have no name here, those with which a job asks for GPUs.
-_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-
-
 def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     needs = as_table("needs", said.get("needs", {}), where)
     _check_names(where, "needs", needs, options)
@@ -165,7 +162,8 @@ def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
     _check_names(where, "limits", limits, AMOUNTS)
     _amounts(where, "limits", said, AMOUNTS.__getitem__)
     forbidden = as_table("not_for_workers", said.get("not_for_workers", {}), where)
-    _check_names(where, "not_for_workers", forbidden, options | _GPUS)
+    gpus = (scheduler.GPU_DIRECTIVES for scheduler in SCHEDULERS.values())
+    _check_names(where, "not_for_workers", forbidden, options.union(*gpus))
     not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
     return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int), not_for_workers)
 

@@ -196,15 +196,15 @@ class slurm(BatchSection):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     options = SCHEDULERS["slurm"].OPTIONS
-    variables = "SBATCH_"
-    scratch = luigi.Parameter(default="$SLURM_TMPDIR", description="fast folder on the node")
+    variables = SCHEDULERS["slurm"].USER_VARIABLES
+    scratch = luigi.Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
 
 
 class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
-    scratch = luigi.Parameter(default="$TMP", description="fast folder on the node")
+    scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
     log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
 
 

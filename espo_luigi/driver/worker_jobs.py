@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from espo_luigi.driver.settings import state_dir
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
+from espo_luigi.jobs.scheduler import Asked
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import JobOptions
 from espo_luigi.jobs.worker_jobs import WorkerJobs
@@ -32,8 +32,6 @@ _TRANSLATED = ("queue", "resource_spec", "job_extra", "virtual_env")
 SCHEDULER_NAMES = ("scheduler_profile", "scheduler_memory", "scheduler_time")
 # What of a rule's options holds for any job of the user, on whatever partition.
 _FOR_ANY_PARTITION = ("account", "project", "setup", "environment", "python", "scratch", "exclude")
-# What every job of Grid Engine is given anyway.
-_ALWAYS = ("cwd", "V", "j")
 
 
 def known_names(options: type[JobOptions]) -> list[str]:
@@ -54,9 +52,9 @@ def merged(options: type[JobOptions], layers: Mapping[str, Mapping[str, Any]]) -
 
 
 def worker_jobs(
-    where: str, table: Mapping[str, Any], resources: Resources, options: JobOptions, **places: Any
+    where: str, scheduler: str, table: Mapping[str, Any], resources: Resources, options: JobOptions, **places: Any
 ) -> WorkerJobs:
-    """Return the worker jobs of a rule whose workers share `resources`, and whose jobs have `options`.
+    """Return the worker jobs of a rule whose workers share `resources`, and whose jobs have `options` of `scheduler`.
 
     `places` are the fields of `WorkerJobs` that are not for users to say.
     """
@@ -74,11 +72,14 @@ def worker_jobs(
         chosen["python"] = f"{as_text('virtual_env', table['virtual_env'], where)}/bin/python"
     if "queue" in table and "queue" not in asdict(options):
         chosen["partition"] = as_text("queue", table["queue"], where)
-    _take_job_extra(where, _lines(where, table.get("job_extra", ())), chosen, values)
-    _take_resource_spec(where, as_text("resource_spec", table.get("resource_spec", ""), where), chosen, values)
+    syntax = SCHEDULERS[scheduler]
+    for line in _lines(where, table.get("job_extra", ())):
+        _take(where, _read(f"{where}: job_extra: {line!r}", syntax.directive, line, chosen), chosen, values)
+    if text := as_text("resource_spec", table.get("resource_spec", ""), where):
+        _take(where, _read(where, syntax.resource_spec, text, chosen), chosen, values)
     if n is not None:
         values["jobs"] = math.ceil(n / values.get("processes", 1))
-    return WorkerJobs(options=chosen, **values, **places)
+    return WorkerJobs(scheduler=scheduler, options=chosen, **values, **places)
 
 
 def _share(resources: Resources) -> str:
@@ -99,51 +100,26 @@ def _lines(where: str, value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [as_text("job_extra", one, where) for one in value]
 
 
-def _take_job_extra(where: str, lines: list[str], options: dict[str, Any], values: dict[str, Any]) -> None:
-    """Have directives as dask-jobqueue takes them (``-pe threaded 10``, ``--mail-user=x``) stand among the options."""
-    of_sge = "parallel_environment" in options
-    for line in lines:
-        try:
-            flag, *rest = shlex.split(line)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}: job_extra: {line!r}: {error}") from error
-        name, _, value = flag.lstrip("-").partition("=")
-        if not flag.startswith("-" if of_sge else "--"):
-            raise ConfigurationError(f"{where}: job_extra: {line!r}; expected {'-NAME' if of_sge else '--NAME=VALUE'}")
-        if of_sge and name == "pe" and len(rest) == 2:
-            options["parallel_environment"] = rest[0]
-            values["job_cpu"] = _number(where, "job_extra: -pe", rest[1])
-        elif of_sge and name == "l":
-            _take_resource_spec(where, " ".join(rest), options, values)
-        elif name in options and name not in ("extra", "environment", "exclude"):
-            options[name] = value or " ".join(rest)
-        elif not (of_sge and name in _ALWAYS):
-            options["extra"] = {**options["extra"], name: value or " ".join(rest)}
-
-
-def _take_resource_spec(where: str, text: str, options: dict[str, Any], values: dict[str, Any]) -> None:
-    """Have what is asked for by ``-l`` be the job's memory and time where it is these, so that limits hold for it."""
-    if text and "parallel_environment" not in options:
-        raise ConfigurationError(f"{where}: resource_spec is Grid Engine's; expected job_extra, or gres")
-    others = []
-    for part in filter(None, text.split(",")):
-        name, _, amount = part.strip().partition("=")
-        if name == options.get("memory_resource"):
-            values["job_mem"] = _whole_memory(where, amount, options, values)
-        elif name == "h_rt":
-            values["walltime"] = amount
-        else:
-            others.append(part.strip())
-    if others:
-        options["extra"] = {**options["extra"], "l": ",".join(filter(None, [options["extra"].get("l"), *others]))}
-
-
-def _whole_memory(where: str, amount: str, options: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+def _read(where: str, read: Callable[[str, Mapping[str, Any]], Asked], text: str, options: Mapping[str, Any]) -> Asked:
     try:
-        slots = max(values["cores"], values.get("job_cpu", 0)) if options["memory_per"] == "slot" else 1
-        return render_memory(parse_memory(amount) * slots)
-    except SizingError as error:
-        raise ConfigurationError(f"{where}: resource_spec: {error}") from error
+        return read(text, options)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def _take(where: str, asked: Asked, options: dict[str, Any], values: dict[str, Any]) -> None:
+    """Have what a directive asks for stand among the options, and its amounts among the values."""
+    options.update(asked.options)
+    if asked.cpus:
+        values["job_cpu"] = _number(where, "job_extra: CPUs", asked.cpus)
+    if asked.time:
+        values["walltime"] = asked.time
+    if asked.memory:
+        slots = max(values["cores"], values.get("job_cpu", 0)) if asked.per_slot else 1
+        try:
+            values["job_mem"] = render_memory(parse_memory(asked.memory) * slots)
+        except SizingError as error:
+            raise ConfigurationError(f"{where}: resource_spec: {error}") from error
 
 
 def scheduler_options(options: JobOptions, profile: Mapping[str, Any]) -> JobOptions:
@@ -197,10 +173,10 @@ def workers_of(
     name, logs = type(section).__name__, str(Path(section.log_dir).absolute() / "workers")
     return worker_jobs(
         where,
+        name,
         table,
         resources,
         options,
-        scheduler=name,
         workdir=str(Path.cwd()),
         log_pattern=SCHEDULERS[name].log_pattern(logs, rule, wildcards),
         folder=str(state_dir() / "dask"),

@@ -45,7 +45,7 @@ def allocation_session(
     from distributed import Client, Scheduler, SpecCluster
 
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
-    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    limit_thread_pools(os.environ)
     limit_zarr(resources.threads_per_worker)
     all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **(settings or {})}
     failing, over = Failing(WorkersLostError), threading.Event()

@@ -37,6 +37,7 @@ from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
+from espo_luigi.jobs.outcome import Outcome
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.script import ATTEMPT_VARIABLE, LATE_VARIABLE
@@ -95,7 +96,7 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
     persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
     with suppress(OSError):
         order.files.heartbeat.unlink(missing_ok=True)
-    return 0 if result["outcome"] == "success" else int(result.get("exit_code", 1))
+    return 0 if result["outcome"] == Outcome.SUCCESS else int(result.get("exit_code", 1))
 
 
 def _set_up_process() -> None:
@@ -110,7 +111,7 @@ def _set_up_process() -> None:
         signal.signal(number, _stop)
     # What Grid Engine sends before it kills: the only chance that a job which hangs has to write its stack.
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
-    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    limit_thread_pools(os.environ)
 
 
 def _done_before(path: Path, job_id: str) -> bool:
@@ -121,7 +122,7 @@ def _done_before(path: Path, job_id: str) -> bool:
         return False
     except ValueError:
         result = {}
-    if result.get("job_id") == job_id and result.get("outcome") == "success":
+    if result.get("job_id") == job_id and result.get("outcome") == Outcome.SUCCESS:
         return True
     path.unlink(missing_ok=True)
     return False
@@ -150,7 +151,7 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
     started = time.time()
     monitor = Monitor()
     result: dict[str, Any] = {
-        "outcome": "success",
+        "outcome": Outcome.SUCCESS,
         "exception": None,
         "traceback": None,
         "job_id": schedulers.job_id(),
@@ -238,23 +239,23 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
         os.close(file)
 
 
-def _outcome(error: BaseException) -> str:
+def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, Stopped) and schedulers.around() is not None:
-        return "time limit" if time.time() >= float(os.environ.get(LATE_VARIABLE, "inf")) else "preempted"
+        return Outcome.TIME_LIMIT if time.time() >= float(os.environ.get(LATE_VARIABLE, "inf")) else Outcome.PREEMPTED
     if isinstance(error, SystemExit):
-        return "stopped"
+        return Outcome.STOPPED
     if isinstance(error, InputChangedError):
-        return "input"
+        return Outcome.INPUT
     if isinstance(error, ConfigurationChangedError):
-        return "configuration"
+        return Outcome.CONFIGURATION
     if isinstance(error, WorkersLostError):
         # They were preempted, or had too little memory: the scheduler's state decides.
-        return "workers lost"
+        return Outcome.WORKERS_LOST
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):
-        return "memory"
-    return "files" if is_file_trouble(error) else "error"
+        return Outcome.MEMORY
+    return Outcome.FILES if is_file_trouble(error) else Outcome.ERROR
 
 
 def allocated(asked: Resources, rule: str) -> Resources:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from espo_luigi.jobs.bundling import BundleText, BundleValues
-from espo_luigi.jobs.script import PackOptions, ScriptValues
+from espo_luigi.jobs.script import LISTS, TABLES, PackOptions, ScriptValues
 
 
 class Phase(enum.Enum):
@@ -103,6 +103,26 @@ class Account:
     peak_memory_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a directive asks for: options, as `OPTIONS` names them, and amounts as text; empty where it says nothing.
+
+    `memory` is that of each slot, if `per_slot`.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cpus: str = ""
+    memory: str = ""
+    time: str = ""
+    per_slot: bool = False
+
+    @classmethod
+    def option(cls, options: Mapping[str, Any], name: str, value: str) -> Self:
+        """One of the options that have a name of their own, or else one of `extra`."""
+        has_a_name = name in options and name not in (*LISTS, *TABLES)
+        return cls({name: value} if has_a_name else {"extra": {**options["extra"], name: value}})
+
+
 Said = TypeVar("Said")
 
 
@@ -134,6 +154,12 @@ class Scheduler(Protocol):
     SUBMIT: str
     # How the names begin of the variables by which `job_id` knows a job of its own.
     VARIABLES: str
+    # How the names begin of the variables by which users give options to its commands; empty if there are none.
+    USER_VARIABLES: str
+    # The fast folder that a job has on its node, as a shell says it.
+    SCRATCH: str
+    # Directives without a name among the options by which jobs ask for GPUs.
+    GPU_DIRECTIVES: frozenset[str]
     # Where dask-jobqueue has its class of such jobs.
     DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
@@ -150,6 +176,12 @@ class Scheduler(Protocol):
 
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """The log's real path."""
+
+    def directive(self, line: str, options: Mapping[str, Any], /) -> Asked:
+        """What a line of a script's header asks for, beside `options`. Raises ValueError if it is none."""
+
+    def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Asked:
+        """What dask-jobqueue's keyword of that name asks for. Raises ValueError where it means nothing."""
 
     def render(self, values: ScriptValues, /) -> str:
         """The script of a submission. Raises SubmissionError for a value that cannot be passed safely."""

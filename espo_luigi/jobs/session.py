@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 }
 
 
-def limit_thread_pools(environment: dict[str, str]) -> None:
+def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
     """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
     for name in THREAD_POOLS:
         environment.setdefault(name, "1")
@@ -135,7 +135,7 @@ def dask_session(
     import dask
     from distributed import Client, LocalCluster
 
-    limit_thread_pools(os.environ)  # type: ignore[arg-type]
+    limit_thread_pools(os.environ)
     if resources.n_workers == 1:
         # A worker with a nanny is paused by its memory, until that shrinks.
         keep_freed_memory()

@@ -12,11 +12,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib
-from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
+from espo_luigi.jobs.scheduler import Account, Asked, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
@@ -36,6 +37,9 @@ NAME = "Grid Engine"
 SUBMIT = "qsub"
 # Of the variables of its jobs, JOB_ID is a name that other programs use, too.
 VARIABLES = "SGE_TASK_"
+USER_VARIABLES = ""
+SCRATCH = "$TMP"
+GPU_DIRECTIVES: frozenset[str] = frozenset()
 DASK_JOB = "sge.SGEJob"
 FORGETS_CANCELLED = True
 
@@ -46,6 +50,8 @@ _MEMORY_VARIABLE = "ESPO_MEMORY_MIB"
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
+# What every job is given anyway.
+_ALWAYS = ("cwd", "V", "j")
 # Options that the engine itself sets, or with which one submission would no longer be one job that runs one command.
 _RESERVED = frozenset(
     {"@", "C", "N", "S", "V", "b", "ckpt", "clear", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r"}
@@ -171,6 +177,33 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
             raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
 
 
+def directive(line: str, options: Mapping[str, Any]) -> Asked:
+    """What a line such as ``-pe threaded 10`` asks for."""
+    flag, *rest = shlex.split(line) or [""]
+    if not flag.startswith("-"):
+        raise ValueError("expected -NAME")
+    name, _, value = flag.lstrip("-").partition("=")
+    if name == "pe" and len(rest) == 2:
+        return Asked({"parallel_environment": rest[0]}, cpus=rest[1])
+    if name == "l":
+        return resource_spec(" ".join(rest), options)
+    return Asked() if name in _ALWAYS else Asked.option(options, name, value or " ".join(rest))
+
+
+def resource_spec(text: str, options: Mapping[str, Any]) -> Asked:
+    """What is asked for by ``-l``: memory and time apart, so that limits hold for them."""
+    parts = [part.strip() for part in text.split(",") if part]
+    amounts = dict(part.split("=", 1) for part in parts if "=" in part)
+    apart = {"memory": options["memory_resource"], "time": "h_rt"}
+    others = [part for part in parts if part.partition("=")[0] not in apart.values()]
+    listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
+    return Asked(
+        {"extra": {**options["extra"], "l": listed}} if others else {},
+        **{name: amounts.get(resource, "") for name, resource in apart.items()},
+        per_slot=options["memory_per"] == "slot",
+    )
+
+
 def render(values: ScriptValues) -> str:
     """The script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
     options, first = _header(values)
@@ -287,4 +320,4 @@ def given(environ: Mapping[str, str]) -> dict[str, int]:
 
 def node_folder(environ: Mapping[str, str]) -> str | None:
     """The folder on the node that Grid Engine makes for the job, and removes after it."""
-    return environ.get("TMP") if job_id(environ) else None
+    return environ.get(SCRATCH.removeprefix("$")) if job_id(environ) else None

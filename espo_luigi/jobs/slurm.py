@@ -8,14 +8,16 @@ commands answer is read in `slurm_answers`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.resources import MIB
-from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, chunked
+from espo_luigi.jobs.scheduler import Account, Asked, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import (
     PACKING,
     JobOptions,
@@ -50,6 +52,9 @@ from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 NAME = "Slurm"
 SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
+USER_VARIABLES = "SBATCH_"
+SCRATCH = "$SLURM_TMPDIR"
+GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
 DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
@@ -142,6 +147,20 @@ def _places(nodes: str, ntasks: int) -> list[str]:
     if nodes == "1":
         return sizes(nodes=1, ntasks=ntasks)
     return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
+
+
+def directive(line: str, options: Mapping[str, Any]) -> Asked:
+    """What a line such as ``--gres=gpu:1`` asks for."""
+    flag, *rest = shlex.split(line) or [""]
+    if not flag.startswith("--"):
+        raise ValueError("expected --NAME=VALUE")
+    name, _, value = flag.lstrip("-").partition("=")
+    return Asked.option(options, name, value or " ".join(rest))
+
+
+def resource_spec(text: str, options: Mapping[str, Any]) -> Asked:
+    """Nothing: Slurm has no such option."""
+    raise ValueError("resource_spec is Grid Engine's; expected job_extra, or gres")
 
 
 def render(values: ScriptValues) -> str:
@@ -255,10 +274,8 @@ def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 # What a user's environment may say to Slurm's commands: which Slurm, who pays, and where jobs may go. The rest would
 # make jobs something else than was asked for (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…), change the form of
 # answers (SQUEUE_FORMAT…), or, where the driver runs in a job, make jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
-_KEPT = frozenset(
-    {"SLURM_CONF", "SLURM_JWT", "SBATCH_ACCOUNT", "SBATCH_CONSTRAINT", "SBATCH_PARTITION", "SBATCH_QOS"}
-    | {"SBATCH_RESERVATION"}
-)
+USERS_OPTIONS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
+_KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", *(f"{USER_VARIABLES}{name}" for name in USERS_OPTIONS)})
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 
 
@@ -269,7 +286,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 # What of the allocation's own variables is not about its size.
-_OF_A_STEP = ("TZ", "LC_ALL", "SLURM_TMPDIR")
+_OF_A_STEP = ("TZ", "LC_ALL", SCRATCH.removeprefix("$"))
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -298,4 +315,4 @@ def given(environ: Mapping[str, str]) -> dict[str, int]:
 
 def node_folder(environ: Mapping[str, str]) -> str | None:
     """The folder on the node that the site gave to the job."""
-    return environ.get("SLURM_TMPDIR")
+    return environ.get(SCRATCH.removeprefix("$"))

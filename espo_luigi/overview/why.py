@@ -22,6 +22,7 @@ from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import end_of_log
+from espo_luigi.jobs.outcome import Outcome
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
 from espo_luigi.jobs.scheduler import Phase
@@ -191,10 +192,11 @@ def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
     said = str(run.get("failures", {}).get(task.task_id, ""))
     if _was_stopped(trace, run):
         return said
-    if trace.result is not None and trace.result.get("outcome") != "success":
+    if trace.result is not None and trace.result.get("outcome") != Outcome.SUCCESS:
         return str(trace.result.get("exception")) or said
-    if trace.record is not None and trace.record.state == FINISHED and trace.record.outcome not in ("", "success"):
-        return said or trace.record.outcome
+    record = trace.record
+    if record is not None and record.state == FINISHED and record.outcome not in ("", Outcome.SUCCESS):
+        return said or record.outcome
     is_over = bool(trace.order) and trace.result is None and not is_alive(run)
     return said or (f"its job ended without a result: {KILLED}" if is_over else "")
 
@@ -204,7 +206,7 @@ def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
     if trace.record is not None and trace.record.state == FINISHED:
         return trace.record.outcome in _STOPPED_RECORDS
     if trace.result is not None:
-        return trace.result.get("outcome") == "stopped"
+        return trace.result.get("outcome") == Outcome.STOPPED
     ended_by_itself = run.get("ended") and run.get("outcome") not in _STOPPED_RUNS
     return bool(trace.order) and not ended_by_itself and not is_alive(run)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.spatial import cKDTree
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -99,10 +102,17 @@ def _outside_weights(source: Grid, points: Floats, extrapolation: Extrapolation 
     return inverse_distance_weights(source.unit_vectors(), points, extrapolation)
 
 
+def _tree(points: Floats) -> cKDTree:
+    # Imported here: all jobs import this module, and few of them regrid.
+    from scipy.spatial import cKDTree
+
+    return cKDTree(points)
+
+
 def inverse_distance_weights(source: Floats, points: Floats, how: Extrapolation) -> tuple[Integers, Floats]:
     """Indices of the nearest source points by chord distance and their normalised weights, both (points, nearest)."""
     count = min(how.num_points, len(source))
-    distance, nearest = cKDTree(source).query(points, k=np.arange(1, count + 1))
+    distance, nearest = _tree(source).query(points, k=np.arange(1, count + 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = distance**-how.exponent
         weights /= weights.sum(axis=1, keepdims=True)
@@ -166,7 +176,7 @@ def _search_curvilinear(source: Grid, vectors: Floats, points: Floats) -> tuple[
     inside = np.zeros(len(points), dtype=bool)
     cell = np.zeros(len(points), dtype=np.intp)
     weights = np.zeros((len(points), 4))
-    for which, candidate in _candidates(cKDTree(middle), radius, points, inside):
+    for which, candidate in _candidates(_tree(middle), radius, points, inside):
         found, value = _weights_in_cells(vectors[corners[candidate]], points[which])
         # Backwards, so that the first of several cells that hold the same target wins.
         hit = np.flatnonzero(found)[::-1]

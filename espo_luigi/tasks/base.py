@@ -97,6 +97,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         "espo_luigi.store.archive",
         "espo_luigi.store.link",
         "espo_luigi.store.read",
+        "scipy.spatial",
         "xclim",
         "xsdba",
         "netCDF4",

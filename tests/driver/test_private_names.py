@@ -24,7 +24,7 @@ from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 
 FOLDER = Path(espo_luigi.__file__).parent
-IMPORTS = re.compile(r"^(import|from) (sci)?luigi\b", re.MULTILINE)
+IMPORTS = re.compile(r"^\s*(import|from) (sci)?luigi\b", re.MULTILINE)
 CASES = [(home, name, form) for home, names in PRIVATE_NAMES.items() for name, form in names.items()]
 
 

@@ -29,22 +29,23 @@ _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=st
 _SGE = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE))]
 pytestmark = pytest.mark.timeout(1500)
 DOMAINS = yaml.safe_load((CONFIG / "config.yml").read_text())["off-diag"]["domains"]
-# On Slurm two bands, of 3 and 9 rows, so that there is more than one task of each rule to bundle. On Grid Engine, where
-# each task is a job that imports for seconds, one of all rows with one domain: every rule, and several variables.
+_WIDE = {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}
+# Two bands, of 3 and 9 rows, so that there is more than one task of each rule to bundle.
+TWO_BANDS = {
+    **stacking(False),
+    "custom__regions": {"south": REGIONS["south"], "middle": {**_WIDE, "lat_bnds": [45.75, 48.0]}},
+}
+# Each task is a job that imports for seconds.
+_ONE_DOMAIN = {
+    "off_DASH_diag__domains": {"Highland": DOMAINS["Highland"]},
+    **{
+        f"off_DASH_diag__steps__{step}__domain": {"Highland": region}
+        for step, region in {"ref": "middle", "sim": "middle", "scen": "NAM"}.items()
+    },
+}
 CHANGES = {
-    "slurm": {
-        **stacking(False),
-        "custom__regions": {"south": REGIONS["south"], "middle": {**REGIONS["middle"], "lat_bnds": [45.75, 48.0]}},
-    },
-    "sge": {
-        **stacking(False),
-        "custom__regions": {"middle": {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}},
-        "off_DASH_diag__domains": {"Highland": DOMAINS["Highland"]},
-        **{
-            f"off_DASH_diag__steps__{step}__domain": {"Highland": region}
-            for step, region in {"ref": "middle", "sim": "middle", "scen": "NAM"}.items()
-        },
-    },
+    "slurm": {**TWO_BANDS, **_ONE_DOMAIN},
+    "sge": {**stacking(False), **_ONE_DOMAIN, "custom__regions": {"middle": _WIDE}},
 }
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
 WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in rules()}

@@ -2,7 +2,7 @@
 
 ``python benchmarks/planning.py --tasks 20000``. Real: Luigi's parameters, worker, local scheduler; the graph is built
 within the time. Each measurement is a process of its own (the imports are not counted), CPU seconds beside elapsed
-ones, as the machine may be shared. Ours: `SlurmTask` with `EspoWorker`. Stock: `luigi.Task` with the same 13
+ones, as the machine may be shared. Ours: `SlurmTask` with `EspoWorker`. Stock: `luigi.Task` with the same
 parameters, Luigi's worker and scheduler. `run` and `complete` do nothing, so that what is measured is the machinery.
 A stock run takes time in proportion to the square of the tasks, so it is measured for the smallest size only.
 
@@ -14,7 +14,8 @@ of jobs as tasks are complete.
 lives (500 jobs under way), and after it has died.
 
 ``--departures`` measures, at a twentieth of N, what each departure from stock Luigi earns: ours without the scheduler
-of its own, without the parameters that are looked up once, and without the threads in place of processes.
+of its own, without the tasks' parameters that are looked up once, without the sections of luigi.cfg that are looked up
+once, and without the threads in place of processes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = (20, 4, 1)  # N divided by each
-DEPARTURES = ("ours", "stock scheduler", "stock parameters", "stock processes")
+DEPARTURES = ("ours", "stock scheduler", "stock parameters", "stock sections", "stock processes")
 
 
 def measure(kind: str, n: int, run: bool) -> dict[str, float]:
@@ -92,13 +93,17 @@ def _ours(n: int, kind: str) -> tuple[Any, Any]:
 
     from espo_luigi import SlurmTask
     from espo_luigi.driver.install import WorkerSchedulerFactory
+    from espo_luigi.driver.settings import Settings
 
     factory, base = WorkerSchedulerFactory(), SlurmTask
     scheduler = factory.create_local_scheduler()
     if kind == "stock scheduler":
         scheduler = luigi.scheduler.Scheduler(prune_on_get_work=True, record_task_history=False)
+    names = ("get_params", "get_param_values")
+    if kind == "stock sections":
+        for name in names:
+            setattr(Settings, name, luigi.Task.__dict__[name])
     if kind == "stock parameters":
-        names = ("get_params", "get_param_values")
         base = type("Base", (SlurmTask,), {name: luigi.Task.__dict__[name] for name in names})
     if kind == "stock processes":
         return _tasks(base, n), luigi.worker.Worker(scheduler=scheduler, worker_processes=50)
@@ -109,11 +114,9 @@ def _stock(n: int) -> tuple[Any, Any]:
     import luigi
     from luigi.interface import _WorkerSchedulerFactory
 
-    words = ("memory", "time", "partition", "account", "constraint", "qos", "nodelist", "gres", "licenses")
-    parameters: dict[str, Any] = {word: luigi.Parameter(default="", significant=False) for word in words}
-    parameters |= {word: luigi.IntParameter(default=1, significant=False) for word in ("n_workers", "cpus_per_task")}
-    parameters["extra"] = luigi.DictParameter(default={}, significant=False)
-    base = type("Base", (luigi.Task,), parameters)
+    from espo_luigi import SlurmTask
+
+    base = type("Base", (luigi.Task,), dict(SlurmTask.get_params()))
     factory = _WorkerSchedulerFactory()
     return _tasks(base, n), factory.create_worker(factory.create_local_scheduler(), worker_processes=1)
 

@@ -2,7 +2,7 @@
 
 ``python benchmarks/demo_ways.py [--only local,pilot]``. Real: Slurm with accounting and Grid Engine (the throw-away
 clusters of `tests/`, one node with this machine's CPUs), and the command as users give it. The demo is that of
-`tests/tasks/test_demo_on_clusters.py`: many chunks in every dimension, two regions, no report.
+`tests/tasks/test_demo_on_clusters.py` with all of its domains: many chunks in every dimension, two regions, no report.
 
 Jobs are those that Slurm accounts for (each element of an array is one, Dask's workers in jobs of their own are some),
 submissions the calls of sbatch or salloc. Core-seconds are what Slurm accounts: CPUs that were allocated, by seconds;

@@ -26,7 +26,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.driver_job import NOTICE_SECONDS, new_note, submit_driver
-from espo_luigi.jobs.resources import DEFAULT_MEMORY, Resources, parse_memory, parse_time
+from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import PACKING, JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.site import Site
@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, str] = {
 # By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
 # What a driver needs: it waits, mostly. The site's limit on time is kept.
-_DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "1-00:00:00", 10
+_DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _numbers(asked: Mapping[str, str]) -> dict[str, int]:
 
 def _drivers_request(given: Mapping[str, str]) -> Request:
     """Return what a driver's job asks for, which is no rule's: no more time than the site allows."""
-    asked = {"memory": DEFAULT_MEMORY, "time": _DRIVERS_TIME, **given}
+    asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
     if "time" not in given:
         profile = given.get("profile") or SlurmSection().profile
         limit = SlurmSection.profile_called(profile).site.limits.get("time", _DRIVERS_TIME)

@@ -20,7 +20,7 @@ from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 
 # Files of a minute or so first: begun last, they would leave the other processes with nothing to do. Those of a
-# cluster, which wait more than they compute, lie between those that compute.
+# cluster, which wait more than they compute, run beside those that compute.
 LONG = (
     "tasks/test_demo_on_clusters.py",
     "tasks/test_end_to_end.py",

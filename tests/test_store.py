@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from distributed import Client
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store import (
@@ -156,6 +157,15 @@ def test_what_is_computed_piece_by_piece_makes_the_same_store(tmp_path: Path, si
     together, apart = (open_store(tmp_path / name) for name in ("together.zarr", "apart.zarr"))
     xr.testing.assert_identical(apart.compute(), together.compute())
     assert [v.encoding["chunks"] for v in apart.values()] == [v.encoding["chunks"] for v in together.values()]
+
+
+def test_pieces_that_a_cluster_computes_one_after_the_other_are_all_written(tmp_path: Path) -> None:
+    # Maps that are brought to series: what pieces share is computed for each, what is written is not.
+    maps = dask.array.random.default_rng(1).random((400, 60), chunks=(50, 60))
+    ds = xr.Dataset({"tasmax": (("time", "loc"), maps.rechunk((400, 3)))})
+    with dask.config.set({"array.rechunk.method": "tasks"}), Client(processes=False, dashboard_address=None):
+        write_store(ds, tmp_path / "a.zarr", MARKER, at_once={"loc": 7})
+        xr.testing.assert_identical(open_store(tmp_path / "a.zarr").compute(), ds.compute())
 
 
 def test_no_more_than_a_piece_of_whole_blocks_is_computed_at_once(tmp_path: Path) -> None:

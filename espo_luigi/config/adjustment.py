@@ -71,6 +71,7 @@ class VariableAdjustment(Section):
 
     training_args: TrainingArgs = Field(description="how the variable is trained")
     adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
+    # Not luigi.cfg's `engine`, which runs jobs. Markers of products have this key: under another name, all were stale.
     engine: Engine = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )

@@ -46,7 +46,7 @@ def _batch_engine(name: str) -> BatchEngine:
 def _local_engine() -> LocalEngine:
     refuse_login_host()
     # The other engine's lock, which that one takes itself: the same jobs must not be run by both.
-    _held.hold([DriverLock(state_dir())])
+    _held.hold([DriverLock(state_dir(), engine="local")])
     return LocalEngine(local_settings(), _held.still_held)
 
 
@@ -59,7 +59,7 @@ def local_settings() -> LocalSettings:
 
 def _allocation_engine() -> LocalEngine:
     made = LocalEngine(AllocationSettings(JOB_COMMAND), _held.still_held)
-    _held.hold([DriverLock(state_dir())])
+    _held.hold([DriverLock(state_dir(), engine="allocation")])
     return made
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from espo_luigi.driver.board import FILE
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import batch, slurm
 from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.driver_job import withdraw
+from espo_luigi.jobs.driver_job import Note, note_path, withdraw
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 
@@ -28,22 +24,23 @@ def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from another terminal; return what was done, in words."""
     name = _scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
+    _refuse_driver_without_jobs()
     note = withdraw(state_dir(), Commands(slurm, chosen.commands))
     if note is not None and note.alone:
         return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
-    _refuse_local_driver()
     stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
     return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
 
 
-def _refuse_local_driver() -> None:
-    """Raise SubmissionError if the driver at work computes on its own machine: it looks for no requests to stop."""
-    holder = DriverLock(state_dir()).holder()
-    name = (read_json(Path(settings().workdir) / FILE) or {}).get("engine") or settings().engine
-    if holder is not None and name not in SCHEDULERS:
+def _refuse_driver_without_jobs() -> None:
+    """Raise SubmissionError if the driver at work has no jobs of a scheduler: it looks for no requests to stop."""
+    lock, note = DriverLock(state_dir()), Note.read(note_path(state_dir()))
+    holder = lock.holder()
+    if holder is not None and holder.get("engine") and (note is None or not note.alone):
         raise SubmissionError(
-            f"the driver of {settings().workdir} computes without jobs of a scheduler ([espo] engine = {name}): end it "
-            f"with Ctrl-C in its terminal, or with `kill {holder['pid']}` on {holder['host']}; what is complete stays"
+            f"the driver of {settings().workdir} has no jobs of a scheduler ([espo] engine = {holder['engine']}): end "
+            f"it with Ctrl-C in its terminal, or with `kill {holder['pid']}` on {holder['host']}; what is complete "
+            f"stays. If it is dead, remove {lock.path}"
         )
 
 

@@ -204,6 +204,7 @@ class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
+    variables = SCHEDULERS["sge"].USER_VARIABLES
     scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
     log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
 

@@ -63,7 +63,7 @@ class Signals:
 def _note(signum: int, _frame: object) -> None:
     logger.warning(
         "%s: this run is stopping already, which takes up to some minutes. If it has to end at once: kill -KILL %d; "
-        "the same command then takes over the jobs that go on",
+        "what is complete stays, and the same command takes over jobs of a cluster that go on",
         signal.Signals(signum).name,
         os.getpid(),
     )

@@ -20,7 +20,7 @@ from espo_luigi.driver.settings import state_dir
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
-from espo_luigi.jobs.scheduler import Asked
+from espo_luigi.jobs.scheduler import Directive
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import JobOptions
 from espo_luigi.jobs.worker_jobs import WorkerJobs
@@ -74,9 +74,9 @@ def worker_jobs(
         chosen["partition"] = as_text("queue", table["queue"], where)
     syntax = SCHEDULERS[scheduler]
     for line in _lines(where, table.get("job_extra", ())):
-        _take(where, _read(f"{where}: job_extra: {line!r}", syntax.directive, line, chosen), chosen, values)
+        _take(f"{where}: job_extra: {line!r}", syntax.directive, line, chosen, values)
     if text := as_text("resource_spec", table.get("resource_spec", ""), where):
-        _take(where, _read(where, syntax.resource_spec, text, chosen), chosen, values)
+        _take(f"{where}: resource_spec", syntax.resource_spec, text, chosen, values)
     if n is not None:
         values["jobs"] = math.ceil(n / values.get("processes", 1))
     return WorkerJobs(scheduler=scheduler, options=chosen, **values, **places)
@@ -100,26 +100,26 @@ def _lines(where: str, value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [as_text("job_extra", one, where) for one in value]
 
 
-def _read(where: str, read: Callable[[str, Mapping[str, Any]], Asked], text: str, options: Mapping[str, Any]) -> Asked:
-    try:
-        return read(text, options)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
-
-
-def _take(where: str, asked: Asked, options: dict[str, Any], values: dict[str, Any]) -> None:
+def _take(
+    where: str,
+    read: Callable[[str, Mapping[str, Any]], Directive],
+    text: str,
+    options: dict[str, Any],
+    values: dict[str, Any],
+) -> None:
     """Have what a directive asks for stand among the options, and its amounts among the values."""
-    options.update(asked.options)
-    if asked.cpus:
-        values["job_cpu"] = _number(where, "job_extra: CPUs", asked.cpus)
-    if asked.time:
-        values["walltime"] = asked.time
-    if asked.memory:
-        slots = max(values["cores"], values.get("job_cpu", 0)) if asked.per_slot else 1
-        try:
+    try:
+        asked = read(text, options)
+        options.update(asked.options)
+        if asked.cpus is not None:
+            values["job_cpu"] = _number(where, "CPUs", asked.cpus)
+        if asked.time is not None:
+            values["walltime"] = asked.time
+        if asked.memory is not None:
+            slots = max(values["cores"], values.get("job_cpu", 0)) if asked.per_slot else 1
             values["job_mem"] = render_memory(parse_memory(asked.memory) * slots)
-        except SizingError as error:
-            raise ConfigurationError(f"{where}: resource_spec: {error}") from error
+    except (ValueError, SizingError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def scheduler_options(options: JobOptions, profile: Mapping[str, Any]) -> JobOptions:

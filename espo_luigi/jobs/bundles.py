@@ -8,7 +8,7 @@ from pathlib import Path
 from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundling import array_of
 from espo_luigi.jobs.flights import Flight, listed_names
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_object
 from espo_luigi.jobs.script import end_path
 
@@ -59,7 +59,7 @@ class Bundles:
         plan = self._plan_path(name)
         for member, record in self._members(name):
             end_path(self._store.claim_path(member)).unlink(missing_ok=True)
-            if record.name == member and record.outcome == Outcome.SUCCESS:
+            if record.name == member and record.outcome == ResultWord.SUCCESS:
                 self._store.forget_files(member)
         for path in plan.parent.glob(f"{name}.*"):
             path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress, Success
 from espo_luigi.jobs.order import end_of_log
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.policy import OUTCOMES, Cause, cause_of
 from espo_luigi.jobs.records import Record, RecordStore, as_object, read_object
 from espo_luigi.jobs.scheduler import Phase, Refusal, Row, Scheduler
@@ -126,7 +126,7 @@ class Flight:
 
     @property
     def succeeded(self) -> bool:
-        return self.result is not None and self.result.get("outcome") == Outcome.SUCCESS
+        return self.result is not None and self.result.get("outcome") == ResultWord.SUCCESS
 
     @property
     def blocks_done(self) -> int:
@@ -236,7 +236,7 @@ class Flight:
         owner = self.record.job_id or store.claim_owner(self.record.name)
         # A job that was given up as lost may still come back with the work done.
         earlier = {str(past["job_id"]) for past in self.record.history if past["job_id"]}
-        if job_id == owner or (job_id in earlier and result.get("outcome") == Outcome.SUCCESS):
+        if job_id == owner or (job_id in earlier and result.get("outcome") == ResultWord.SUCCESS):
             self.result = result
             self.result_since = now if self.result_since is None else self.result_since
 
@@ -283,7 +283,8 @@ class Flight:
 
     def _step_after_result(self, now: float) -> Step:
         if self.silent:
-            return Step.ENDED if self.result is not None and self.result.get("outcome") != Outcome.MEMORY else Step.WAIT
+            told = None if self.result is None else self.result.get("outcome", "")
+            return Step.WAIT if told in (None, ResultWord.MEMORY) else Step.ENDED
         if self.row is not None and self.row.phase is Phase.LEAVING:
             # Its processes are gone; a site's epilog may go on for an hour.
             return Step.ENDED

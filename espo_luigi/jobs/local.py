@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from espo_luigi.errors import JobError, JobInputError, StoppedError
 from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, Standing, end_of_log, last_lines, seconds_of
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.progress import at_work, between_beats, done
 from espo_luigi.jobs.records import read_json, read_object
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
@@ -227,7 +227,7 @@ class LocalEngine:
             raise
         except JobError as error:
             if self._stopping:
-                if result is not None and result.get("outcome") == Outcome.ERROR:
+                if result is not None and result.get("outcome") == ResultWord.ERROR:
                     # It may come of the stop, or not.
                     logger.warning("as the run was being stopped: %s", error)
                 raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
@@ -277,14 +277,14 @@ def _checked_result(
     order: JobOrder, result: dict[str, Any] | None, why_killed: Callable[[JobOrder, str], str]
 ) -> dict[str, Any]:
     """Return what the job has written; raises `JobError` unless it succeeded."""
-    if result is not None and result.get("outcome") == Outcome.SUCCESS:
+    if result is not None and result.get("outcome") == ResultWord.SUCCESS:
         return result
     if result is None:
         tail = end_of_log(order.files.log)
         why = f"the job ended without a result: {why_killed(order, tail)}"
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
-    kind = JobInputError if result is not None and result.get("outcome") == Outcome.INPUT else JobError
+    kind = JobInputError if result is not None and result.get("outcome") == ResultWord.INPUT else JobError
     raise kind(f"{order.label} failed: {why}{last_lines(tail)}\n  log: {order.files.log}")
 
 

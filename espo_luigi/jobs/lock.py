@@ -28,14 +28,20 @@ class SecondDriverError(EspoError):
 
 
 class DriverLock:
-    """The file ``driver.lock``: host, process id and start of the driver that holds it, refreshed while it lives."""
+    """The file ``driver.lock``: host, process id and start of the driver that holds it, refreshed while it lives.
 
-    def __init__(self, folder: Path, stale_after_seconds: float = 900.0, *, name: str = "driver.lock") -> None:
+    It names the `engine` of a driver without a scheduler, which looks for no requests to stop.
+    """
+
+    def __init__(
+        self, folder: Path, stale_after_seconds: float = 900.0, *, name: str = "driver.lock", engine: str = ""
+    ) -> None:
         self.path = folder / name
         hidden = f".{name.removeprefix('.')}"
         self._guard = folder / f"{hidden}.guard"
         self._probe = folder / f"{hidden}.{os.getpid()}.now"
         self._stale_after = stale_after_seconds
+        self._said = {"engine": engine} if engine else {}
         self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": _process_start(os.getpid())}
 
     def acquire(self) -> None:
@@ -79,9 +85,10 @@ class DriverLock:
         return holder if holder is not None and self._may_live(holder) else None
 
     def _write(self) -> None:
-        # Where it was started is for people; it is not what tells this driver from another. Colleagues who share a
-        # folder have to be able to read who holds it.
-        write_atomically(self.path, json.dumps({**self._mine, "started_in": _working_folder()}), public=True)
+        # What is said besides is for people, and does not tell this driver from another. Colleagues who share a folder
+        # have to be able to read who holds it.
+        said = {**self._mine, **self._said, "started_in": _working_folder()}
+        write_atomically(self.path, json.dumps(said), public=True)
 
     def _is_mine(self, holder: dict[str, Any]) -> bool:
         return all(holder.get(key) == value for key, value in self._mine.items())

@@ -136,7 +136,7 @@ class JobManager:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                logger.error("not ended within %.0f s: the same command takes over the jobs that go on", timeout)
+                logger.error("this run has not ended within %.0f s: the next one takes over its jobs", timeout)
 
     # The thread.
 

@@ -37,7 +37,7 @@ from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import open_private
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.script import ATTEMPT_VARIABLE, LATE_VARIABLE
@@ -96,7 +96,7 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
     persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
     with suppress(OSError):
         order.files.heartbeat.unlink(missing_ok=True)
-    return 0 if result["outcome"] == Outcome.SUCCESS else int(result.get("exit_code", 1))
+    return 0 if result["outcome"] == ResultWord.SUCCESS else int(result.get("exit_code", 1))
 
 
 def _set_up_process() -> None:
@@ -122,7 +122,7 @@ def _done_before(path: Path, job_id: str) -> bool:
         return False
     except ValueError:
         result = {}
-    if result.get("job_id") == job_id and result.get("outcome") == Outcome.SUCCESS:
+    if result.get("job_id") == job_id and result.get("outcome") == ResultWord.SUCCESS:
         return True
     path.unlink(missing_ok=True)
     return False
@@ -151,7 +151,7 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
     started = time.time()
     monitor = Monitor()
     result: dict[str, Any] = {
-        "outcome": Outcome.SUCCESS,
+        "outcome": ResultWord.SUCCESS,
         "exception": None,
         "traceback": None,
         "job_id": schedulers.job_id(),
@@ -239,23 +239,24 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
         os.close(file)
 
 
-def _outcome(error: BaseException) -> Outcome:
+def _outcome(error: BaseException) -> ResultWord:
     if isinstance(error, Stopped) and schedulers.around() is not None:
-        return Outcome.TIME_LIMIT if time.time() >= float(os.environ.get(LATE_VARIABLE, "inf")) else Outcome.PREEMPTED
+        is_late = time.time() >= float(os.environ.get(LATE_VARIABLE, "inf"))
+        return ResultWord.TIME_LIMIT if is_late else ResultWord.PREEMPTED
     if isinstance(error, SystemExit):
-        return Outcome.STOPPED
+        return ResultWord.STOPPED
     if isinstance(error, InputChangedError):
-        return Outcome.INPUT
+        return ResultWord.INPUT
     if isinstance(error, ConfigurationChangedError):
-        return Outcome.CONFIGURATION
+        return ResultWord.CONFIGURATION
     if isinstance(error, WorkersLostError):
         # They were preempted, or had too little memory: the scheduler's state decides.
-        return Outcome.WORKERS_LOST
+        return ResultWord.WORKERS_LOST
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, (MemoryError, KilledWorker)):
-        return Outcome.MEMORY
-    return Outcome.FILES if is_file_trouble(error) else Outcome.ERROR
+        return ResultWord.MEMORY
+    return ResultWord.FILES if is_file_trouble(error) else ResultWord.ERROR
 
 
 def allocated(asked: Resources, rule: str) -> Resources:

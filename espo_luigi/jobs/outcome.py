@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class Outcome(enum.StrEnum):
+class ResultWord(enum.StrEnum):
     """The words of a result; all but the first are of jobs that have failed, or have been stopped.
 
     ERROR is an exception that would come again. WORKERS_LOST, like a result without any of these words, leaves it to

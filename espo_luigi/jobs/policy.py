@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import FINISHED, Record
 from espo_luigi.jobs.scheduler import Phase, Scheduler
 
@@ -66,14 +66,14 @@ _FINAL = frozenset(
 )
 # By the outcome with which a job says itself that it has failed.
 OUTCOMES: Mapping[str, Cause] = {
-    Outcome.ERROR: Cause.EXCEPTION,
-    Outcome.INPUT: Cause.INPUT,
-    Outcome.CONFIGURATION: Cause.CONFIGURATION,
-    Outcome.FILES: Cause.FILES,
-    Outcome.MEMORY: Cause.MEMORY,
+    ResultWord.ERROR: Cause.EXCEPTION,
+    ResultWord.INPUT: Cause.INPUT,
+    ResultWord.CONFIGURATION: Cause.CONFIGURATION,
+    ResultWord.FILES: Cause.FILES,
+    ResultWord.MEMORY: Cause.MEMORY,
 }
 # By the outcome of a job that got a signal to end, where the scheduler says no more than that it ended.
-_TOLD: Mapping[str, Cause] = {Outcome.PREEMPTED: Cause.PREEMPTED, Outcome.TIME_LIMIT: Cause.TIMEOUT}
+_TOLD: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 # Not the job's fault: no attempt is charged, but there is an end to it.
 _UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
 # Causes that cost no attempt if the job completed some blocks.
@@ -132,7 +132,7 @@ def pause_before(record: Record, first: float) -> float:
 
 def last_record(record: Record, cause: Cause | None, scheduler: Scheduler) -> Record:
     """The record of a task that is not tried again in this run, after success (None) or for a cause."""
-    changes: dict[str, Any] = {"outcome": Outcome.SUCCESS if cause is None else cause.words(scheduler)}
+    changes: dict[str, Any] = {"outcome": ResultWord.SUCCESS if cause is None else cause.words(scheduler)}
     if cause in (Cause.REFUSED, Cause.HOPELESS):
         # It may be for what it has learnt to ask for: the next run begins as it was told to.
         changes |= {"learnt_memory_bytes": 0, "learnt_time_minutes": 0}
@@ -178,10 +178,10 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
             return ours
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    forgotten = phase is None and outcome in (None, Outcome.STOPPED, *_TOLD)
+    forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_TOLD)
     if ending == Cause.DRIVER_CANCELLED.value and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
-    if outcome == Outcome.MEMORY:
+    if outcome == ResultWord.MEMORY:
         return Cause.MEMORY
     # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
     if phase is Phase.CANCELLED and not ending:

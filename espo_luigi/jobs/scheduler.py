@@ -104,16 +104,16 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a directive asks for: options, as `OPTIONS` names them, and amounts as text; empty where it says nothing.
+class Directive:
+    """What one asks for: options, as `OPTIONS` names them, and amounts, as `resources` reads them; None: nothing.
 
     `memory` is that of each slot, if `per_slot`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    cpus: str = ""
-    memory: str = ""
-    time: str = ""
+    cpus: str | None = None
+    memory: str | None = None
+    time: str | None = None
     per_slot: bool = False
 
     @classmethod
@@ -177,10 +177,10 @@ class Scheduler(Protocol):
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """The log's real path."""
 
-    def directive(self, line: str, options: Mapping[str, Any], /) -> Asked:
+    def directive(self, line: str, options: Mapping[str, Any], /) -> Directive:
         """What a line of a script's header asks for, beside `options`. Raises ValueError if it is none."""
 
-    def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Asked:
+    def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Directive:
         """What dask-jobqueue's keyword of that name asks for. Raises ValueError where it means nothing."""
 
     def render(self, values: ScriptValues, /) -> str:

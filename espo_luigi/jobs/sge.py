@@ -16,8 +16,8 @@ from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
-from espo_luigi.jobs.resources import MIB, mib
-from espo_luigi.jobs.scheduler import Account, Asked, Memory, Query, Row, chunked
+from espo_luigi.jobs.resources import MIB, mib, render_memory
+from espo_luigi.jobs.scheduler import Account, Directive, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
@@ -177,31 +177,42 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
             raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
 
 
-def directive(line: str, options: Mapping[str, Any]) -> Asked:
+def directive(line: str, options: Mapping[str, Any]) -> Directive:
     """What a line such as ``-pe threaded 10`` asks for."""
     flag, *rest = shlex.split(line) or [""]
     if not flag.startswith("-"):
         raise ValueError("expected -NAME")
     name, _, value = flag.lstrip("-").partition("=")
     if name == "pe" and len(rest) == 2:
-        return Asked({"parallel_environment": rest[0]}, cpus=rest[1])
+        return Directive({"parallel_environment": rest[0]}, cpus=rest[1])
     if name == "l":
         return resource_spec(" ".join(rest), options)
-    return Asked() if name in _ALWAYS else Asked.option(options, name, value or " ".join(rest))
+    own = _NAMED.get(name, name)
+    return Directive() if name in _ALWAYS else Directive.option(options, own, value or " ".join(rest))
 
 
-def resource_spec(text: str, options: Mapping[str, Any]) -> Asked:
+def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
     """What is asked for by ``-l``: memory and time apart, so that limits hold for them."""
-    parts = [part.strip() for part in text.split(",") if part]
-    amounts = dict(part.split("=", 1) for part in parts if "=" in part)
-    apart = {"memory": options["memory_resource"], "time": "h_rt"}
-    others = [part for part in parts if part.partition("=")[0] not in apart.values()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
+    memory, seconds = amounts.get(options["memory_resource"]), amounts.get("h_rt")
+    others = [part for part in parts if part.partition("=")[0] not in (options["memory_resource"], "h_rt")]
     listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
-    return Asked(
+    return Directive(
         {"extra": {**options["extra"], "l": listed}} if others else {},
-        **{name: amounts.get(resource, "") for name, resource in apart.items()},
+        memory=memory if memory is None else _whole_bytes(memory),
+        time=str(-(-int(seconds) // 60)) if seconds is not None and seconds.isdecimal() else seconds,
         per_slot=options["memory_per"] == "slot",
     )
+
+
+def _whole_bytes(text: str) -> str:
+    """An amount as Grid Engine writes it (a number is bytes; g is 10^9, G 2^30), in MiB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
+    unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
+    return render_memory(int(float(found[1]) * unit))
 
 
 def render(values: ScriptValues) -> str:

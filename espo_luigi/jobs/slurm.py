@@ -17,7 +17,7 @@ from typing import Any
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.resources import MIB
-from espo_luigi.jobs.scheduler import Account, Asked, Memory, Query, Row, chunked
+from espo_luigi.jobs.scheduler import Account, Directive, Memory, Query, Row, chunked
 from espo_luigi.jobs.script import (
     PACKING,
     JobOptions,
@@ -149,18 +149,18 @@ def _places(nodes: str, ntasks: int) -> list[str]:
     return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
 
 
-def directive(line: str, options: Mapping[str, Any]) -> Asked:
+def directive(line: str, options: Mapping[str, Any]) -> Directive:
     """What a line such as ``--gres=gpu:1`` asks for."""
     flag, *rest = shlex.split(line) or [""]
     if not flag.startswith("--"):
         raise ValueError("expected --NAME=VALUE")
     name, _, value = flag.lstrip("-").partition("=")
-    return Asked.option(options, name, value or " ".join(rest))
+    return Directive.option(options, name, value or " ".join(rest))
 
 
-def resource_spec(text: str, options: Mapping[str, Any]) -> Asked:
+def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
     """Nothing: Slurm has no such option."""
-    raise ValueError("resource_spec is Grid Engine's; expected job_extra, or gres")
+    raise ValueError("it is Grid Engine's; expected job_extra, or gres")
 
 
 def render(values: ScriptValues) -> str:

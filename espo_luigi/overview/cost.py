@@ -12,7 +12,7 @@ from typing import Any
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.order import seconds_of
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report.jobs import job_results
 from espo_luigi.tasks.base import EspoTask
@@ -66,7 +66,7 @@ class Experience:
         for workdir in workdirs:
             found: dict[str, list[_Job]] = defaultdict(list)
             for result in job_results(workdir):
-                if result.get("outcome") == Outcome.SUCCESS and result.keys() >= _NEEDED:
+                if result.get("outcome") == ResultWord.SUCCESS and result.keys() >= _NEEDED:
                     found[result["family"]].append(_job(result))
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}

@@ -22,7 +22,7 @@ from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import end_of_log
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.policy import Cause
 from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
 from espo_luigi.jobs.scheduler import Phase
@@ -192,10 +192,10 @@ def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
     said = str(run.get("failures", {}).get(task.task_id, ""))
     if _was_stopped(trace, run):
         return said
-    if trace.result is not None and trace.result.get("outcome") != Outcome.SUCCESS:
+    if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
         return str(trace.result.get("exception")) or said
     record = trace.record
-    if record is not None and record.state == FINISHED and record.outcome not in ("", Outcome.SUCCESS):
+    if record is not None and record.state == FINISHED and record.outcome not in ("", ResultWord.SUCCESS):
         return said or record.outcome
     is_over = bool(trace.order) and trace.result is None and not is_alive(run)
     return said or (f"its job ended without a result: {KILLED}" if is_over else "")
@@ -206,7 +206,7 @@ def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
     if trace.record is not None and trace.record.state == FINISHED:
         return trace.record.outcome in _STOPPED_RECORDS
     if trace.result is not None:
-        return trace.result.get("outcome") == Outcome.STOPPED
+        return trace.result.get("outcome") == ResultWord.STOPPED
     ended_by_itself = run.get("ended") and run.get("outcome") not in _STOPPED_RUNS
     return bool(trace.order) and not ended_by_itself and not is_alive(run)
 
@@ -232,8 +232,7 @@ def _about_complete(task: SlurmTask) -> str:
 
 
 def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
-    scheduler = SCHEDULERS.get(settings().engine)
-    causes = {cause.words(scheduler): cause.explanation(scheduler) for cause in Cause} if scheduler else {}
+    causes = {cause.words(one): cause.explanation(one) for one in SCHEDULERS.values() for cause in Cause}
     known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
     logs = trace.logs()
     end = (

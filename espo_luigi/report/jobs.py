@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.order import result_files, seconds_of
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import read_json
 from espo_luigi.jobs.resources import MIB
 
@@ -47,7 +47,7 @@ def rule_figures(workdir: Path) -> list[RuleFigures]:
 
 def _figures(rule: str, results: list[dict[str, Any]]) -> RuleFigures:
     seconds = [seconds_of(one) for one in results]
-    failed = sum(one["outcome"] != Outcome.SUCCESS for one in results)
+    failed = sum(one["outcome"] != ResultWord.SUCCESS for one in results)
     peak = max(int(one["peak_memory_bytes"]) for one in results)
     return RuleFigures(rule, len(results), failed, sum(seconds), max(seconds), peak)
 

@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.order import JobFiles, order_files
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import STATE_FOLDER, Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.report.jobs import results_of
@@ -80,7 +80,7 @@ def read_failures(workdir: Path, engine: str = "") -> Iterator[Failed]:
     logs = _scheduler_logs(workdir, engine)
     for path in order_files(workdir):
         result = read_json(JobFiles.at(path).result)
-        if result is None or result.get("outcome") != Outcome.SUCCESS:
+        if result is None or result.get("outcome") != ResultWord.SUCCESS:
             order = read_json(path) or {}
             own = str(order.get("files", {}).get("log", ""))
             yield _failed(order, result, path, logs.get(_key(path.parent.name, order.get("wildcards", {})), own))

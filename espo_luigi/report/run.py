@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from espo_luigi.jobs.outcome import Outcome
+from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
 from espo_luigi.report.style import drawing, new_figure
@@ -59,7 +59,7 @@ class Job:
             started=float(result["started"]),
             ended=float(result["ended"]),
             ordered=ordered,
-            succeeded=result["outcome"] == Outcome.SUCCESS,
+            succeeded=result["outcome"] == ResultWord.SUCCESS,
             n_workers=int(asked["n_workers"]),
             cpus=int(asked["cpus_per_task"]),
             memory_bytes=parse_memory(asked["memory"]),

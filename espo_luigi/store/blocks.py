@@ -81,7 +81,8 @@ def _written(data: da.Array, name: str, partial: Path, places: list[tuple[int, .
     ones = tuple((1,) * blocks for blocks in data.numblocks)
     options: dict[str, Any] = {"dtype": "i1", "chunks": ones, "meta": np.ones((1,) * data.ndim, "i1")}
     written = da.map_blocks(writer, data, token="write-block", **options)
-    label = f"written-{written.name}"
+    # Named by its places, too: a cluster that still has the result of another piece under a name computes nothing.
+    label = f"written-{dask.base.tokenize(written.name, places)}"
     layer: dict[Any, Any] = {(label, n): (np.ravel, (written.name, *place)) for n, place in enumerate(places)}
     graph = HighLevelGraph.from_collections(label, layer, dependencies=[written])
     return da.Array(graph, label, ((1,) * len(places),), "i1")

@@ -166,11 +166,11 @@ def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int
     """
     y, x = stack.horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])
-    column = 4 * chunks["time"] * rows
-    columns = BLOCK_BYTES // column
+    column_bytes = 4 * chunks["time"] * rows
+    columns = BLOCK_BYTES // column_bytes
     width = chunks.get(x, -1)
     if columns >= grid.sizes[x] or width == -1:
-        times = BLOCK_IN_TIME_BYTES // (column * grid.sizes[x])
+        times = BLOCK_IN_TIME_BYTES // (column_bytes * grid.sizes[x])
         return {**chunks, x: -1, "time": max(times, 1) * chunks["time"]}
     return {**chunks, x: max(columns // width, 1) * width}
 

@@ -174,6 +174,7 @@ def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_followed_to_its_
         ("slurm", Cause.REFUSED, "refused by Slurm (sbatch refused it)."),
         ("sge", Cause.REFUSED, "refused by Grid Engine (qsub refused it)."),
         ("slurm", Cause.UNCONFIRMED, "never arrived in Slurm (sbatch failed, and the job never appeared in Slurm)."),
+        ("local", Cause.REFUSED, "refused by Slurm (sbatch refused it)."),
         ("slurm", Cause.MEMORY, "out of memory (it needed more memory than it had; raise `memory` or its cap)."),
     ],
 )
@@ -181,5 +182,5 @@ def test_what_an_outcome_means_is_explained_in_the_words_of_its_scheduler(
     task: toy_tasks.Echo, own_workdir: Path, engine: str, cause: Cause, said: str
 ) -> None:
     get_config().set("espo", "engine", engine)
-    record_of(task, own_workdir, FINISHED, outcome=cause.words(SCHEDULERS[engine]))
+    record_of(task, own_workdir, FINISHED, outcome=cause.words(SCHEDULERS.get(engine, SCHEDULERS["slurm"])))
     assert f"{task.label()} failed: {said}" in why.about(task)

@@ -251,7 +251,6 @@ def test_who_asks_a_local_driver_to_stop_is_told_at_once_how(
     going = threading.Thread(target=run, args=[toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)])
     going.start()
     try:
-        eventually((own_workdir / "run.json").exists)
         eventually(lambda: DriverLock(state_dir()).holder() is not None)
         assert cli.main([how]) == 1
         assert f"with Ctrl-C in its terminal, or with `kill {os.getpid()}`" in capsys.readouterr().err

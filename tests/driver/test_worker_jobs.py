@@ -217,8 +217,9 @@ def test_what_luigi_cfg_says_of_worker_jobs_goes_before_a_session_s_defaults(mon
         ({"wait_for_workers": "half"}, SizingError, "half"),
         ({"job_extra": ["--array=1-9"]}, SubmissionError, "more than one job"),
         ({"job_extra": {"a": "b"}}, ConfigurationError, "expected a list"),
-        ({"resource_spec": "h_vmem=1G"}, ConfigurationError, "resource_spec is Grid Engine's"),
+        ({"resource_spec": "h_vmem=1G"}, ConfigurationError, "resource_spec: it is Grid Engine's"),
         ({"account": "a\nb"}, SubmissionError, "control character"),
+        ({"job_extra": ["mail"]}, ConfigurationError, "job_extra: 'mail': expected --NAME=VALUE"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_submitted(

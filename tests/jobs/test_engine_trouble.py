@@ -86,7 +86,7 @@ def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
 ) -> None:
     manager = fake.manager()
     manager.detach(timeout=0.0)
-    assert "not ended within 0 s" in caplog.text
+    assert "has not ended within 0 s" in caplog.text
 
 
 def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_signs_of_life(

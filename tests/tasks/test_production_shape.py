@@ -8,6 +8,7 @@ import re
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from demo_runs import use, write_config
 
 from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo, sources
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.session import dask_session
 from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.store import manifest
 from espo_luigi.store.blocks import BlockWriter
@@ -103,6 +106,16 @@ def stop_and_go_on(task: EspoTask) -> Counter[str]:
     return Counter({name: after[name] - before[name] for name in after})
 
 
+def two_threads() -> AbstractContextManager[object]:
+    """Have Dask compute in two threads, without a cluster."""
+    return dask.config.set(scheduler="threads", num_workers=2)
+
+
+def one_worker() -> AbstractContextManager[object]:
+    """Have Dask's cluster of a job compute, of one worker with two threads."""
+    return dask_session(Resources(1, 2, "4GB"))
+
+
 def work_through(root: luigi.Task, work: Callable[[EspoTask], object]) -> list[EspoTask]:
     """Do the work of every task of the graph in this process, inputs first; return the rules' tasks."""
     done: dict[str, luigi.Task] = {}
@@ -115,8 +128,7 @@ def work_through(root: luigi.Task, work: Callable[[EspoTask], object]) -> list[E
             if isinstance(task, EspoTask):
                 work(task)
 
-    with dask.config.set(scheduler="threads", num_workers=2):
-        visit(root)
+    visit(root)
     return [task for task in done.values() if isinstance(task, EspoTask)]
 
 
@@ -132,11 +144,16 @@ def products(rules: list[EspoTask], final: Path) -> Products:
 
 
 def make(
-    folder: Path, raw: Path, work: Callable[[EspoTask], object] = lambda task: task.work(), **changes: object
+    folder: Path,
+    raw: Path,
+    work: Callable[[EspoTask], object] = lambda task: task.work(),
+    session: Callable[[], AbstractContextManager[object]] = two_threads,
+    **changes: object,
 ) -> Products:
     """Make everything in `folder` under the shape with `changes`, in this process, and return the products."""
     use(write_config(folder, raw, **{**SHAPE, **changes}), folder)
-    return products(work_through(tasks.All(), work), folder / "final")
+    with session():
+        return products(work_through(tasks.All(), work), folder / "final")
 
 
 @pytest.fixture(scope="module")
@@ -170,12 +187,15 @@ def run(
             with pytest.MonkeyPatch.context() as patch:
                 if many:
                     # Some 14 cells of the reference at a time, and two chunks of the product side by side.
-                    patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 30 * 366)
+                    patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 12 * 366)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
                     # Two rows of a domain of eight columns.
                     patch.setattr(diagnostics, "CELLS_IN_A_BLOCK", 20)
-                # Once is enough: how a rule goes on has nothing to do with stacking.
-                how = {"work": stopped} if many and not changes["custom__stack_drop_nans"] else {}
+                # Once is enough: how a rule goes on has nothing to do with stacking. The other time, Dask's cluster
+                # computes, as in jobs.
+                how: dict[str, Any] = {}
+                if many:
+                    how = {"session": one_worker} if changes["custom__stack_drop_nans"] else {"work": stopped}
                 made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **how, **changes)
         return made[repr(changes)]
 

@@ -228,6 +228,7 @@ def detach() -> None:
 def _stop(how: str) -> None:
     from espo_luigi.driver.preview import stop_from_outside
 
+    views.be_quiet_about_other_parameters()
     print(stop_from_outside(how))
 
 

@@ -125,3 +125,10 @@ def test_the_help_imports_nothing_that_takes_long() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
+
+
+def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
+    (tmp_path / "luigi.cfg").write_text("[espo]\nconfig = config.yml\nreport = true\n")
+    command = [sys.executable, "-m", "espo_luigi.cli", "cancel"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")

@@ -53,6 +53,8 @@ ONE = {
     "custom__working_chunks": {"lat": -1, "lon": -1, "loc": -1, "time": -1},
     "custom__final_chunks": {"lat": 50, "lon": 50},
 }
+# What is brought to series at a time: some 14 cells of the reference's twelve years.
+SERIES_BYTES = 4 * 14 * 12 * 366
 _TIME_OF_DAY = re.compile(r"\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
 Products = dict[str, Path]
 # A lake in the middle, and rows 0 to 3 of columns 6 to 8: a block of the product that is all sea after cutting.
@@ -186,8 +188,8 @@ def run(
             many = MANY.items() <= changes.items()
             with pytest.MonkeyPatch.context() as patch:
                 if many:
-                    # Some 14 cells of the reference at a time, and two chunks of the product side by side.
-                    patch.setattr(reference, "SERIES_BYTES", 4 * 14 * 12 * 366)
+                    # And two chunks of the product side by side.
+                    patch.setattr(reference, "SERIES_BYTES", SERIES_BYTES)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
                     # Two rows of a domain of eight columns.
                     patch.setattr(diagnostics, "CELLS_IN_A_BLOCK", 20)
@@ -251,6 +253,11 @@ def test_the_run_had_several_chunks_in_every_dimension(pair: tuple[Products, Pro
     for path in wide:
         blocks = next(iter(store.open_store(path).data_vars.values())).variable.chunksizes
         assert all(len(sizes) > 1 for dim, sizes in blocks.items() if dim != "time"), (path, blocks)
+
+
+def test_the_reference_was_made_in_several_pieces(pair: tuple[Products, Products]) -> None:
+    references = [store.open_store(path) for name, path in pair[0].items() if name.endswith("+default.zarr")]
+    assert [ds.pr.nbytes > SERIES_BYTES for ds in references] == [True] * len(REGIONS)
 
 
 def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(

@@ -30,7 +30,8 @@ def test_dates_that_are_beyond_numpys_in_one_file_are_of_the_same_calendar(tmp_p
         coords = {"time": time, "lat": LAT[2:4], "lon": LON[2:4]}
         xr.Dataset({"tasmax": (("time", "lat", "lon"), values, {"units": "K"})}, coords).to_netcdf(path)
     match = one_variable(*paths)
-    assert examine_match(match, period=("2000", "2001"), regions=[BOX], limits={}) == []
+    box = BOX | {"lat_bnds": (45.0, 47.5), "lon_bnds": (256.0, 259.0)}
+    assert examine_match(match, period=("2000", "2001"), regions=[box], limits={}) == []
     assert open_match(match).sizes["time"] == 731
 
 
@@ -89,7 +90,7 @@ def test_of_a_file_of_long_series_a_tile_of_the_map_is_in_memory_at_a_time(
 
     monkeypatch.setattr(input_values._Block, "__init__", measured)
     monkeypatch.setattr("espo_luigi.catalog.examine.BLOCK_BYTES", 730 * 3 * len(LON) * 4)
-    world = BOX | {"lon_bnds": (240, 290), "lat_bnds": (30, 60)}
+    world = BOX | {"lon_bnds": (250, 280), "lat_bnds": (40, 55)}
     found = examine_match(
         one_variable(tmp_path / name), period=("2000", "2001"), regions=[world], limits={"tasmax": (200, 340)}
     )

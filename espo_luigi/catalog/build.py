@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
+from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
-from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,8 @@ def _of_contents(ds: xr.Dataset, row: Mapping[str, str]) -> dict[str, str]:
         raise CatalogError(
             f"no frequency: {len(times)} time steps of unequal length and no attribute frequency or table_id"
         )
-    dates = {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
+    days = floor_to_day(ds[["time"]], ds.get(TO_MIDPOINT))["time"].values if xrfreq == "D" else times
+    dates = {"date_start": stamp(days[0]), "date_end": stamp(days[-1])}
     return found | dates | {"xrfreq": xrfreq, "frequency": _FREQUENCY_OF.get(xrfreq, row.get("frequency", ""))}
 
 

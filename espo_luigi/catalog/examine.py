@@ -16,7 +16,8 @@ from espo_luigi.catalog.open import open_years, same_grid, single, wanted_of, wi
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.extract import check_extent, day_of, subset_boxes
+from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.extract import as_maps, beyond_the_grid, check_extent, day_of, subset_boxes
 from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.input_values import Limits, value_problems
 
@@ -40,6 +41,7 @@ def examine_match(
     period: Period,
     regions: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Limits],
+    mask_variable: str = "",
     xr_open_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
     """Return what is wrong with the files of a search's match, each kind in each file once; reads them once.
@@ -53,6 +55,8 @@ def examine_match(
         the files is not read.
     limits
         The possible values of each variable, in canonical units.
+    mask_variable
+        The variable whose first map says where land is, if one does.
     xr_open_kwargs : mapping, optional
         As of `open_match`.
     """
@@ -70,7 +74,7 @@ def examine_match(
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
-        problems += value_problems(_cut(daily, regions, problems), limits)
+        problems += value_problems(_cut(daily, regions, problems), limits, mask_variable)
     return problems
 
 
@@ -92,10 +96,13 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
             held.problems.append(Problem("unreadable_files", str(error), asset.path, ",".join(wanted_of(asset, match))))
             continue
         for name in wanted_of(asset, match) if ds.sizes["time"] else ():
+            kind: InputProblem = "grids"
             try:
+                as_maps(ds[name])
+                kind = "units"
                 held.pieces.append((asset.path, single(ds, name, asset)))
             except DataError as error:
-                held.problems.append(Problem("units", str(error), asset.path, name))
+                held.problems.append(Problem(kind, str(error), asset.path, name))
     return held
 
 
@@ -176,12 +183,17 @@ def _cut(
     series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
     """Cut all files to the boxes; none is left where one does not fit their grid."""
+    first = next((raw for files in series.values() for raw in files), None)
+    if first is None:
+        return {}
     try:
-        return {
+        cut = {
             name: [RawSeries(raw.file, subset_boxes(raw.data.to_dataset(), regions)[name]) for raw in files]
             for name, files in series.items()
         }
     except DataError as error:
-        file = next(raw.file for files in series.values() for raw in files)
-        problems.append(Problem("grids", str(error), file))
+        problems.append(Problem("grids", str(error), first.file))
         return {}
+    beyond = (beyond_the_grid(first.data.to_dataset(), region) for region in regions)
+    problems += [Problem("extrapolation", text, first.file) for text in beyond if text]
+    return cut

@@ -6,8 +6,15 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import cftime
+import numpy as np
 import xarray as xr
 
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import SECONDS_PER_DAY
+
+# A coordinate of what is opened: how many days after a stamp the middle of its interval is.
+TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
 # Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
@@ -19,12 +26,21 @@ def is_zarr(path: str, stated_format: str = "") -> bool:
 
 
 def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
-    """Open a Zarr store, directory or archive, in its own chunks; time deltas stay numbers; lazy."""
+    """Open a Zarr store, directory or archive, in its own chunks; time deltas stay numbers; lazy.
+
+    As `open_netcdf`, it has the coordinate `TO_MIDPOINT` where times have bounds.
+    """
     from zarr.storage import ZipStore
 
     # A plain path to an archive is not opened by zarr 3.
     store: Any = ZipStore(path, mode="r") if path.endswith(".zip") else path
-    return xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+    ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+    time = ds.variables.get("time", xr.Variable((), 0))
+    if "bounds" not in {**time.attrs, **time.encoding}:
+        return ds
+    how = {name: options[name] for name in ("consolidated", "group", "storage_options") if name in options}
+    with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as raw:
+        return _with_midpoints(ds, raw)
 
 
 def open_netcdf(
@@ -33,30 +49,86 @@ def open_netcdf(
     """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy.
 
     `most_bytes` makes chunks smaller than that where a year is more: of fewer days, and of stored chunks of many days,
-    of some rows of the map.
+    of some rows of the map. Where times have bounds, which `drop_variables` may name, the coordinate `TO_MIDPOINT`
+    says how many days after each stamp the middle of its interval is.
+
+    Raises
+    ------
+    DataError
+        If the bounds of times make no sense.
     """
     engine = {"engine": options["engine"]} if "engine" in options else {}
-    with xr.open_dataset(path, decode_cf=False, **engine) as probe:
-        held = [probe[name] for name in variables if name in probe]
+    with xr.open_dataset(path, decode_cf=False, **engine) as raw:
+        held = [raw[name] for name in variables if name in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
-    return xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
+        ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
+        return _with_midpoints(ds, raw)
+
+
+def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
+    """Add `TO_MIDPOINT` to an opened dataset if times have bounds, from the same dataset as it is stored."""
+    bounds = raw["time"].attrs.get("bounds") if "time" in raw else None
+    if bounds not in raw.variables or not raw["time"].size:
+        return ds
+    plain = xr.decode_cf(raw[["time", bounds]].reset_coords(bounds), decode_times=False, decode_coords=False)
+    return ds.assign_coords({TO_MIDPOINT: ("time", _to_midpoint(plain["time"], plain[bounds]))})
+
+
+def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> np.ndarray:
+    """Return how many days after each stamp the middle of its interval is, from numbers as they are stored."""
+    if bounds.dims[:1] != ("time",) or bounds.shape[1:] != (2,):
+        raise DataError(
+            f"{bounds.name}, the bounds of time, is {bounds.sizes}; expected two for each of {time.size} stamps."
+        )
+    units, calendar = str(time.attrs.get("units", "")), str(time.attrs.get("calendar", "standard"))
+    units_of_bounds = str(bounds.attrs.get("units", units))
+    stamps = _days(time.values, units, calendar)
+    lower, upper = _days(bounds.values, units_of_bounds, calendar).T
+    if units_of_bounds != units:
+        origin, other = (cftime.num2date(0, one, calendar) for one in (units, units_of_bounds))
+        apart = (other - origin).total_seconds() / SECONDS_PER_DAY
+        lower, upper = lower + apart, upper + apart
+    longest = 1.5 * (float(np.median(np.diff(stamps))) if stamps.size > 1 else 1.0)
+    second = 1 / SECONDS_PER_DAY
+    sound = (lower < upper) & (upper - lower <= longest) & (lower - second <= stamps) & (stamps <= upper + second)
+    if not sound.all():
+        at = int(np.flatnonzero(~sound)[0])
+        raise DataError(
+            f"{bounds.name}, the bounds of time, makes no sense for {int((~sound).sum())} of {time.size} stamps: stamp "
+            f"{at} lies {stamps[at] - lower[at]:g} days after its lower and {upper[at] - stamps[at]:g} days before its "
+            "upper bound. Correct the bounds, or remove the attribute `bounds` of time."
+        )
+    return (lower + upper) / 2 - stamps
+
+
+def _days(numbers: np.ndarray, units: str, calendar: str) -> np.ndarray:
+    """Return times as days since the origin of their units."""
+    first, second = cftime.num2date([0, 1], f"{units.split(' since ')[0]} since 2000-01-01", calendar)
+    return np.asarray(numbers, np.float64) * ((second - first).total_seconds() / SECONDS_PER_DAY)
 
 
 def _chunks(data: xr.DataArray, most_bytes: float) -> dict[Hashable, int]:
     """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
-    stored = data.encoding.get("chunksizes") or (1,) * data.ndim
-    days = _days_per_chunk(data, stored[0], most_bytes)
-    bytes_per_row = max(days * math.prod(data.shape[2:]) * 4, 1)
-    if data.ndim < 2 or bytes_per_row * data.shape[1] <= most_bytes:
+    in_order = dict(zip(data.dims, data.encoding.get("chunksizes") or (1,) * data.ndim, strict=True))
+    days = _days_per_chunk(data, in_order.pop("time", 1), most_bytes)
+    bytes_per_day = _bytes_per_day(data)
+    if not in_order or days * bytes_per_day <= most_bytes:
         return {"time": days}
-    return {"time": days, data.dims[1]: int(max(most_bytes // bytes_per_row // stored[1], 1) * stored[1])}
+    rows, stored = next(iter(in_order.items()))
+    bytes_per_row = max(days * bytes_per_day // data.sizes[rows], 1)
+    return {"time": days, rows: int(max(most_bytes // bytes_per_row // stored, 1) * stored)}
 
 
 def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
-    bytes_per_day = max(math.prod(data.shape[1:]) * 4, 1)  # in single precision, whatever it is packed in
+    bytes_per_day = _bytes_per_day(data)
     days = min(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // bytes_per_day), most_bytes // bytes_per_day)
     return int(max(days // stored, 1) * stored)
+
+
+def _bytes_per_day(data: xr.DataArray) -> int:
+    """Return a map's size in single precision, whatever it is packed in."""
+    return max(math.prod(size for dim, size in data.sizes.items() if dim != "time") * 4, 1)
 
 
 def tracking_id(path: str) -> str:

@@ -13,12 +13,17 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.coverage import Period
-from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf, open_zarr
+from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, floor_to_day
-from espo_luigi.science.extract import check_regular, normalise_coordinates, to_canonical_units
+from espo_luigi.science.extract import (
+    as_maps,
+    check_regular,
+    normalise_coordinates,
+    to_canonical_units,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +51,9 @@ def open_match(
     Returns
     -------
     xarray.Dataset
-        The match's `variables` in K and kg m-2 s-1, in their stored dtype and calendar; coordinates `time` (midnight),
-        `lat`, `lon` (and those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the
-        catalogue.
+        The match's `variables` (time, y, x) in K and kg m-2 s-1, as float32 or float64, in their calendar; coordinates
+        `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
+        those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
 
     Raises
     ------
@@ -113,12 +118,18 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         named = normalise_coordinates(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    return within(_floored(named, asset), match.periods)
+    return within(_floored(named, ds.get(TO_MIDPOINT), asset), match.periods)
 
 
 def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
-    """Return one variable of an opened file, in canonical units; raises `DataError` if its units are unknown."""
-    data = to_canonical_units(ds[name], asset.path).copy(deep=False)
+    """Return one variable of an opened file, as (time, y, x) in canonical units.
+
+    Raises
+    ------
+    DataError
+        If its units are unknown.
+    """
+    data = to_canonical_units(as_maps(ds[name]), asset.path).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are.
     data.attrs = {key: value for key, value in data.attrs.items() if key != "grid_mapping"}
     # Nor are a file's packing, chunks and fill values those of what is made from it.
@@ -138,6 +149,8 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         if is_zarr(asset.path, asset.columns.get("format", "")):
             return open_zarr(asset.path, open_kwargs)
         return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
+    except DataError as error:
+        raise DataError(f"{asset.path} (id {match.id}): {error}") from None
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:
         raise DataError(
@@ -146,12 +159,14 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         ) from error
 
 
-def _floored(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
+def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset) -> xr.Dataset:
     try:
         calendar_of(ds)
-    except DataError:
-        raise DataError(f"{asset.path}: time holds {ds['time'].dtype}, not dates; expected CF times.") from None
-    return floor_to_day(ds)
+    except DataError as error:
+        raise DataError(f"{asset.path}: {error}") from None
+    if ds.indexes["time"].hasnans:
+        raise DataError(f"{asset.path}: {int(ds['time'].isnull().sum())} of {ds.sizes['time']} times are missing.")
+    return floor_to_day(ds, to_midpoint)
 
 
 def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:

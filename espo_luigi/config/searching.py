@@ -106,11 +106,16 @@ class OnInputProblem(Section):
     missing_days: Fails = Field(default="fail", description="days that are missing")
     double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
     days_out_of_order: Fails = Field(default="fail", description="days after later ones")
-    mislabelled_units: Action = Field(default="warn", description="impossible values on more than half of the days")
+    extrapolation: Action = Field(default="fail", description="regions that reach beyond the data's grid")
+    mislabelled_units: Action = Field(default="fail", description="impossible values on more than half of the days")
+    constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
     values_out_of_range: Action = Field(default="warn", description="impossible values")
     tasmax_below_tasmin: Action = Field(default="warn", description="maxima under minima")
     maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
     constant_maps: Action = Field(default="warn", description="days with the same value in all cells")
+    cells_without_first_day: Action = Field(
+        default="warn", description="cells that have data, but none on the first day, which says where land is"
+    )
     coordinates_by_round_off: Action = Field(default="warn", description="coordinates that differ by round-off")
 
 

@@ -103,19 +103,23 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
     return obj.convert_calendar(cast("Any", wanted), align_on=align_on)
 
 
-def floor_to_day(obj: XarrayObject) -> XarrayObject:
+def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
     """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
+
+    A stamp's day holds the midpoint of its interval, which lies `to_midpoint` days (time) after the stamp. Without
+    intervals it holds the stamp. Either may be up to a second early, as fractions of days are when they are rounded.
 
     Of a file of which one date is beyond numpy's nanoseconds (2262), xarray decodes all dates as cftime's.
     By numbers: cftime's own `floor` goes date by date, which takes most of a second for a century.
     """
     axis = TimeAxis.of(obj)
-    midnights = np.floor(axis.days)
+    midnights = np.floor(axis.days + (0 if to_midpoint is None else np.asarray(to_midpoint)) + 1 / SECONDS_PER_DAY)
     as_wanted = axis.calendar != "standard" or isinstance(obj.indexes["time"], pd.DatetimeIndex)
     if as_wanted and np.array_equal(midnights, axis.days):
         return obj
     index = TimeAxis(axis.calendar, midnights).index
-    return obj.assign_coords(time=xr.DataArray(index, dims="time", attrs=obj["time"].attrs))
+    attrs = {name: value for name, value in obj["time"].attrs.items() if name != "bounds"}
+    return obj.assign_coords(time=xr.DataArray(index, dims="time", attrs=attrs))
 
 
 def _to_360_days(obj: XarrayObject) -> XarrayObject:

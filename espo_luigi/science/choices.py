@@ -38,7 +38,7 @@ MissingMethod = Literal[
     "any", "at_least_n_valid", "pct", "wmo", "missing_any", "missing_pct", "missing_wmo"
 ]  # fmt: skip
 
-# What may be wrong with raw files, worst first. The first of them no dataset can be made of.
+# What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.
 UnusableInput = Literal[
     "unreadable_files",
     "units",
@@ -49,15 +49,17 @@ UnusableInput = Literal[
     "double_days",
     "days_out_of_order",
 ]
+# Those of the second fail unless a configuration lets them through.
+DoubtfulInput = Literal["extrapolation", "mislabelled_units", "constant_series"]
 SuspiciousInput = Literal[
-    "mislabelled_units",
     "values_out_of_range",
     "tasmax_below_tasmin",
     "maps_without_data",
     "constant_maps",
+    "cells_without_first_day",
     "coordinates_by_round_off",
 ]
-InputProblem = Literal[UnusableInput, SuspiciousInput]
+InputProblem = Literal[UnusableInput, DoubtfulInput, SuspiciousInput]
 INPUT_PROBLEMS: tuple[str, ...] = get_args(InputProblem)
 
 LAND_FLAG = "land_cells_without_data"

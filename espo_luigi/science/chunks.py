@@ -29,6 +29,5 @@ def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:
 
 
 def indexer(places: np.ndarray) -> slice | np.ndarray:
-    """Return ascending places as a slice if they are contiguous, which stores read faster, else as they are."""
-    contiguous = places[-1] - places[0] + 1 == places.size
-    return slice(int(places[0]), int(places[-1]) + 1) if contiguous else places
+    """Return places as a slice if each follows the one before, which stores read faster, else as they are."""
+    return slice(int(places[0]), int(places[-1]) + 1) if (np.diff(places) == 1).all() else places

@@ -6,7 +6,7 @@ import functools
 import logging
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import cftime
 import numpy as np
@@ -15,7 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.units import as_difference, convert_to, units_of
+from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ DTR_ATTRS: Mapping[str, str] = {
     "cell_methods": "time: range within days",
 }
 
+# Longitudes that are nearer than this are one column's.
+_SAME_DEGREES = 1e-4
 _LATITUDE_NAMES = ("lat", "latitude", "nav_lat")
 _LONGITUDE_NAMES = ("lon", "longitude", "nav_lon")
 
@@ -63,14 +65,14 @@ def extract(
     Returns
     -------
     xarray.Dataset
-        The variables in the order asked for, in K and kg m-2 s-1, in the input's dtype, calendar, longitude convention
-        and order of latitudes; cells of a curvilinear grid outside the box are NaN.
+        The variables in the order asked for, in K and kg m-2 s-1, as float32 or float64, in the input's calendar,
+        longitude convention and order of latitudes; cells of a curvilinear grid outside the box are NaN.
 
     Raises
     ------
     DataError
-        If a variable or part of the period is missing, days are missing or double, units are unknown, no cell is in the
-        box, or its bounds cannot be expressed in the data's longitudes.
+        If a variable or part of the period is missing, days are missing or double, units are unknown, or no cell is in
+        the box.
     """
     cut = subset_box(select(ds, variables_and_freqs=variables_and_freqs, period=period), region)
     return cut.assign_attrs(_attributes(ds, region, period))
@@ -112,7 +114,8 @@ def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
         If there is no latitude or longitude, or no time.
     """
     names = {"lat": _named(ds, "latitude", _LATITUDE_NAMES), "lon": _named(ds, "longitude", _LONGITUDE_NAMES)}
-    missing = [name for name, found in names.items() if found is None] + ([] if "time" in ds.coords else ["time"])
+    missing = [name for name, found in names.items() if found is None]
+    missing += [] if "time" in ds.indexes else ["time"]
     if missing:
         raise DataError(
             f"no coordinate {' and '.join(missing)}; got {sorted(map(str, ds.variables))}. Expected time, lat and lon."
@@ -134,7 +137,7 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
 
 
 def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
-    """Convert to `CANONICAL_UNITS`, precipitation depths through the density of water; lazy; same dtype.
+    """Convert to `CANONICAL_UNITS`, precipitation depths through the density of water, as `as_floats` has it; lazy.
 
     `dtr` says afterwards that it is a difference of temperatures, whatever it said before.
 
@@ -145,9 +148,9 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     """
     expected = CANONICAL_UNITS.get(str(data.name))
     if expected is None:
-        return data
+        return as_floats(data)
     try:
-        converted = convert_to(data, expected)
+        converted = as_floats(convert_to(data, expected))
     except DataError as error:
         got = data.attrs.get("units", "none")
         raise DataError(
@@ -157,11 +160,32 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
     return as_difference(converted) if data.name == "dtr" else converted
 
 
+def as_maps(data: xr.DataArray) -> xr.DataArray:
+    """Return a variable on `lat` and `lon` as (time, y, x), without other dimensions of one value; lazy.
+
+    Raises
+    ------
+    DataError
+        If it has other dimensions or lacks one of these, or holds no numbers.
+    """
+    if data.dtype.kind not in "fiu":
+        raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
+    horizontal = data["lat"].dims if data["lat"].ndim == 2 else (*data["lat"].dims, *data["lon"].dims)
+    dims = ("time", *horizontal)
+    others = [dim for dim in data.dims if dim not in dims]
+    if set(dims) - set(data.dims) or any(data.sizes[dim] != 1 for dim in others):
+        raise DataError(
+            f"{data.name} has the dimensions {', '.join(f'{dim} ({size})' for dim, size in data.sizes.items())}; "
+            f"expected {', '.join(map(str, dims))} and no others of more than one value. Select one value of others."
+        )
+    return data.squeeze(others, drop=True).transpose(*dims)
+
+
 def _variable(ds: xr.Dataset, name: str) -> xr.DataArray:
     if name in ds.data_vars:
-        return to_canonical_units(ds[name])
+        return to_canonical_units(as_maps(ds[name]))
     if name == "dtr" and {"tasmax", "tasmin"} <= set(ds.data_vars):
-        return daily_temperature_range(to_canonical_units(ds["tasmax"]), ds["tasmin"])
+        return daily_temperature_range(to_canonical_units(as_maps(ds["tasmax"])), as_maps(ds["tasmin"]))
     raise DataError(f"variable {name} is missing; got {sorted(map(str, ds.data_vars))}.")
 
 
@@ -186,8 +210,8 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If the data begin after 1 January of the first year or end before 30 December of the last (which is where
-        360-day calendars end), or days are missing or double.
+        If the data begin after 1 January of the first year or end before the last day of the last one (30 December
+        in a 360-day calendar), or days are missing or double.
     """
     start, end = (str(bound) for bound in period)
     _check_calendar(ds)
@@ -216,12 +240,20 @@ def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> 
     DataError
         If they do not.
     """
-    first_wanted = start + {4: "-01-01", 7: "-01"}.get(len(start), "")
-    last_wanted = end + {4: "-12-30", 7: "-28"}.get(len(end), "")
+    first_wanted = f"{start}-01-01"[:10]
+    last_wanted = _last_day(end, getattr(times[0], "calendar", "standard")) if times.size else ""
     if times.size and day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
         return
     found = f"{day_of(whole.min())} to {day_of(whole.max())}" if whole.size else "no time steps"
     raise DataError(f"period {start}-{end} is wanted, but the data cover {found}; expected data for all of the period.")
+
+
+def _last_day(end: str, calendar: str) -> str:
+    """Return the last day of a year, a month or a day, as YYYY-MM-DD."""
+    if len(end) == 10:
+        return end
+    year, month = int(end[:4]), int(end[5:7] or 12)
+    return f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
 
 
 def check_regular(times: np.ndarray, where: str = "") -> None:
@@ -246,54 +278,151 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut a box of longitudes and latitudes, bounds included and widened by the region's `tile_buffer`; lazy.
 
+    A box may cross the first and the last longitude of a global grid. Columns are then in the order of the box, and
+    those from beyond the edge have longitudes that go on from the others'. The buffer may have a column twice.
     Curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
 
     Raises
     ------
     DataError
-        If no cell is in the box, or its bounds cannot be expressed in the data's longitudes.
+        If no cell is in the box, or a coordinate is missing or out of order.
     """
-    return subset_boxes(ds, [region])
+    if ds["lat"].ndim == 2:
+        return _crop_and_mask(ds, _inside(ds, region))
+    _check_coordinates(ds)
+    rows, (places, longitudes) = _rows(ds, region), _columns(ds, region)
+    cut = ds.isel(lat=indexer(rows), lon=indexer(places))
+    return cut if np.array_equal(cut["lon"], longitudes) else cut.assign_coords(lon=cut["lon"].copy(data=longitudes))
 
 
 def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
-    """Cut what `subset_box` cuts for any of several regions; of 1-D coordinates all rows and columns that one has.
+    """Cut what `subset_box` cuts for any of several regions: of 1-D coordinates all rows and columns that one has.
+
+    Rows, columns and their coordinates stay as the data have them.
 
     Raises
     ------
     DataError
         As `subset_box`, for the first region that does not fit the data.
     """
-    boxes = [_box(ds, region) for region in regions]
-    if ds["lat"].ndim == 1:
-        inside = {dim: np.any([box[dim].values for box in boxes], axis=0) for dim in ("lat", "lon")}
-        return ds.isel({dim: indexer(np.flatnonzero(where)) for dim, where in inside.items()})
-    return _crop_and_mask(ds, functools.reduce(operator.or_, (box["lat"] & box["lon"] for box in boxes)).compute())
+    if ds["lat"].ndim == 2:
+        return _crop_and_mask(ds, functools.reduce(operator.or_, (_inside(ds, region) for region in regions)))
+    _check_coordinates(ds)
+    rows = np.unique(np.concatenate([_rows(ds, region) for region in regions]))
+    columns = np.unique(np.concatenate([_columns(ds, region)[0] for region in regions]))
+    return ds.isel(lat=indexer(rows), lon=indexer(columns))
 
 
-def _box(ds: xr.Dataset, region: Mapping[str, Any]) -> dict[str, xr.DataArray]:
-    """Where latitudes, and where longitudes, are within a region's bounds."""
-    buffer = float(region.get("tile_buffer") or 0)
-    lat, lon = ds["lat"], ds["lon"]
-    south, north = _widen(sorted(map(float, region["lat_bnds"])), buffer, _largest_step(lat, 0))
-    west, east = _widen(_in_convention(lon, region), buffer, _largest_step(lon, -1))
-    # In the coordinates' own dtype, like xarray's slices: 49.4 in float32 is more than 49.4 in float64.
-    in_lat = (lat >= south) & (lat <= north)
-    in_lon = (lon >= west) & (lon <= east)
-    if not (in_lat.any() and in_lon.any() and (lat.ndim == 1 or (in_lat & in_lon).any())):
-        raise DataError(
-            f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
-            f"holds no cell of the data ({_extent(lon)} °E, {_extent(lat)} °N)."
-        )
-    return {"lat": in_lat, "lon": in_lon}
+def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
+    """Say how far a region reaches beyond the outermost cells of 1-D `lat` and `lon`, or return nothing.
+
+    Values there are extrapolated. It does not count up to `tile_buffer` steps of the grid, nor half a step, which is
+    where a cell ends, nor what is beyond the last row before a pole. Of 2-D coordinates nothing is said: their corners
+    need not reach those of a box (`regrid` looks at each cell).
+    """
+    if ds["lat"].ndim == 2:
+        return ""
+    lat, lon, allowed = ds["lat"], ds["lon"], max(float(region.get("tile_buffer") or 0), 0.5)
+    # No row fits between the outermost one and the pole, and no column between the last and the first of a globe.
+    to_the_poles = float(lat.min()) - _largest_step(lat, 0) <= -90, float(lat.max()) + _largest_step(lat, 0) >= 90
+    around = float(lon.max() - lon.min()) + 1.5 * _largest_step(lon, 0) >= 360
+    south_to_north = float(min(region["lat_bnds"])), float(max(region["lat_bnds"]))
+    said = []
+    for unit, wanted, axis, is_whole in (
+        ("°N", south_to_north, lat, to_the_poles),
+        ("°E", _in_convention(lon, region), lon, (around, around)),
+    ):
+        first, last, step = float(axis.min()), float(axis.max()), _largest_step(axis, 0)
+        beyond = max(0.0 if is_whole[0] else first - wanted[0], 0.0 if is_whole[1] else wanted[1] - last)
+        if beyond > allowed * step * (1 + 1e-6):
+            said.append(
+                f"{wanted[0]:g} to {wanted[1]:g} {unit} is wanted, and the data have {first:g} to {last:g} {unit}: "
+                f"{beyond:g} degrees are beyond, expected {allowed:g} cells ({allowed * step:g} degrees) at most"
+            )
+    return f"region {region['name']}: {'; '.join(said)}" if said else ""
+
+
+def _check_coordinates(ds: xr.Dataset) -> None:
+    """Check the values of `lat` and `lon`: latitudes of rows are in order; longitudes may begin anywhere."""
+    for name, most in (("lat", 90.001), ("lon", 720)):
+        values, units = np.asarray(ds[name].values), str(ds[name].attrs.get("units", "degrees"))
+        if values.dtype.kind not in "fiu" or units.lower().startswith("rad"):
+            raise DataError(f"{name} holds {values.dtype} in {units}; expected degrees.")
+        if missing := int((~np.isfinite(values)).sum()):
+            raise DataError(f"{missing} of {values.size} values of {name} are missing; expected all of them.")
+        if np.abs(values).max() > most:
+            raise DataError(f"{name} is {_extent(ds[name])}; expected degrees, {most:.0f} at most.")
+    if ds["lat"].ndim == 2:
+        return
+    steps, around = np.diff(ds["lat"].values), np.sort(ds["lon"].values % 360)
+    if not ((steps > 0).all() or (steps < 0).all()):
+        raise DataError(f"lat neither rises nor falls from row to row ({_extent(ds['lat'])}); expected rows in order.")
+    # A global grid may have its first column again as its last.
+    if (np.diff(around) < _SAME_DEGREES).sum() > 1:
+        raise DataError(f"several columns have the same lon ({_extent(ds['lon'])}); expected one each.")
+
+
+def _rows(ds: xr.Dataset, region: Mapping[str, Any]) -> np.ndarray:
+    """Return which rows lie within a region's latitudes."""
+    south, north = _latitudes(ds, region)
+    # In the coordinate's own dtype, like xarray's slices: 49.4 in float32 is more than 49.4 in float64.
+    rows = np.flatnonzero((ds["lat"].values >= south) & (ds["lat"].values <= north))
+    return rows if rows.size else _refuse(ds, region)
+
+
+def _columns(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which columns lie within a region's longitudes, in their order there, and these longitudes."""
+    lon, (west, east) = ds["lon"].values, _longitudes(ds, region)
+    moved = np.stack([lon, lon - 360, lon + 360])
+    turn, places = np.nonzero((moved >= west) & (moved <= east))
+    if not places.size:
+        return _refuse(ds, region)
+    found = moved[turn, places]
+    if turn.any() or np.any(np.diff(found) <= 0):
+        order = np.argsort(found, kind="stable")
+        # A global grid may have its first column again as its last; and a box of 360 degrees has both of its ends.
+        order = order[np.append(True, np.diff(found[order]) > _SAME_DEGREES)]
+        if found[order[-1]] - found[order[0]] > 360 - _SAME_DEGREES and not region.get("tile_buffer"):
+            order = order[:-1]
+        places, found = places[order], found[order]
+        if np.median(np.diff(lon)) < 0:
+            places, found = places[::-1], found[::-1]
+    return places, found
+
+
+def _inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray:
+    """Return which cells of a curvilinear grid lie within a region's bounds."""
+    (south, north), (west, east) = _latitudes(ds, region), _longitudes(ds, region)
+    lat, lon = ds["lat"].compute(), ds["lon"].compute()
+    around = ((lon + turn >= west) & (lon + turn <= east) for turn in (0, -360, 360))
+    inside = (lat >= south) & (lat <= north) & functools.reduce(operator.or_, around)
+    return inside if inside.any() else _refuse(ds, region)
+
+
+def _refuse(ds: xr.Dataset, region: Mapping[str, Any]) -> NoReturn:
+    (south, north), (west, east) = _latitudes(ds, region), _longitudes(ds, region)
+    raise DataError(
+        f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
+        f"holds no cell of the data ({_extent(ds['lon'])} °E, {_extent(ds['lat'])} °N)."
+    )
+
+
+def _latitudes(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[float, float]:
+    """Return a region's southern and northern bound with its buffer."""
+    return _widen(sorted(map(float, region["lat_bnds"])), region, _largest_step(ds["lat"], 0))
+
+
+def _longitudes(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[float, float]:
+    """Return a region's western and eastern bound with its buffer, as the data count longitudes."""
+    return _widen(_in_convention(ds["lon"], region), region, _largest_step(ds["lon"], -1))
 
 
 def _extent(coordinate: xr.DataArray) -> str:
     return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
 
 
-def _widen(bounds: Sequence[float], buffer: float, step: float) -> tuple[float, float]:
-    margin = buffer * step
+def _widen(bounds: Sequence[float], region: Mapping[str, Any], step: float) -> tuple[float, float]:
+    margin = float(region.get("tile_buffer") or 0) * step
     return bounds[0] - margin, bounds[1] + margin
 
 
@@ -306,33 +435,35 @@ def _largest_step(coordinate: xr.DataArray, axis: int) -> float:
     return float(np.nanmax(np.minimum(steps, np.abs(360.0 - steps))))
 
 
-def _in_convention(lon: xr.DataArray, region: Mapping[str, Any]) -> list[float]:
-    """The region's western and eastern bound as the data count longitudes (0 to 360, or -180 to 180)."""
-    bounds = [float(bound) for bound in region["lon_bnds"]]
-    lowest, highest = float(lon.min()), float(lon.max())
-    # Some grids of 0 to 360 begin half a cell before Greenwich.
-    if highest > 180 and lowest > -90:
-        return _moved(
-            bounds, [bound < min(lowest, 0.0) for bound in bounds], 360.0, f"0 to 360 ({_extent(lon)})", region
-        )
-    return _moved(bounds, [bound > 180 for bound in bounds], -360.0, f"-180 to 180 ({_extent(lon)})", region)
+def _in_convention(lon: xr.DataArray, region: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the region's western and eastern bound, turned so that most of its cells keep their longitudes."""
+    west, east = (float(bound) for bound in region["lon_bnds"])
 
+    def cells(turn: int) -> int:
+        return int(((lon >= west + turn) & (lon <= east + turn)).sum())
 
-def _moved(
-    bounds: Sequence[float], outside: Sequence[bool], shift: float, convention: str, region: Mapping[str, Any]
-) -> list[float]:
-    if any(outside) and not all(outside):
-        raise DataError(
-            f"region {region['name']}: longitudes {bounds[0]:g} to {bounds[1]:g} straddle the edge "
-            f"of data with longitudes {convention}; expected both on one side. Cut the region in two, or roll the data."
-        )
-    return [bound + shift for bound in bounds] if all(outside) else list(bounds)
+    turn = max((0, 360, -360), key=cells)
+    if not cells(turn):  # a narrow region, or one that the data lack: as near to the data as it gets
+        turn = min((0, 360, -360), key=lambda turn: abs((west + east) / 2 + turn - float((lon.min() + lon.max()) / 2)))
+    return west + turn, east + turn
 
 
 def _crop_and_mask(ds: xr.Dataset, inside: xr.DataArray) -> xr.Dataset:
     y, x = map(str, inside.dims)
-    rows, columns = np.flatnonzero(inside.any(x).values), np.flatnonzero(inside.any(y).values)
-    box = {y: slice(int(rows[0]), int(rows[-1]) + 1), x: slice(int(columns[0]), int(columns[-1]) + 1)}
+    rows = np.flatnonzero(inside.any(x).values)
+    box = {y: slice(int(rows[0]), int(rows[-1]) + 1), x: indexer(_side_by_side(inside.any(y).values, ds["lon"]))}
     cropped, mask = ds.isel(box), inside.isel(box).drop_vars(["lat", "lon"], errors="ignore")
     masked = {name: data.where(mask) if {y, x} <= set(data.dims) else data for name, data in cropped.data_vars.items()}
+    _check_coordinates(cropped)
     return cropped.assign(masked)
+
+
+def _side_by_side(wanted: np.ndarray, lon: xr.DataArray) -> np.ndarray:
+    """Return the wanted columns of a curvilinear grid with those between them, across its edge if it is a globe's."""
+    columns, number = np.flatnonzero(wanted), wanted.size
+    gaps = np.diff(np.append(columns, columns[0] + number))
+    widest, first_to_last = int(gaps.argmax()), lon.isel({lon.dims[1]: [0, -1]})
+    if widest == columns.size - 1 or _largest_step(first_to_last, 1) > 1.5 * _largest_step(lon, 1):
+        return np.arange(columns[0], columns[-1] + 1)
+    start = columns[widest + 1]
+    return np.arange(start, start + number - gaps[widest] + 1) % number

@@ -17,6 +17,8 @@ from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 # A coordinate of what is extracted, and a global attribute of what is made from it.
 INCOMPLETE = "incomplete"
 CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
+# A global attribute: how many cells have extrapolated values.
+EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
 DAYS_OF_A_GAP = 360
 
 _ADVICE = (

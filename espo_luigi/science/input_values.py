@@ -25,8 +25,18 @@ Tile = Mapping[str, slice]
 
 # A smaller map may be of one value by chance.
 CELLS_OF_A_MAP = 9
-# With impossible values on more days than this part, it is the units that are wrong.
+# With values that are far from possible on more days than this part, it is the units that are wrong.
 MISLABELLED = 0.5
+# How far that is, as a part of the width of what is possible: some models have precipitation of a little below zero.
+FAR = 0.1
+# What no day on Earth has had, for limits that no flag gives.
+DEFAULT_LIMITS: Mapping[str, Limits] = {
+    "tasmax": (150.0, 350.0),
+    "tasmin": (150.0, 350.0),
+    "tas": (150.0, 350.0),
+    "dtr": (-1.0, 100.0),
+    "pr": (0.0, 3000.0 / 86400),
+}
 _DAYS_OF_A_BLOCK = 365
 # What a flag of the health checks limits: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -66,6 +76,8 @@ class _Tally:
     raw: RawSeries
     values: int = 0
     days: set[int] = field(default_factory=set)
+    far_days: set[int] = field(default_factory=set)
+    """The days on which a value is far from what is possible."""
     worst: float = -1.0
     """How far the worst value is from what is possible."""
     worst_day: int = 0
@@ -93,6 +105,8 @@ class _Tallies:
     def __init__(self) -> None:
         self.found: dict[tuple[InputProblem, str, str], _Tally] = {}
         self.unreadable: dict[str, Problem] = {}
+        # By variable, its lowest and highest value, and how many values it has.
+        self.ranges: dict[str, tuple[float, float, int]] = {}
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
         return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
@@ -130,7 +144,7 @@ class _Maps:
         self.cells = self.cells + np.isfinite(block.values).sum(axis=(1, 2))
 
 
-def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem]:
+def value_problems(series: Series, limits: Mapping[str, Limits], mask_variable: str = "") -> list[Problem]:
     """Read the files of each variable once, and return what is wrong with their values; computes.
 
     Parameters
@@ -139,28 +153,90 @@ def value_problems(series: Series, limits: Mapping[str, Limits]) -> list[Problem
         Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
-        What `limits_of` returns.
+        What `limits_of` returns; `DEFAULT_LIMITS` where it says nothing.
+    mask_variable
+        The variable whose first map says which cells are land, if one does.
 
     Returns
     -------
     list of Problem
         One for each kind and file: impossible values and days on which tasmax is below tasmin, with the worst day and
-        cell, maps without data or of one value, with the first day, and what cannot be read.
+        cell, maps without data or of one value, with the first day, and what cannot be read. One for each variable that
+        has the same value everywhere, or none, and for cells of the mask's variable that begin to have data later.
     """
     tallies = _Tallies()
+    bounds = {name: _both(limits.get(name), DEFAULT_LIMITS[name]) for name in DEFAULT_LIMITS}
+    cells = _Cells(series.get(mask_variable, ()))
     for first, last in _spans(series):
         maps: dict[tuple[str, str], _Maps] = {}
         for tile in _tiles(series):
             blocks = {name: list(_read(files, first, last, tile, tallies)) for name, files in series.items()}
             for block in itertools.chain.from_iterable(blocks.values()):
                 _add_to_maps(maps, block)
-                _look_at_range(block, limits.get(block.raw.name), tallies)
+                _look_at_range(block, limits.get(block.raw.name), bounds.get(block.raw.name), tallies)
+                if block.raw.name == mask_variable:
+                    cells.add(block)
             for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
                 _compare(warm, cold, tallies)
         for whole in maps.values():
             _look_at_maps(whole, tallies)
-    problems = [_problem(kind, tally, limits) for (kind, *_), tally in tallies.found.items()]
-    return [*tallies.unreadable.values(), *problems]
+    constant = list(_constant_series(series, tallies))
+    explained = {problem.variable for problem in constant}
+    problems = [
+        _problem(kind, tally, bounds)
+        for (kind, _, name), tally in tallies.found.items()
+        if kind not in ("maps_without_data", "constant_maps") or name not in explained
+    ]
+    return [*tallies.unreadable.values(), *constant, *problems, *cells.problems()]
+
+
+def _both(limits: Limits | None, default: Limits) -> Limits:
+    """Return limits with a default for each side that has none."""
+    low, high = limits or (-np.inf, np.inf)
+    return low if np.isfinite(low) else default[0], high if np.isfinite(high) else default[1]
+
+
+class _Cells:
+    """Which cells of the mask's variable have data: on the first day, and on any."""
+
+    def __init__(self, files: Sequence[RawSeries]) -> None:
+        self.files = sorted(files, key=lambda raw: int(raw.days.min()))
+        shape = self.files[0].data.shape[1:] if self.files else (0, 0)
+        self.on_first_day, self.on_any = np.zeros(shape, bool), np.zeros(shape, bool)
+
+    def add(self, block: _Block) -> None:
+        tile = tuple(block.tile.values())
+        if block.days.min() == self.files[0].days.min():
+            self.on_first_day[tile] = np.isfinite(block.values[block.days.argmin()])
+        new = ~self.on_any[tile]
+        self.on_any[tile][new] = np.isfinite(block.values[:, new]).any(axis=0)
+
+    def problems(self) -> Iterator[Problem]:
+        late = self.on_any & ~self.on_first_day
+        # Of a first day without any value, other checks tell.
+        if late.any() and self.on_first_day.any():
+            raw, (row, column) = self.files[0], (int(at[0]) for at in np.nonzero(late))
+            cell = dict(zip(map(str, raw.data.dims[1:]), (row, column), strict=True))
+            message = (
+                f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
+                "out, the first of them here"
+            )
+            lat, lon = (_at(raw.data[name], cell) for name in ("lat", "lon"))
+            found = raw.problem("cells_without_first_day", message, int(raw.days.min()), int(late.sum()))
+            yield replace(found, lat=lat, lon=lon)
+
+
+def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
+    """Yield the variables that have one value in all cells on all days, or none, unless a file cannot be read."""
+    for name, files in series.items():
+        low, high, values = tallies.ranges.get(name, (0.0, 0.0, 0))
+        if any(raw.file in tallies.unreadable for raw in files) or not files:
+            continue
+        if not values or (low == high and values >= CELLS_OF_A_MAP):
+            raw, days = min(files, key=lambda raw: int(raw.days.min())), sum(raw.days.size for raw in files)
+            what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
+            found = raw.problem("constant_series", f"{what}; expected values that vary", int(raw.days.min()), days)
+            yield replace(found, value=low if values else None)
 
 
 def _spans(series: Series) -> Iterator[tuple[int, int]]:
@@ -216,6 +292,12 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         return
     low, high = maps.extremes
     empty = np.isnan(high)
+    before = tallies.ranges.get(maps.raw.name, (np.inf, -np.inf, 0))
+    tallies.ranges[maps.raw.name] = (
+        float(np.fmin.reduce(low, initial=before[0])),
+        float(np.fmax.reduce(high, initial=before[1])),
+        before[2] + int(maps.cells.sum()),
+    )
     if empty.any():
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
     # A day without rain anywhere is nothing special; one of 0 K is.
@@ -228,15 +310,20 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         tally.add(maps.days[constant], constant.size)
 
 
-def _look_at_range(block: _Block, limits: Limits | None, tallies: _Tallies) -> None:
-    if limits is None:
+def _look_at_range(block: _Block, limits: Limits | None, bounds: Limits | None, tallies: _Tallies) -> None:
+    """Add the values beyond a variable's limits, and without flags those that are far from what is possible."""
+    if bounds is None:
         return
     low, high = block.extremes
-    outside = (low < limits[0]) | (high > limits[1])
+    far = FAR * (bounds[1] - bounds[0])
+    lowest, highest = limits or (bounds[0] - far, bounds[1] + far)
+    outside = (low < lowest) | (high > highest)
     if outside.any():
         values = block.values[outside]
-        excess = np.fmax(limits[0] - values, values - limits[1])
-        tallies.of("values_out_of_range", block.raw).add_values(block.days[outside], excess, values, block.tile)
+        excess = np.fmax(lowest - values, values - highest)
+        tally = tallies.of("values_out_of_range", block.raw)
+        tally.add_values(block.days[outside], excess, values, block.tile)
+        tally.far_days.update(block.days[(low < bounds[0] - far) | (high > bounds[1] + far)].tolist())
 
 
 def _compare(warm: _Block, cold: _Block, tallies: _Tallies) -> None:
@@ -264,8 +351,8 @@ def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) ->
     else:
         low, high = limits[raw.name]
         message = f"{message}; expected {low:.6g} to {high:.6g} {CANONICAL_UNITS[raw.name]}"
-    if kind == "values_out_of_range" and len(tally.days) > MISLABELLED * raw.days.size:
-        kind, message = "mislabelled_units", f"the units attribute is probably wrong: {message}"
+    if kind == "values_out_of_range" and len(tally.far_days) > MISLABELLED * raw.days.size:
+        kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
     lat, lon = (_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
     return replace(raw.problem(kind, message, tally.worst_day, tally.values), lat=lat, lon=lon, value=tally.worst_value)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, get_args
 
 import dask
@@ -17,8 +16,8 @@ from scipy import sparse
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.choices import ExtrapMethod
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, INCOMPLETE
-from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
+from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
+from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +26,8 @@ _SLAB_VALUES = 65_536
 _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
 # What a task reads of the source at once.
 _READ_BYTES = 256 * 1024**2
+# Weights of zero are tiny, and sums of weights are 1 up to round-off.
+_NO_SHARE = 1e-9
 _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
@@ -99,7 +100,8 @@ def regrid(
     xr.Dataset
         Dimensions (time, ..., dimensions of the target); dtype and units as in ``ds``; coordinates of the horizontal
         dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
-        A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing.
+        A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing. The attribute
+        `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage.
 
     Raises
     ------
@@ -122,12 +124,28 @@ def regrid(
         return own.assign_attrs(attrs | _gaps(ds, source.dims, sparse.identity(source.grid.size, format="csr")))
     _check_source(source)
     variables = _variables_on(source, ds)
-    weights = cascade(source.grid, stages)
+    weights, extrapolated = _cascade(source.grid, stages)
     lazy = chunks is not None or any(variable.chunks for variable in variables.values())
     blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
     regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
     coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
-    return xr.Dataset(regridded, coords=coords, attrs=attrs | _gaps(ds, source.dims, weights))
+    counted = {EXTRAPOLATED_CELLS: int(extrapolated.sum())} | _gaps(ds, source.dims, weights)
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
+
+
+def beyond_the_source(ds: xr.Dataset, target: xr.Dataset, cells: float) -> str:
+    """Say how many cells of a target lie more than so many `cells` away from a source's grid, or return nothing."""
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    away = cells_away(source.grid, destination.grid)
+    # Half a diagonal is how far from the nearest point a target may be inside of a grid.
+    far = away > max(cells, 0.5) * np.sqrt(2) * (1 + 1e-6)
+    if not far.any():
+        return ""
+    lat, lon = (values.ravel()[int(away.argmax())] for values in destination.grid.coordinates())
+    return (
+        f"{int(far.sum())} of {far.size} cells of the target lie more than {cells:g} cells of the source beyond it: "
+        f"their values would be extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E"
+    )
 
 
 def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
@@ -136,9 +154,20 @@ def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
     Weights are never negative and zeros are kept as tiny numbers, so that the product has an entry wherever a path
     leads through the stages: a NaN spreads exactly as if the stages were applied one after another.
     """
-    grids = [source, *(stage.grid for stage in stages)]
-    matrices = [weight_matrix(a, s.grid, s.extrapolation) for a, s in zip(grids, stages, strict=False)]
-    return reduce(lambda earlier, later: later @ earlier, matrices)
+    return _cascade(source, stages)[0]
+
+
+def _cascade(source: Grid, stages: Sequence[Stage]) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return the matrix of all stages, and which points of the last one any stage has extrapolated values for."""
+    matrix: sparse.csr_matrix | None = None
+    share = np.zeros(source.size)
+    for stage in stages:
+        step, outside = weights_and_outside(source, stage.grid, stage.extrapolation)
+        # The weight in each value of points that are extrapolated.
+        share = np.where(outside, 1.0, step @ share)
+        matrix, source = step if matrix is None else step @ matrix, stage.grid
+    assert matrix is not None
+    return matrix, share > _NO_SHARE
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:

@@ -79,6 +79,13 @@ def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | Non
     Targets outside all source cells are extrapolated, or, without an extrapolation, are given a NaN weight, so that
     they and all that is made from them become NaN.
     """
+    return weights_and_outside(source, target, extrapolation)[0]
+
+
+def weights_and_outside(
+    source: Grid, target: Grid, extrapolation: Extrapolation | None
+) -> tuple[sparse.csr_matrix, NDArray[np.bool_]]:
+    """Return `weight_matrix`, and which targets lie outside all source cells."""
     points = target.unit_vectors()
     inside, corners, weights = bilinear_weights(source, target.coordinates(), points)
     outside = ~inside
@@ -93,7 +100,19 @@ def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | Non
     # An exact hit of the extrapolation takes the value of that point alone; bilinear zeros have become tiny above.
     kept = data != 0
     index = (np.concatenate(rows)[kept], np.concatenate(columns)[kept])
-    return sparse.coo_matrix((data[kept], index), shape=(target.size, source.size)).tocsr()
+    return sparse.coo_matrix((data[kept], index), shape=(target.size, source.size)).tocsr(), outside
+
+
+def cells_away(source: Grid, target: Grid) -> Floats:
+    """How far each target is from the nearest source point, in steps of the source's grid; it has 2 points each way.
+
+    Inside of the grid that is at most half a diagonal of a cell, 0.71. The step is the largest between neighbours.
+    """
+    vectors = source.unit_vectors()
+    grid = vectors.reshape(*source.shape, 3)
+    step = max(np.linalg.norm(np.diff(grid, axis=axis), axis=-1).max() for axis in (0, 1))
+    distance, _ = _tree(vectors).query(target.unit_vectors())
+    return distance / step
 
 
 def _outside_weights(source: Grid, points: Floats, extrapolation: Extrapolation | None) -> tuple[Integers, Floats]:

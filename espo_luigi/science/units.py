@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
@@ -38,6 +39,23 @@ def _parse(text: str, what: str) -> Any:
         ) from None
 
 
+def as_floats(data: xr.DataArray) -> xr.DataArray:
+    """Return a series in a floating type that holds all of its values; the same one if its type is float32 or float64.
+
+    Integers and half precision would round what is computed from them: of 16 bits and fewer they become float32, wider
+    ones float64. Lazy.
+
+    Raises
+    ------
+    DataError
+        If the values are not real numbers.
+    """
+    if data.dtype.kind not in "fiu":
+        raise DataError(f"variable {data.name!r} holds {data.dtype}; expected numbers.")
+    wanted = np.result_type(data.dtype, np.float32)
+    return data if data.dtype == wanted else data.astype(wanted)
+
+
 def as_difference(data: xr.DataArray) -> xr.DataArray:
     """A temperature that says, as CF does, that it is a difference; the input is not changed."""
     return data.assign_attrs(units_metadata=_DIFFERENCE)
@@ -52,9 +70,20 @@ def without_idle_metadata(data: xr.DataArray) -> xr.DataArray:
     return out
 
 
+@lru_cache(maxsize=64)
+def _is_number(name: str) -> bool:
+    """Whether a unit by itself is a number, such as percent, or degree, which "deg K" has."""
+    return bool(_registry().parse_units(name).dimensionless)
+
+
 def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
     """Factor and offset from one unit to another, through liquid water's density where depth meets mass."""
     registry = _registry()
+    if not source.dimensionless and (numbers := [name for name in source._units if _is_number(name)]):
+        raise DataError(
+            f"units {source:~cf} of {what} multiply a quantity with {' and '.join(map(str, numbers))}; "
+            f"expected a unit that converts to {target:~cf}. Correct the units."
+        )
     density = registry.Quantity(1000.0, "kg m-3")
 
     def at(value: float) -> float:
@@ -85,7 +114,7 @@ def units_of(data: xr.DataArray) -> str:
 
 
 def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
-    """Series in other units, in its own dtype; lazy; unchanged if the units are the same.
+    """Series in other units, as `as_floats` has it; lazy; unchanged if the units are the same.
 
     Precipitation depths and fluxes convert through 1000 kg m-3; temperature differences without an offset.
 
@@ -95,11 +124,12 @@ def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
         If a unit is unknown or the two have different dimensions.
     """
     if units_of(data) == units:
-        return data
+        return as_floats(data)
     what = f"variable {data.name!r}"
     source, target = _parse(units_of(data), what), _parse(units, what)
     factor, offset = _linear(source, target, is_difference(data), what)
-    converted = data if (factor, offset) == (1.0, 0.0) else (data * factor + offset).astype(data.dtype)
+    values = as_floats(data)
+    converted = values if (factor, offset) == (1.0, 0.0) else (values * factor + offset).astype(values.dtype)
     return converted.assign_attrs({**data.attrs, "units": units})
 
 

@@ -13,8 +13,8 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import packed, temporary, upstream
 from espo_luigi.science import diagnostics, stack
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.tasks.against_data import cut, missing_land
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
-from espo_luigi.tasks.land import cut, missing_land
 from espo_luigi.tasks.product import ConcatenationFinal, Move, PackTask
 from espo_luigi.tasks.reference import RefDefault
 

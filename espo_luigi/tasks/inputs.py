@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from espo_luigi.ports import kept
 from espo_luigi.science.choices import INPUT_PROBLEMS
 from espo_luigi.science.input_problems import Problem
 from espo_luigi.science.input_values import limits_of
+from espo_luigi.tasks.against_data import beyond_simulation
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 
 logger = logging.getLogger(__name__)
@@ -75,12 +77,19 @@ class InputTask(EspoTask):
             )
 
     def examined(
-        self, match: Match, extraction: Extraction, period: tuple[str, str], regions: Iterable[Region]
+        self,
+        match: Match,
+        extraction: Extraction,
+        period: tuple[str, str],
+        regions: Iterable[Region],
+        mask_variable: str = "",
     ) -> list[Problem]:
         """Return what is wrong with what will be extracted of a dataset."""
         limits, kwargs = limits_of(self.context.config.flags), extraction.extract_dataset.xr_open_kwargs
         boxes = [region.arguments() for region in regions]
-        return examine_match(match, period=period, regions=boxes, limits=limits, xr_open_kwargs=kwargs)
+        return examine_match(
+            match, period=period, regions=boxes, limits=limits, mask_variable=mask_variable, xr_open_kwargs=kwargs
+        )
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem
@@ -100,6 +109,20 @@ class InputCheck(InputTask):
         "extraction.simulation.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
     )
+
+    def check(self) -> None:
+        """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
+        super().check()
+        if not self.complete() or self.is_outdated():
+            _ = self._grid_was_looked_at
+
+    @functools.cached_property
+    def _grid_was_looked_at(self) -> bool:
+        config = self.context.config
+        box, key = config.custom.amno_region.arguments(), "custom.amno_region"
+        if beyond := beyond_simulation(self.raw(), config.extraction.simulation, box, key):
+            self.context.tell_of("extrapolation", beyond)
+        return True
 
     def raw(self) -> Match:
         """Return the simulation."""
@@ -132,7 +155,8 @@ class RefInputCheck(InputTask):
         """Look at what `RefDefault` will read for all regions."""
         config = self.context.config
         regions = config.custom.regions.values()
-        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, regions)
+        mask = self.context.mask_variable
+        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, regions, mask)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

@@ -9,11 +9,13 @@ from pathlib import Path
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, packed, temporary, upstream
 from espo_luigi.science import finalize, gaps, health, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
+from espo_luigi.tasks.against_data import shared_rows
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.reference import RefDefault
@@ -74,10 +76,10 @@ class ConcatenationFinal(EspoTask):
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
     def check(self) -> None:
-        """Say, too, once, which regions cannot be linked into the whole."""
+        """Raise an error, too, if regions share a row; say, once, which of them cannot be linked into the whole."""
         super().check()
         if not self.complete():
-            _say_where_regions_meet_inside_a_chunk(self.context)
+            _look_where_regions_meet(self.context)
 
     def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Put the regions together from south to north; fails if land has no data."""
@@ -114,9 +116,17 @@ class HealthChecks(EspoTask):
 
 
 @functools.lru_cache(maxsize=1)
-def _say_where_regions_meet_inside_a_chunk(context: RunContext) -> None:
-    """Log the regions whose first row is not the first of one of the product's chunks: their files are not linked."""
+def _look_where_regions_meet(context: RunContext) -> None:
+    """Log the regions whose first row is not the first of one of the product's chunks: their files are not linked.
+
+    Raises
+    ------
+    ConfigurationError
+        If a row of the reference is in two regions.
+    """
     maps = [(region, RefDefault(region=region).land()) for region in context.config.custom.regions]
+    if shared := shared_rows(dict(maps)):
+        raise ConfigurationError(f"{shared}.")
     y, _ = stack.horizontal_dims(maps[0][1])
     size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
     for region, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:

@@ -15,9 +15,9 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, upstream
 from espo_luigi.science import calendar, chunks, extract, stack
 from espo_luigi.science.land import land_map
+from espo_luigi.tasks.against_data import cut, missing_land
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
 from espo_luigi.tasks.inputs import RefInputCheck
-from espo_luigi.tasks.land import cut, missing_land
 
 logger = logging.getLogger(__name__)
 

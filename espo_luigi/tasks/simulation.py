@@ -90,6 +90,7 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
+        "custom.amno_region.tile_buffer",
         "custom.working_chunks",
         "regrid.regrid_dataset",
         "regrid.regrid_dataset.intermediate_grids.*",
@@ -98,6 +99,9 @@ class Regrid(EspoTask):
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
         config = self.context.config
+        buffer = config.custom.amno_region.tile_buffer
+        if beyond := regrid.beyond_the_source(extracted, reference, buffer):
+            self.context.tell_of("extrapolation", f"{self.sim_id}, {self.region}: {beyond}")
         regridded = regrid.regrid(
             extracted,
             reference,

@@ -10,7 +10,7 @@ import pytest
 from espo_luigi.config import RunConfig
 from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import INPUT_PROBLEMS, SuspiciousInput, UnusableInput
+from espo_luigi.science.choices import INPUT_PROBLEMS, DoubtfulInput, SuspiciousInput, UnusableInput
 
 Load = Callable[..., RunConfig]
 
@@ -18,7 +18,8 @@ Load = Callable[..., RunConfig]
 def test_every_kind_of_problem_has_its_key_and_the_defaults_are_what_espo_g_does(load_with: Load) -> None:
     chosen = load_with().extraction.on_input_problem.model_dump()
     assert tuple(chosen) == INPUT_PROBLEMS == tuple(OnInputProblem.model_fields)
-    expected = dict.fromkeys(get_args(UnusableInput), "fail") | dict.fromkeys(get_args(SuspiciousInput), "warn")
+    failing, warned = (*get_args(UnusableInput), *get_args(DoubtfulInput)), get_args(SuspiciousInput)
+    expected = dict.fromkeys(failing, "fail") | dict.fromkeys(warned, "warn")
     assert chosen == expected
 
 
@@ -27,6 +28,12 @@ def test_a_warning_can_be_made_an_error_without_another_hash(load_with: Load) ->
     assert strict.extraction.on_input_problem.tasmax_below_tasmin == "fail"
     assert strict.extraction.on_input_problem.constant_maps == "warn"
     assert strict.hash == load_with().hash
+
+
+@pytest.mark.parametrize("kind", get_args(DoubtfulInput))
+def test_what_is_doubtful_fails_unless_it_is_let_through(load_with: Load, kind: str) -> None:
+    let_through = load_with(f"extraction: {{on_input_problem: {{{kind}: warn}}}}")
+    assert getattr(let_through.extraction.on_input_problem, kind) == "warn"
 
 
 @pytest.mark.parametrize("kind", get_args(UnusableInput))

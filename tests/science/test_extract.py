@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import xarray as xr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.extract import extract, subset_box
+from espo_luigi.science.extract import beyond_the_grid, extract, subset_box
 
 ALL = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
 GLOBE_LON = np.arange(0.0, 360.0, 7.5)
@@ -186,22 +189,132 @@ def test_longitudes_that_begin_just_before_greenwich_count_as_0_to_360() -> None
     np.testing.assert_array_equal(result["lon"], ds["lon"].sel(lon=slice(250, 290)))
 
 
-def test_a_box_across_greenwich_is_cut_from_signed_longitudes_and_refused_on_0_to_360() -> None:
-    ds = world()
-    across = region(lon=(-20.0, 20.0))
-    west = ds.assign_coords(lon=((ds["lon"] + 180) % 360) - 180).sortby("lon")
-    assert cut(west, across)["lon"].values.tolist() == [-15.0, -7.5, 0.0, 7.5, 15.0]
-    with pytest.raises(DataError, match=r"region NAM: longitudes -20 to 20 straddle the edge .* 0 to 360"):
-        cut(ds, across)
+def turned(ds: xr.Dataset, first: float) -> xr.Dataset:
+    """The same globe with longitudes that begin elsewhere."""
+    return ds.assign_coords(lon=(ds["lon"] - first) % 360 + first).sortby("lon")
 
 
-def test_a_box_across_the_date_line_is_cut_from_0_to_360_and_refused_on_signed_longitudes() -> None:
+@pytest.mark.parametrize("first", [-180.0, -172.5, 0.0, 97.5, 180.0])
+@pytest.mark.parametrize("buffer", [0, 1.5])
+@pytest.mark.parametrize("bounds", [(-20.0, 20.0), (170.0, 190.0), (350.0, 360.0), (-120.0, -100.0), (0.0, 360.0)])
+def test_a_box_has_the_same_cells_side_by_side_whatever_the_datas_first_longitude(
+    first: float, buffer: float, bounds: tuple[float, float]
+) -> None:
+    ds, box = world(), region(lon=bounds, tile_buffer=buffer)
+    found, signed = (subset_box(turned(ds, start), box) for start in (first, -180.0))
+    assert (np.diff(found["lon"]) == 7.5).all()
+    np.testing.assert_array_equal(found["lon"] % 360, signed["lon"] % 360)
+    np.testing.assert_array_equal(found["tasmax"], signed["tasmax"])
+    wanted = (bounds[1] - bounds[0] + 2 * buffer * 7.5) // 7.5
+    assert found.sizes["lon"] == pytest.approx(wanted, abs=1)
+    by_hand = [ds["tasmax"].sel(lat=found["lat"], lon=lon % 360).values for lon in found["lon"].values]
+    np.testing.assert_array_equal(found["tasmax"], np.stack(by_hand, axis=-1))
+
+
+def test_a_box_of_descending_or_shuffled_longitudes_has_its_columns_in_order() -> None:
+    ds, box = world(), region(lon=(-20.0, 20.0))
+    expected = subset_box(ds, box)
+    assert expected["lon"].values.tolist() == [-15.0, -7.5, 0.0, 7.5, 15.0]
+    flipped = subset_box(ds.isel(lon=slice(None, None, -1)), box)
+    xr.testing.assert_equal(flipped, expected.isel(lon=slice(None, None, -1)))
+    # As some files count: from 0 to 180, then from -180.
+    xr.testing.assert_equal(subset_box(ds.assign_coords(lon=(ds["lon"] + 180) % 360 - 180), box), expected)
+
+
+def test_a_column_that_a_file_has_at_both_ends_is_taken_once() -> None:
+    ds, box = world(), region(lon=(-20.0, 20.0))
+    cyclic = xr.concat([ds, ds.isel(lon=[0]).assign_coords(lon=[360.0])], dim="lon", data_vars="minimal")
+    xr.testing.assert_equal(subset_box(cyclic, box), subset_box(ds, box))
+
+
+def test_a_box_across_the_edge_of_a_curvilinear_globe_has_its_columns_side_by_side() -> None:
     ds = world()
-    across = region(lon=(170.0, 190.0))
-    assert cut(ds, across)["lon"].values.tolist() == [172.5, 180.0, 187.5]
-    west = ds.assign_coords(lon=((ds["lon"] + 180) % 360) - 180).sortby("lon")
-    with pytest.raises(DataError, match=r"straddle the edge .* -180 to 180"):
-        cut(west, across)
+    lat, lon = xr.broadcast(ds["lat"], ds["lon"])
+    grid = ds.drop_vars(["lat", "lon"]).rename(lat="j", lon="i")
+    curvilinear = grid.assign_coords(lat=(("j", "i"), lat.values), lon=(("j", "i"), lon.values))
+    box = region(lon=(-20.0, 20.0))
+    found, expected = subset_box(curvilinear, box), subset_box(ds, box)
+    np.testing.assert_array_equal(found["tasmax"], expected["tasmax"])
+    np.testing.assert_array_equal((found["lon"][0] + 180) % 360 - 180, expected["lon"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.assign_coords(lat=ds["lat"].where(ds["lat"] != 45)), "1 of 5 values of lat are missing"),
+        (lambda ds: ds.assign_coords(lon=ds["lon"].where(ds["lon"] != 0)), "1 of 48 values of lon are missing"),
+        (lambda ds: ds.isel(lat=[0, 2, 1, 3, 4]), "lat neither rises nor falls from row to row"),
+        (lambda ds: ds.isel(lon=[*range(48), 3, 4]), "several columns have the same lon"),
+        (lambda ds: ds.assign_coords(lat=ds["lat"] * 3), "lat is 105 to 225; expected degrees, 90 at most"),
+        (lambda ds: ds.assign_coords(lon=ds["lon"].assign_attrs(units="radians")), "lon holds float64 in radians"),
+    ],
+)
+def test_coordinates_that_are_missing_or_out_of_order_are_refused(
+    change: Callable[[xr.Dataset], xr.Dataset], message: str
+) -> None:
+    ds = world(lat=np.arange(35.0, 76.0, 10.0))
+    with pytest.raises(DataError, match=message):
+        subset_box(change(ds), region())
+
+
+def test_cells_without_coordinates_are_refused_inside_of_the_box_only() -> None:
+    ds = rotated(False)
+    box = region(lon=(-95.0, -85.0), lat=(42.0, 48.0))
+    missing = ds.assign_coords(lat=ds["lat"].copy(data=np.where(np.arange(15) < 1, np.nan, ds["lat"])))
+    xr.testing.assert_equal(subset_box(missing, box), subset_box(ds, box))
+    inside = ds.assign_coords(lat=ds["lat"].where((ds["lat"] - 45) ** 2 + (ds["lon"] + 90) ** 2 > 1))
+    with pytest.raises(DataError, match="values of lat are missing"):
+        subset_box(inside, box)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "buffer", "message"),
+    [
+        ({"lat": (45.0, 50.4)}, 0, ""),
+        ({"lat": (45.0, 50.6)}, 0, "45 to 50.6 °N is wanted, and the data have 40 to 50 °N: 0.6 degrees are beyond"),
+        ({"lat": (45.0, 51.5)}, 1.5, ""),
+        ({"lat": (38.0, 50.0)}, 1.5, r"2 degrees are beyond, expected 1.5 cells \(1.5 degrees\) at most"),
+        ({"lon": (-110.0, -89.0)}, 0, r"-110 to -89 °E is wanted, and the data have -100 to -90 °E: 10 degrees"),
+        ({"lon": (250.0, 271.0)}, 1.5, r"-110 to -89 °E is wanted"),
+    ],
+)
+def test_a_box_that_reaches_beyond_the_grid_says_how_far(
+    bounds: dict[str, tuple[float, float]], buffer: float, message: str
+) -> None:
+    regional = world(lat=np.arange(40.0, 50.1), lon=np.arange(-100.0, -89.9), end="2000-12-31")
+    box = region(**{"lat": (41.0, 49.0), "lon": (-99.0, -91.0)} | bounds, tile_buffer=buffer)
+    assert bool(beyond_the_grid(regional, box)) == bool(message)
+    assert re.search(message, beyond_the_grid(regional, box))
+
+
+def test_nothing_is_beyond_the_poles_or_the_edge_of_a_global_grid() -> None:
+    globe = world(lat=np.arange(-86.0, 87.0, 4.0), end="2000-12-31")
+    assert not beyond_the_grid(globe, region(lon=(-180.0, 180.0), lat=(-90.0, 90.0)))
+
+
+@pytest.mark.parametrize("dims", itertools.permutations(("time", "lat", "lon")))
+def test_variables_come_as_time_lat_lon_whatever_their_order_in_the_file(dims: tuple[str, ...]) -> None:
+    ds = world(end="2002-12-31")
+    extra = ds.transpose(*dims).expand_dims(height=[2.0], axis=1)
+    xr.testing.assert_equal(cut(extra), cut(ds))
+    assert cut(extra)["pr"].dims == ("time", "lat", "lon")
+
+
+def test_other_dimensions_and_text_are_refused_with_what_was_expected() -> None:
+    ds = world()
+    with pytest.raises(DataError, match=r"tasmax has the dimensions .*member \(2\).*; expected time, lat, lon and no"):
+        cut(ds.expand_dims(member=[1, 2]))
+    with pytest.raises(DataError, match=r"tasmax has the dimensions lat .* expected time, lat, lon"):
+        cut(ds.assign(tasmax=ds["tasmax"].isel(time=0, drop=True)))
+    with pytest.raises(DataError, match=r"pr holds <U.*; expected numbers"):
+        cut(ds.assign(pr=ds["pr"].astype(str)))
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "all_leap"])
+def test_the_last_day_of_the_period_is_31_december_but_in_360_day_calendars(calendar: str) -> None:
+    ds = world(calendar=calendar, end="2002-12-30")
+    with pytest.raises(DataError, match="the data cover 2000-01-01 to 2002-12-30; expected data for all of the period"):
+        cut(ds)
 
 
 def test_the_buffer_widens_each_bound_by_so_many_of_the_largest_steps() -> None:

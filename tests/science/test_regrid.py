@@ -279,6 +279,8 @@ def test_the_weights_of_a_block_are_one_key_that_all_variables_share() -> None:
 
 def test_attributes_and_coordinates_are_those_of_a_regridded_dataset() -> None:
     found = small(simulation())
+    counted = found.attrs.pop("espo_luigi_extrapolated_cells")
+    assert counted == 14, "the last row and column are beyond the source"
     assert found.attrs == {"cat:id": "model", "cat:domain": "south", "cat:processing_level": "regridded"}
     assert set(found.data_vars) == {"tasmax", "pr"}
     assert set(found.coords) == {"time", "height", "lat", "lon", "elevation"}

@@ -213,7 +213,7 @@ def test_a_reference_that_opens_and_cannot_be_read_stops_the_run_before_it_start
     def damaged(found: xr.Dataset) -> bool:
         raise RuntimeError("NetCDF: HDF error")
 
-    monkeypatch.setattr("espo_luigi.tasks.land.holds_land", damaged)
+    monkeypatch.setattr("espo_luigi.tasks.against_data.holds_land", damaged)
     fails(tasks.RefDefault(region="south"))
     assert "`custom.regions.south`: the reference cannot be read there (NetCDF: HDF error)" in log.text
     assert nothing_started(tmp_path)

@@ -78,7 +78,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     log: pytest.LogCaptureFixture,
 ) -> None:
     # It opens the reference's grid, which has nothing in it here.
-    monkeypatch.setattr(product, "_say_where_regions_meet_inside_a_chunk", lambda _: None)
+    monkeypatch.setattr(product, "_look_where_regions_meet", lambda _: None)
 
     def change(content: dict) -> None:  # type: ignore[type-arg]
         content["clean_up"]["xscen_clean_up"]["round_var"]["pr"] = 8

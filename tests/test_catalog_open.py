@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,28 @@ def test_attributes_of_the_files_that_differ_go_unless_the_first_files_are_asked
     dropped = open_match(found)
     assert dropped.attrs["source_id"] == "M"
     assert "tracking_id" not in dropped.attrs
-    assert "cat:path" not in dropped.attrs
     first = open_match(found, xr_combine_kwargs={"combine_attrs": "override"})
     assert first.attrs["tracking_id"] == "tasmax2000-01-01"
-    assert first.attrs["cat:path"] == found.assets[0].path
+    assert not {"cat:path", "cat:format"} & (set(dropped.attrs) | set(first.attrs)), "they are of one file"
     expected = {"cat:id": "CMIP6_M", "cat:source": "M", "cat:variable": "tasmax", "cat:date_end": "2003-12-31"}
     assert expected.items() <= dropped.attrs.items()
-    assert first.attrs["intake_esm_dataset_key"] == "CMIP6_M.global.raw.D"
+
+
+def test_the_experiment_is_the_catalogues_and_not_that_of_the_historical_file_which_comes_first(
+    two_files: tuple[Match, xr.Dataset, xr.Dataset],
+) -> None:
+    found, *_ = two_files
+    for asset, experiment in zip(found.assets, ("historical", "ssp585"), strict=True):
+        with xr.open_dataset(asset.path, decode_times=False) as file:
+            stated = file.load().assign_attrs(experiment_id=experiment, activity_id="?")
+        stated.to_netcdf(asset.path)
+    match = replace(found, columns={**found.columns, "activity": "ScenarioMIP", "experiment": "ssp585"})
+    attrs = open_match(match, xr_combine_kwargs={"combine_attrs": "override"}).attrs
+    assert (attrs["activity_id"], attrs["experiment_id"], attrs["cat:experiment"]) == (
+        "ScenarioMIP",
+        "ssp585",
+        "ssp585",
+    )
 
 
 @pytest.mark.parametrize("calendar", ["noleap", "standard", "proleptic_gregorian", "360_day"])

@@ -69,21 +69,23 @@ def open_match(
     for name in match.variables:
         _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match)
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
-    return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match, xr_combine_kwargs or {}))
+    return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
 
 
-def _catalogue_attributes(match: Match, combine_kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """The catalogue's columns as ``cat:…``; with combine_attrs "override" also the first file's own, as xscen does."""
-    first = dict(match.assets[0].columns) if combine_kwargs.get("combine_attrs") == "override" else {}
-    columns = {**first, **match.columns}
+def _catalogue_attributes(match: Match) -> dict[str, str]:
+    """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and what CMIP6 calls the run.
+
+    The files' own `experiment_id` may be `historical`, where those of a scenario continue it.
+    """
+    columns = {name: value for name, value in match.columns.items() if name not in ("path", "format")}
     columns["variable"] = ",".join(match.variables)
     dates = [
         (asset.columns["date_start"], asset.columns["date_end"]) for asset in match.assets if asset.start and asset.end
     ]
     if dates:
         columns["date_start"], columns["date_end"] = min(start for start, _ in dates), max(end for _, end in dates)
-    key = ".".join(columns[name] for name in ("id", "domain", "processing_level", "xrfreq") if name in columns)
-    return {"intake_esm_dataset_key": key, **{f"cat:{name}": value for name, value in columns.items()}}
+    run = {f"{name}_id": columns[name] for name in ("activity", "experiment") if name in columns}
+    return run | {f"cat:{name}": value for name, value in columns.items()}
 
 
 def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict[str, xr.Dataset]:

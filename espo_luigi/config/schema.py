@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
@@ -15,6 +16,7 @@ from espo_luigi.config.fields import Free, Ignored, Section
 from espo_luigi.config.parts import short_hash
 from espo_luigi.config.regions import Custom, Paths
 from espo_luigi.config.searching import ExtractionSection, Regrid
+from espo_luigi.science.choices import each_period
 
 
 def _of_the_products(value: Any) -> Any:
@@ -30,9 +32,33 @@ def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", inner
 
 
+def _as_text(value: Any) -> Any:
+    """A version such as 1.0, which YAML takes for a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _filled_in(value: Any, fields: Mapping[str, str]) -> Any:
+    """A text with its known `{fields}` replaced; anything else as it is."""
+    return re.sub(r"\{(\w+)\}", lambda one: fields.get(one[1], one[0]), value) if isinstance(value, str) else value
+
+
+class Project(Section):
+    """What the products are called; the section may hold more, which has no effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        default=None, description="the field {project} of attributes"
+    )
+    version: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        default=None, description="the field {version} of attributes"
+    )
+
+
 class RunConfig(Section):
     """The configuration of a run: made by `load`, never changed."""
 
+    project: Project | None = Field(default=None, description="what the products are called")
     paths: Paths = Field(description="the folders of the run")
     custom: Custom = Field(description="regions, chunks and periods")
     extraction: ExtractionSection = Field(description="what is read: the reference and the simulations")
@@ -48,7 +74,6 @@ class RunConfig(Section):
     dask: Free = Field(default={}, exclude=True, description="dask's settings")
     logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
     demo: Free | None = Field(default=None, description="the built-in example data")
-    project: Ignored = None
     tasks: Ignored = None
     indicators: Ignored = None
     indicator: Ignored = None
@@ -69,6 +94,33 @@ class RunConfig(Section):
         """The variables of the simulations that vary in time, in the order of the file."""
         wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
         return tuple(name for name, freq in wanted.items() if freq != "fx")
+
+    @property
+    def attributes(self) -> dict[str, dict[str, Any]]:
+        """The attributes that products are given, by variable; the fields in their texts are filled in.
+
+        Braces around anything else stay as they are.
+        """
+        fields, given = self._fields_of_attributes, self.clean_up.xscen_clean_up.add_attrs
+        return {name: {key: _filled_in(value, fields) for key, value in attrs.items()} for name, attrs in given.items()}
+
+    @property
+    def _fields_of_attributes(self) -> dict[str, str]:
+        """What `{reference}` and the others stand for, by name, without those that have no value."""
+        project, adjusted = self.project or Project(), self.biasadjust.variables.values()
+        years = [period for one in adjusted for period in each_period(one.adjusting_args.periods)]
+        periods = ["-".join(one.training_args.period) for one in adjusted]
+        institutions = [one.adjusting_args.bias_adjust_institution for one in adjusted]
+        fields = {
+            "reference": self.reference_source,
+            "period": " and ".join(dict.fromkeys(periods)),
+            "first": min(first for first, _ in years),
+            "last": max(last for _, last in years),
+            "institution": " and ".join(dict.fromkeys(filter(None, institutions))),
+            "project": project.name,
+            "version": project.version,
+        }
+        return {name: value for name, value in fields.items() if value}
 
     @property
     def flags(self) -> dict[str, Any]:

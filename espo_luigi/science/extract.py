@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 import cftime
@@ -37,6 +39,24 @@ DTR_ATTRS: Mapping[str, str] = {
 
 # Longitudes that are nearer than this are one column's.
 _SAME_DEGREES = 1e-4
+# Global attributes, of CMIP6, CORDEX, ACDD and of tools, that are true of one file, one variable or one experiment's
+# files, and not of what is cut and joined from several: identities, texts about the file, where the run branched off.
+_OF_A_FILE = (
+    *("tracking_id", "creation_date", "date_*", "uuid", "timeStamp", "id", "name", "status", "version_id"),
+    *("variable_id", "table_id", "table_info", "mipTable", "external_variables", "product", "further_info_url"),
+    *("title", "description", "comment", "contact", "history", "*_history", "variant_info", "case_id", "EXPID"),
+    *("experiment", "driving_experiment*", "parent_*", "branch_*", "YMDH_*", "*_runid", "*_hash", "*_commit"),
+    *("cmor_version", "data_specs_version", "CMIP6_CV_version", "dr2xml_*", "NCO", "nco_*", "CDO", "DODS*"),
+    *("geospatial_*", "time_coverage_*"),
+    *("intake_esm*", "cat:path", "cat:format", "cat:date"),
+)
+# Attributes of variables that are a file's, name what the file alone holds, or limit values that change.
+_OF_A_FILES_VARIABLE = (
+    *("history", "original_*", "GRIB_*", "interval_*", "online_operation", "interp_method", "mipTable", "prov", "id"),
+    *("title", "time", "time_label", "time_title", "coordinates", "bounds", "climatology", "cell_measures"),
+    *("actual_range", "valid_min", "valid_max", "valid_range"),
+)
+
 _LATITUDE_NAMES = ("lat", "latitude", "nav_lat")
 _LONGITUDE_NAMES = ("lon", "longitude", "nav_lon")
 
@@ -66,7 +86,8 @@ def extract(
     -------
     xarray.Dataset
         The variables in the order asked for, in K and kg m-2 s-1, as float32 or float64, in the input's calendar,
-        longitude convention and order of latitudes; cells of a curvilinear grid outside the box are NaN.
+        longitude convention and order of latitudes; cells of a curvilinear grid outside the box are NaN. Without the
+        attributes that describe one file, such as `tracking_id` or `title`.
 
     Raises
     ------
@@ -74,8 +95,12 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, or no cell is in
         the box.
     """
-    cut = subset_box(select(ds, variables_and_freqs=variables_and_freqs, period=period), region)
-    return cut.assign_attrs(_attributes(ds, region, period))
+    selected = select(ds, variables_and_freqs=variables_and_freqs, period=period)
+    cut = subset_box(selected, region).copy(deep=False)
+    for variable in cut.variables.values():
+        variable.attrs = _without(variable.attrs, _OF_A_FILES_VARIABLE)
+    cut.attrs = _attributes(ds, cut, region, period)
+    return cut
 
 
 def select(ds: xr.Dataset, *, variables_and_freqs: Mapping[str, str], period: Sequence[str]) -> xr.Dataset:
@@ -93,16 +118,30 @@ def _check_daily_wanted(variables_and_freqs: Mapping[str, str]) -> None:
         raise DataError(f"frequencies {other} are wanted; expected D: only daily data are extracted.")
 
 
-def _attributes(ds: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[str, str]:
-    line = f"espo_luigi: extracted {period[0]}-{period[1]}, region {region['name']}"
-    history = [str(ds.attrs["history"])] if ds.attrs.get("history") else []
-    return {
+def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[Any, Any]:
+    """The global attributes of the files that are true of the cut, and those that follow from the cut."""
+    # "CF-1.7 CMIP-6.2": what is made here follows CF, and not the rules for CMIP6's files.
+    conventions = " ".join(re.findall(r"CF-[\d.]+", str(ds.attrs.get("Conventions", ""))))
+    kept = _without(ds.attrs, (*_OF_A_FILE, "Conventions")) | ({"Conventions": conventions} if conventions else {})
+    return kept | {
         "cat:domain": str(region["name"]),
         "cat:processing_level": "extracted",
         "cat:xrfreq": "D",
         "cat:frequency": "day",
-        "history": "\n".join([line, *history]),
+        "cat:variable": ",".join(map(str, cut.data_vars)),
+        **dates(cut),
+        "history": f"espo_luigi: extracted {period[0]}-{period[1]}, region {region['name']}",
     }
+
+
+def dates(ds: xr.Dataset) -> dict[str, str]:
+    """Return the attributes that say which days a series has, in its own calendar."""
+    first, last = ds["time"].values[[0, -1]]
+    return {"cat:date_start": day_of(first), "cat:date_end": day_of(last)}
+
+
+def _without(attrs: Mapping[Any, Any], patterns: Sequence[str]) -> dict[Any, Any]:
+    return {name: value for name, value in attrs.items() if not any(fnmatchcase(str(name), one) for one in patterns)}
 
 
 def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:

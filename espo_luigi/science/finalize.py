@@ -11,6 +11,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.blocks import is_lazy
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.extract import dates
 from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
@@ -19,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 LOWEST_CREDIBLE_TASMIN_K = 100
-CATALOG_ATTRS_OF_A_FILE = ("intake_esm_dataset_key", "cat:path")
+# Those of the raw simulation: what is adjusted has a version of its own.
+_RAW_VERSION = ("version", "cat:version")
 
 
 def clean_up(
@@ -36,7 +38,8 @@ def clean_up(
 ) -> xr.Dataset:
     """Merge the adjusted variables, derive tasmin and give the metadata of the product.
 
-    tasmin = tasmax - dtr, in tasmax's units and dtype; dtr is dropped. Dimensions (time, loc) or (time, lat, lon) in,
+    tasmin = tasmax - dtr, in tasmax's units and dtype, and its attributes say so; dtr is dropped. Variables and dates
+    among the attributes are those of the data. Dimensions (time, loc) or (time, lat, lon) in,
     (time, lat, lon) out when `grid` is given. No change of units or calendar, no clipping. Lazy on dask, and with
     `grid`; a block then is one task, which reads what it needs of each variable.
 
@@ -76,13 +79,10 @@ def clean_up(
     complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps, days=days), gaps)
     derived = _with_tasmin(complete)
     rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
-    variables = ",".join(map(str, rounded.data_vars))
-    levelled = rounded.assign_attrs({"cat:variable": variables, "cat:processing_level": to_level})
-    described = _describe(levelled, add_attrs)
-    labelled = described.assign_attrs({"cat:_data_format_": "zarr", "cat:date": "zarr"})
+    described = _describe(_labelled(rounded, to_level), add_attrs)
     if not problem:
-        return labelled
-    masked = mask_impossible(labelled)
+        return described
+    masked = mask_impossible(described)
     return masked if land is None else _with_gaps(masked, int(land.sum()))
 
 
@@ -103,9 +103,8 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set and those that belong to one file (`intake_esm_dataset_key`, `cat:path`) removed.
-    Coordinates keep the attributes on which the regions do not conflict, without `original_shape`, which is one
-    region's and never the result's. Lazy.
+    `cat:processing_level` set. Coordinates keep the attributes on which the regions do not conflict, without
+    `original_shape`, which is one region's and never the result's. Lazy.
 
     Raises
     ------
@@ -120,8 +119,7 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     joined = xr.concat(
         ordered, dim=y, data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
     )
-    attrs = {key: value for key, value in parts[0].attrs.items() if key not in CATALOG_ATTRS_OF_A_FILE}
-    out = _with_attrs(joined, {**attrs, "cat:domain": domain, "cat:processing_level": processing_level})
+    out = _with_attrs(joined, {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level})
     out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
     for name in out.coords:
         out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
@@ -163,9 +161,36 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
         raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
     tasmax, dtr = ds["tasmax"], ds["dtr"]
     lowest = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
-    lowest.attrs = {**tasmax.attrs, "units": units_of(dtr)}  # not dtr's, which say that it is a difference
+    lowest.attrs = _attributes_of_tasmin(tasmax, dtr)
     tasmin = convert_to(lowest, units_of(tasmax)).astype(tasmax.dtype)
     return ds.assign(tasmin=tasmin).drop_vars("dtr")
+
+
+def _attributes_of_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> dict[str, str]:
+    """Not dtr's attributes, which say that it is a difference, nor tasmax's, which say how that was adjusted."""
+    how = [
+        f"{name}: {da.attrs['bias_adjustment']}"
+        for name, da in {"tasmax": tasmax, "dtr": dtr}.items()
+        if "bias_adjustment" in da.attrs
+    ]
+    return {
+        "standard_name": "air_temperature",
+        "long_name": "Daily minimum temperature",
+        "units": units_of(dtr),
+        "cell_methods": "time: minimum within days",
+        "history": "tasmin = tasmax - dtr, of the adjusted tasmax and dtr",
+        "bias_adjustment": "; ".join(["not adjusted itself: tasmax - dtr, each of which is adjusted", *how]),
+    }
+
+
+def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:
+    derived = {
+        "cat:variable": ",".join(map(str, ds.data_vars)),
+        "cat:processing_level": to_level,
+        **dates(ds),
+        "cat:_data_format_": "zarr",
+    }
+    return _with_attrs(ds, {key: value for key, value in ds.attrs.items() if key not in _RAW_VERSION} | derived)
 
 
 def _describe(ds: xr.Dataset, add_attrs: Mapping[str, Mapping[str, object]]) -> xr.Dataset:

@@ -17,6 +17,7 @@ from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
 from espo_luigi.science.choices import CHECKS, LAND_FLAG, MissingMethod
 from espo_luigi.science.gaps import lacks_data, over_time
+from espo_luigi.science.properties import as_fixed
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def _raise_if_any(failed: Sequence[tuple[str, str]], errors_on: set[str]) -> Non
 
 def _result(ds: xr.Dataset, flagged: Mapping[str, xr.Dataset], messages: Sequence[str]) -> xr.Dataset:
     out = xr.Dataset({f"{name}_{flag}": da for name, of in flagged.items() for flag, da in of.data_vars.items()})
-    out.attrs = dict(ds.attrs)
+    out = as_fixed(out, ds.attrs, "health_checks")
     if messages:
         logger.warning("The following health checks failed:%s", "".join(f"\n  - {message}" for message in messages))
         out.attrs["warnings"] = ", ".join(messages)

@@ -34,6 +34,7 @@ _TWO_YEARS, _EIGHT_YEARS = 732, 2923
 
 REGISTRY_MODULE = "espo_properties"
 MEASURE_ATTR = "measure"
+_OF_A_SERIES = ("cat:variable", "cat:variables", "cat:date_start", "cat:date_end")
 
 _building = Lock()
 _silence = Lock()
@@ -79,13 +80,14 @@ def properties(
 
 def as_fixed(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
     """Give the global attributes of a dataset without time, from those of the series; the input is not changed."""
-    return with_level(ds, {**attrs, "cat:xrfreq": "fx", "cat:frequency": "fx"}, to_level)
+    fixed = {"cat:xrfreq": "fx", "cat:frequency": "fx"} | ({"frequency": "fx"} if "frequency" in attrs else {})
+    return with_level(ds, {**attrs, **fixed}, to_level)
 
 
 def with_level(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
-    """Replace the global attributes, without `cat:variable` and with the processing level; the input is not changed."""
+    """Replace the global attributes by a series', without its variables and dates; the input is not changed."""
     out = ds.copy(deep=False)
-    out.attrs = {key: value for key, value in attrs.items() if key != "cat:variable"}
+    out.attrs = {key: value for key, value in attrs.items() if key not in _OF_A_SERIES}
     out.attrs["cat:processing_level"] = to_level
     return out
 

@@ -28,6 +28,8 @@ _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
 _READ_BYTES = 256 * 1024**2
 # Weights of zero are tiny, and sums of weights are 1 up to round-off.
 _NO_SHARE = 1e-9
+# Global attributes, of CMIP6 and CORDEX, that describe the source's grid.
+_OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
 _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
@@ -411,4 +413,5 @@ def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: sparse.csr_matrix
 
 def _global_attrs(ds: xr.Dataset, target: xr.Dataset) -> dict[Hashable, Any]:
     domain = {key: target.attrs[key] for key in ("cat:domain",) if key in target.attrs}
-    return {**ds.attrs, **domain, "cat:processing_level": "regridded"}
+    kept = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
+    return {**kept, **domain, "cat:processing_level": "regridded"}

@@ -22,6 +22,8 @@ BLOCK_BYTES = 128 * 1024**2
 BLOCK_IN_TIME_BYTES = 64 * 1024**2
 # The settings of a variable's adjustment that are attributes of the scenario, and change no number.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project")
+# The settings of a variable's adjustment that the attributes of the product may name.
+NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 
 
 class Train(EspoTask):
@@ -128,7 +130,16 @@ class CleanUp(EspoTask):
         "clean_up.xscen_clean_up",
         "custom.final_chunks",
         "custom.stack_drop_nans",
+        "extraction.ref_source",
+        "extraction.reference.search_data_catalogs.other_search_criteria.source",
+        "project.name",
+        "project.version",
     )
+
+    def reading(self) -> list[str]:
+        """Return the keys that are read for each variable, too."""
+        variables = self.context.config.biasadjust.variables
+        return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in NAMED_IN_ATTRIBUTES]
 
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
@@ -140,7 +151,8 @@ class CleanUp(EspoTask):
             chunks=rows_of_chunks(files, grid),
             days=files["time"],
             problem=self.sim_id in config.clean_up.problems,
-            **config.clean_up.xscen_clean_up.arguments(),
+            add_attrs=config.attributes,
+            **config.clean_up.xscen_clean_up.arguments("add_attrs"),
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def catalogue_path() -> Path:
 
 def _about() -> About:
     config = context().config
-    attributes = config.clean_up.xscen_clean_up.add_attrs.get("global", {})
+    attributes = config.attributes.get("global", {})
     ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
     return About(
         name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),

@@ -115,6 +115,6 @@ class ReferenceCalendar(EspoTask):
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:
         """Convert the calendar; dropping 29 February, or days spread over the year."""
-        return chunks.rechunk(
-            calendar.convert(default, str(self.calendar), align_on="year"), self.context.config.custom.working_chunks
-        )
+        converted = calendar.convert(default, str(self.calendar), align_on="year")
+        dated = converted.assign_attrs(extract.dates(converted))
+        return chunks.rechunk(dated, self.context.config.custom.working_chunks)

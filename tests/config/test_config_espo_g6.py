@@ -120,7 +120,16 @@ def test_products_are_cleaned_up_as_in_the_reference_workflow(espo_g6: RunConfig
     assert all("BCC-CSM2-MR" in one or "GFDL-ESM4" in one for one in problems)
     assert (clean_up.round_var, clean_up.to_level) == ({"pr": 10}, "cleaned_up")
     assert set(clean_up.add_attrs) == {"global", "lat", "lon", "tasmax", "tasmin", "pr"}
-    assert clean_up.add_attrs["global"]["cat:date_end"] == "2100-12-30"
+
+
+def test_the_texts_of_products_are_filled_in(espo_g6: RunConfig) -> None:
+    assert espo_g6.attributes["global"] == {
+        "dataset": "ESPO-G6-E5L v1.0.0",
+        "Notes": "Daily CMIP6 simulations, interpolated to the ERA5-Land grid and adjusted against\n"
+        "ERA5-Land over 1991-2020 by detrended quantile mapping (31-day window around each\n"
+        "day of the year, 50 quantiles, LOESS trend). The adjusted variables are tasmax,\n"
+        "dtr and pr; tasmin is the adjusted tasmax minus the adjusted dtr.\n",
+    }
 
 
 def test_checks_raise_on_everything_but_the_flags(espo_g6: RunConfig) -> None:

@@ -235,7 +235,48 @@ def test_the_hash_is_the_same_with_defaults_written_out(load_with: Any) -> None:
     assert load_with("custom: {maximal_calendar: noleap, final_chunks: {lat: 50, lon: 50}}").hash == load_with().hash
 
 
-@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "e56fee477794"), ("demo", "3773ca655d8c")])
+ATTRIBUTES = """
+project: {name: ESPO-R, version: 2.0, id: r}
+clean_up:
+  xscen_clean_up:
+    add_attrs:
+      global:
+        said: '{project} v{version} of {institution}: {reference}, {period}, {first}-{last}'
+        free: '{unknown} {} {{period} {a b} 100 % {0}'
+        number: 3
+      tasmax: {note: 'against {reference}'}
+"""
+
+
+def test_attributes_name_what_the_other_sections_say(load_with: Any) -> None:
+    change = """
+custom: {ref_period: ['1981', '2010'], sim_period: ['2000', '2019']}
+extraction: {reference: {search_data_catalogs: {other_search_criteria: {source: RDRS}}}}
+biasadjust: {variables: {tasmax: {adjusting_args: {bias_adjust_institution: MeteoX}}}}
+"""
+    attributes = load_with(ATTRIBUTES, change).attributes
+    assert attributes["global"]["said"] == "ESPO-R v2.0 of MeteoX: RDRS, 1981-2010, 2000-2019"
+    assert attributes["tasmax"] == {"note": "against RDRS"}
+
+
+def test_other_braces_and_fields_without_a_value_stay_as_they_are(load_with: Any) -> None:
+    config = load_with(ATTRIBUTES, "project:\n  name: null\n  version: null\n")
+    assert config.attributes["global"] == {
+        "said": "{project} v{version} of {institution}: ERA5-Land, 1991-2020, 1950-2100",
+        "free": "{unknown} {} {1991-2020 {a b} 100 % {0}",
+        "number": 3,
+    }
+    assert load_with().attributes == {}
+
+
+def test_the_periods_are_those_that_variables_are_adjusted_with(load_with: Any) -> None:
+    training, adjusting = "{period: [1981, 2010], group: time.month}", "{periods: [[1940, 1960], [2071, 2110]]}"
+    pr = f"training_args: {training}, adjusting_args: {adjusting}"
+    attributes = load_with(ATTRIBUTES, f"biasadjust: {{variables: {{pr: {{{pr}}}}}}}").attributes
+    assert attributes["global"]["said"].endswith(": ERA5-Land, 1991-2020 and 1981-2010, 1940-2110")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "c72b5a070f85"), ("demo", "8c46775318fc")])
 def test_the_hash_of_what_is_shipped_changes_with_its_files_only(
     monkeypatch: pytest.MonkeyPatch, name: str, expected: str
 ) -> None:

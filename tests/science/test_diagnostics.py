@@ -75,7 +75,11 @@ def make_series(calendar: str = "noleap") -> xr.Dataset:
             for name, (values, units, standard) in data.items()
         },
         coords,
-        {"cat:variable": "tasmax", "cat:id": "sim", "cat:frequency": "day", "cat:xrfreq": "D"},
+        {
+            **{"cat:variable": "tasmax", "cat:id": "sim", "cat:frequency": "day", "cat:xrfreq": "D"},
+            # Of the series: properties have neither their dates nor their frequency.
+            **{"cat:date_start": "2000-01-01", "cat:date_end": "2003-12-31", "frequency": "day"},
+        },
     )
     return ds.where((ds.lat > 45) | (ds.lon > -72))
 
@@ -155,6 +159,7 @@ def test_units_period_measure_and_global_attributes_are_those_of_the_reference_w
         "cat:frequency": "fx",
         "cat:xrfreq": "fx",
         "cat:processing_level": "diag-sim-prop",
+        "frequency": "fx",
     }
 
 

@@ -387,18 +387,97 @@ def test_latitude_and_longitude_are_named_lat_and_lon_and_other_scalars_go() -> 
 
 
 def test_attributes_say_what_was_extracted_and_keep_the_rest() -> None:
-    ds = world().assign_attrs(history="before")
+    ds = world().assign_attrs(source_id="M", history="of one of the files")
     attrs = cut(ds).attrs
     expected = {
         "cat:domain": "NAM",
         "cat:processing_level": "extracted",
         "cat:xrfreq": "D",
         "cat:frequency": "day",
+        "cat:variable": ",".join(ALL),
+        "cat:date_start": "2000-01-01",
+        "cat:date_end": "2002-12-31",
         "cat:id": "CMIP6_M",
-        "title": "t",
+        "source_id": "M",
+        "history": "espo_luigi: extracted 2000-2002, region NAM",
     }
-    assert expected.items() <= attrs.items()
-    assert attrs["history"].splitlines() == ["espo_luigi: extracted 2000-2002, region NAM", "before"]
+    assert attrs == expected
+
+
+# Of a file of CanESM5 as ESGF has it, and of other centres' files.
+OF_ONE_FILE = {
+    "CCCma_model_hash": "7e8e715f3f2ce47e1bab830db971c362ca329419",
+    "CCCma_parent_runid": "rc3-pictrl",
+    "CCCma_runid": "rc3.1-his01",
+    "YMDH_branch_time_in_child": "1850:01:01:00",
+    "branch_method": "Spin-up documentation",
+    "branch_time_in_parent": 1223115.0,
+    "case_id": "15",
+    "cmor_version": "3.4.0",
+    "comment": "none",
+    "contact": "ec.cccma.info-info.ccmac.ec@canada.ca",
+    "creation_date": "2019-04-30T17:32:18Z",
+    "data_specs_version": "01.00.29",
+    "experiment": "all-forcing simulation of the recent past",
+    "external_variables": "areacella",
+    "further_info_url": "https://furtherinfo.es-doc.org/CMIP6.CCCma.CanESM5.historical.none.r1i1p1f1",
+    "parent_experiment_id": "piControl",
+    "parent_time_units": "days since 1850-01-01 0:0:0.0",
+    "product": "model-output",
+    "status": "2019-10-25;created;by nhn2@columbia.edu",
+    "table_id": "day",
+    "table_info": "Creation Date:(20 February 2019) MD5:374fbe5a2bcca535c40f7f23da271e49",
+    "title": "CanESM5 output prepared for CMIP6",
+    "tracking_id": "hdl:21.14100/6e6b3a4b-9b9f-4b5c-9f7d-9d0e0f9c4b0e",
+    "variable_id": "tasmax",
+    "variant_info": "CMIP6 20th century experiment",
+    "intake_esm_dataset_key": "CMIP6_M.global.raw.D",
+    "intake_esm_attrs:path": "/raw/tasmax.nc",
+    "cat:path": "/raw/tasmax.nc",
+    "cat:format": "nc",
+}
+OF_THE_SIMULATION = {
+    "activity_id": "ScenarioMIP",
+    "experiment_id": "ssp585",
+    "forcing_index": 1,
+    "frequency": "day",
+    "grid": "T63L49 native atmosphere, T63 Linear Gaussian Grid; 128 x 64 longxlat",
+    "grid_label": "gn",
+    "institution": "Canadian Centre for Climate Modelling and Analysis",
+    "institution_id": "CCCma",
+    "license": "CMIP6 model data produced by … is licensed under …",
+    "mip_era": "CMIP6",
+    "nominal_resolution": "500 km",
+    "realm": "atmos",
+    "references": "Geophysical Model Development",
+    "source_id": "CanESM5",
+    "sub_experiment_id": "none",
+    "variant_label": "r1i1p1f1",
+}
+
+
+def test_what_cmip6_files_say_of_themselves_alone_goes_and_what_is_true_of_the_simulation_stays() -> None:
+    ds = world().assign_attrs(**OF_ONE_FILE, **OF_THE_SIMULATION, Conventions="CF-1.7 CMIP-6.2")
+    attrs = cut(ds).attrs
+    assert not set(OF_ONE_FILE) & set(attrs)
+    assert OF_THE_SIMULATION.items() <= attrs.items()
+    assert attrs["Conventions"] == "CF-1.7"
+
+
+def test_variables_name_nothing_that_only_their_files_hold_and_no_range_of_the_raw_values() -> None:
+    ds = world()
+    true = {"units": "K", "standard_name": "air_temperature", "long_name": "Maximum", "comment": "2 m"}
+    of_the_file = {"cell_measures": "area: areacella", "history": "altered by CMOR", "original_name": "STMX"}
+    ds["tasmax"].attrs = {**true, **of_the_file, "valid_min": 200.0, "actual_range": [210.0, 320.0], "GRIB_Nx": 9}
+    for name in ("time", "lat", "lon"):
+        ds[name].attrs |= {"axis": name, "bounds": f"{name}_bnds"}
+    before = ds.copy(deep=True)
+    found = cut(ds)
+    assert found["tasmax"].attrs == true
+    assert {name: found[name].attrs for name in ("time", "lat", "lon")} == {
+        name: {"axis": name} for name in ("time", "lat", "lon")
+    }
+    xr.testing.assert_identical(ds, before)
 
 
 def test_it_is_lazy_and_mutates_nothing() -> None:

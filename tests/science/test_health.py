@@ -63,7 +63,12 @@ def test_a_good_product_passes_and_all_flags_are_false(calendar):
     out = health_checks(make_product(calendar), **SECTION)
     assert set(out.data_vars) == FLAGS
     assert all(da.dtype == bool and da.ndim == 0 and not bool(da) for da in out.data_vars.values())
-    assert out.attrs == {"cat:id": "sim"}
+    assert out.attrs == {
+        "cat:id": "sim",
+        "cat:frequency": "fx",
+        "cat:xrfreq": "fx",
+        "cat:processing_level": "health_checks",
+    }
 
 
 @pytest.mark.parametrize(

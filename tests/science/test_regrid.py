@@ -290,6 +290,13 @@ def test_attributes_and_coordinates_are_those_of_a_regridded_dataset() -> None:
     np.testing.assert_array_equal(found.time, simulation().time)
 
 
+def test_what_describes_the_grid_of_the_source_goes() -> None:
+    of_the_grid = {"grid": "T63", "grid_label": "gn", "nominal_resolution": "500 km", "CORDEX_domain": "NAM-44"}
+    found = small(simulation().assign_attrs(of_the_grid, source_id="M"))
+    assert not set(of_the_grid) & set(found.attrs)
+    assert found.attrs["source_id"] == "M"
+
+
 def test_a_difference_of_temperature_stays_one() -> None:
     difference = {"units": "K", "units_metadata": "temperature: difference"}
     source = simulation()

@@ -11,7 +11,8 @@ import xarray as xr
 from demo_runs import use, write_config
 
 from espo_luigi import tasks
-from espo_luigi.science import biasadjust
+from espo_luigi.science import biasadjust, finalize
+from espo_luigi.tasks.publish import _about
 
 WILDCARDS = {"sim_id": "SIM", "region": "south", "var": "tasmax"}
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
@@ -53,6 +54,34 @@ def test_who_adjusted_is_a_global_attribute_if_it_is_configured(
     assert out.attrs == common | expected
     assert out.tasmax.attrs == {"units": "K"}
     assert regchunked.attrs["cat:processing_level"] == "regridded", "the input is not changed"
+
+
+def test_a_copied_configuration_makes_products_that_name_its_own_reference_period_and_institution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "{project} {version} of {institution}: {reference}, {period}, {first}-{last}; {other}"
+    changes = {
+        "project": {"name": "ESPO-RDRS", "version": "0.1"},
+        "custom__ref_period": ["1981", "2010"],
+        "custom__sim_period": ["2000", "2019"],
+        "extraction__reference__search_data_catalogs__other_search_criteria": {"source": "RDRS"},
+        "biasadjust__variables__dtr__adjusting_args__bias_adjust_institution": "MeteoX",  # of all, by the alias
+        "clean_up__xscen_clean_up__add_attrs__global__said": said,
+    }
+    use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(finalize, "clean_up", lambda adjusted, **keywords: given.update(keywords))
+    tasks.CleanUp(sim_id="SIM", region="south").compute([make_regchunked()], make_grid())
+    attributes = given["add_attrs"]["global"]
+    assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
+    assert "the grid of RDRS and adjusted against it over 1981-2010 by" in attributes["Notes"]
+    assert attributes["said"] == "ESPO-RDRS 0.1 of MeteoX: RDRS, 1981-2010, 2000-2019; {other}"
+    texts = " ".join(str(value) for of_one in given["add_attrs"].values() for value in of_one.values())
+    assert not [old for old in ("Demo", "1991", "2020", "1950", "2100", "ESPO-demo") if old in texts]
+
+
+def make_grid() -> xr.Dataset:
+    return xr.Dataset({"land": (("lat", "lon"), [[True]])}, {"lat": [45.0], "lon": [-70.0]})
 
 
 def test_a_training_says_what_it_is_and_where_its_simulation_comes_from(tmp_path: Path) -> None:

@@ -208,6 +208,42 @@ def test_every_product_says_of_what_domain_and_variables_it_is(here: Path) -> No
         assert "cat:variable" not in product.attrs, path
 
 
+OF_ONE_RAW_FILE = ("variable_id", "table_id", "grid_label", "title", "cat:path", "cat:format", "cat:date", "bounds")
+
+
+def test_no_product_has_an_attribute_that_is_not_true_of_it(here: Path) -> None:
+    """Series, properties, measures, checks and the reference; the report's summaries and the grids are no datasets."""
+    looked_at = 0
+    for path in sorted([*(here / "final").rglob("*.zarr"), *(here / "final").rglob("*.zarr.zip")]):
+        product = store.open_store(path)
+        attrs, kept = product.attrs, [product.attrs, *(variable.attrs for variable in product.variables.values())]
+        assert not [name for name in OF_ONE_RAW_FILE for one in kept if name in one], path
+        assert "intake_esm_dataset_key" not in attrs, path
+        if "cat:id" not in attrs:
+            assert path.name.endswith(("+coords.zarr", "+summary.zarr")), path
+            continue
+        looked_at += 1
+        if "cat:experiment" in attrs:
+            assert (attrs["experiment_id"], attrs["activity_id"]) == ("ssp585", "ScenarioMIP"), path
+        said = tuple(attrs.get(name) for name in ("cat:variable", "cat:date_start", "cat:date_end", "frequency"))
+        if "time" not in product.dims:
+            assert said == (None, None, None, "fx"), path
+            continue
+        days = [str(one)[:10] for one in product.time.values[[0, -1]]]
+        assert set(said[0].split(",")) == set(product.data_vars), path
+        assert said[1:] == (*days, "day"), path
+    assert looked_at > 40
+
+
+def test_tasmin_has_no_adjustment_of_its_own(here: Path) -> None:
+    scenario = final(here, NOLEAP)
+    said = {name: scenario[name].attrs["bias_adjustment"] for name in scenario.data_vars}
+    assert "kind='+'" in said["tasmax"] and said["tasmin"] != said["tasmax"]
+    assert said["tasmin"].startswith("not adjusted itself: tasmax - dtr")
+    assert said["tasmax"] in said["tasmin"] and "kind='*'" in said["tasmin"]
+    assert scenario.tasmin.attrs["cell_methods"] == "time: minimum within days"
+
+
 def test_differences_of_temperature_say_so_in_what_is_kept(here: Path) -> None:
     folder = here / "final" / "diagnostics" / "Lowland"
     kept = [

@@ -113,6 +113,11 @@ class Run:
         """The tasks that were asked for."""
         return list(self._roots.values())
 
+    @property
+    def graph(self) -> Graph:
+        """All tasks below those that were asked for, as they were planned."""
+        return self._graph
+
     def has_failed(self, task_id: str) -> bool:
         """Whether this task ended without success."""
         return task_id in self._failed

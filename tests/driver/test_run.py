@@ -157,7 +157,7 @@ def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_
     assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]
 
 
-CHECKS = "HealthChecks sim_id=A failed: HealthCheckError: The following health checks failed:\n  - pr is 2\n  - tas is 3"
+CHECKS = "HealthChecks failed: HealthCheckError: The following health checks failed:\n  - pr is 2\n  - tas is 3"
 
 
 def told_of_a_failure(reason: str, caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -282,10 +282,16 @@ def _gravity(outcome: str) -> int:
 
 
 def failures_in(said: str) -> list[str]:
-    """The lines in which the driver tells at its end what has failed, and why."""
+    """What the driver tells at its end about each task that has failed: one line or several."""
     _, found, after = said.partition(" failed:\n")
     lines = after.splitlines() if found else []
-    return [line.partition("ERROR")[2] or line for line in lines if "  " in line and line.strip()]
+    failures: list[str] = []
+    for line in (line for line in lines if "  " in line and line.strip()):
+        if failures and line.startswith("    "):
+            failures[-1] += f"\n{line}"
+        else:
+            failures.append(line.partition("ERROR")[2] or line)
+    return failures
 
 
 def contents_of(products: Path) -> dict[str, bytes]:

@@ -56,7 +56,8 @@ def test_what_the_driver_says_of_failures_is_found() -> None:
     said = (
         "2026-01-01 00:00:00 ERROR   espo_luigi: Source n=1: job 7, attempt 1: exception: OSError: no\n"
         "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run: 3 of 12 tasks done, 2 failed:\n"
-        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run:   Source n=1: EDQUOT\n"
+        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run:   Source n=1: two lines:\n"
+        "    EDQUOT\n"
         "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run:   Source n=2: EIO\n"
     )
     assert [line.split()[-1] for line in failures_in(said)] == ["EDQUOT", "EIO"]

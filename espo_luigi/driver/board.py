@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.status import RUNNING, standing
-from espo_luigi.jobs.records import write_atomically
+from espo_luigi.driver.status import RUNNING, is_alive, standing
+from espo_luigi.jobs.records import read_json, write_atomically
 
 FILE = "run.json"
 # The message of a task until its engine reports the first one.
@@ -69,6 +69,8 @@ class State:
     rules: dict[str, Rule] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    # What was stale at its end (`stale.told_of`).
+    stale: dict[str, Any] = field(default_factory=dict)
 
 
 class Board:
@@ -148,6 +150,15 @@ class Board:
         with self._lock:
             self.state.updated = time.time()
             return asdict(self.state)
+
+    def note_stale(self, workdir: Path, told: dict[str, Any]) -> None:
+        """Take note of what is stale, also in the file of this run or, if it had nothing to do, of the last one."""
+        self.state.stale = told
+        state = read_json(workdir / FILE)
+        if not state or state.get("root") != self.state.root or (state["pid"] != self.state.pid and is_alive(state)):
+            return
+        with suppress(OSError):
+            write_atomically(workdir / FILE, json.dumps({**state, "stale": told}))
 
     @property
     def is_done(self) -> bool:

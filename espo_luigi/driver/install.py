@@ -20,11 +20,15 @@ from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.jobs.submitter import JobSettings
 
 logger = logging.getLogger(__name__)
-_luigis_run, _earlier_hook = luigi.interface._run, sys.excepthook
+_luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
+_earlier_hook = sys.excepthook
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
     """What Luigi's command line and `luigi.build` ask for a scheduler and a worker."""
+
+    # Those of Luigi's command, if it is what runs the tasks.
+    arguments: list[str] | None = None
 
     def create_local_scheduler(self) -> LinearScheduler:
         """Return a scheduler inside this process."""
@@ -37,7 +41,9 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
         """Return an `EspoWorker`."""
         show_progress_on_stderr()
-        return EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+        worker = EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+        worker.arguments = self.arguments
+        return worker
 
 
 def show_progress_on_stderr() -> None:
@@ -54,14 +60,26 @@ def show_progress_on_stderr() -> None:
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
     """Do what Luigi's command does; if the command line is wrong, print why, and end this process."""
+    # A program that calls luigi.run with arguments of its own gets what Luigi raises.
+    of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
+    if of_command:
+        factory = keywords["worker_scheduler_factory"] = WorkerSchedulerFactory()
+        factory.arguments = sys.argv[1:]
     try:
         return _luigis_run(cmdline_args, *arguments, **keywords)
     except (MissingParameterException, ValueError) as error:
-        # A program that calls luigi.run with arguments of its own gets what Luigi raises.
-        of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
         if not (of_command and _is_told(error)):
             raise
         raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error
+
+
+@functools.wraps(_luigis_schedule_and_run)
+def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
+    """Run tasks as Luigi does; what is stale is told behind its summary, under the options of the command line."""
+    result = _luigis_schedule_and_run(*arguments, **keywords)
+    if isinstance(result.worker, EspoWorker):
+        result.worker.tell_what_is_stale()
+    return result
 
 
 def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -106,6 +124,7 @@ def install() -> None:
     """
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
     luigi.interface._run = _run
+    luigi.interface._schedule_and_run = _schedule_and_run
     if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
         sys.excepthook = _without_traceback
     configuration = get_config()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import re
+import textwrap
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +23,11 @@ logger = logging.getLogger(__name__)
 INPUT_RETRIES = 3
 # What is logged of a task that does not end before its run does, by the run's outcome.
 _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
+# The line of a job's error that names its log.
+_LOG = re.compile(r"^(?:  |.*; )log: (.+)$", re.MULTILINE)
+# Luigi's account of an error that was raised in the driver.
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+_MOST_CHARACTERS = 4000
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
 
@@ -95,7 +103,7 @@ class Run:
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
             for failure in self._failures.values():
-                logger.error("  %s", failure)
+                logger.error("%s", textwrap.indent(failure, "  "))
         if self._stopped:
             known = len(self._done), len(self._needs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
@@ -104,6 +112,11 @@ class Run:
     def roots(self) -> list[Task]:
         """The tasks that were asked for."""
         return list(self._roots.values())
+
+    @property
+    def graph(self) -> Graph:
+        """All tasks below those that were asked for, as they were planned."""
+        return self._graph
 
     def has_failed(self, task_id: str) -> bool:
         """Whether this task ended without success."""
@@ -181,11 +194,12 @@ class Run:
             outcome = "done" if succeeded else "FAILED"
             worked = getattr(task, "job_seconds", 0.0)
             seconds = worked or seconds
-            board().end(task.task_id, succeeded, worked, _in_one_line(label, reason))
+            why = "" if succeeded else _whole_reason(label, reason)
+            board().end(task.task_id, succeeded, worked, _in_one_line(why))
             logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)
-                self._failures[task.task_id] = _in_one_line(label, reason)
+                self._failures[task.task_id] = why
                 return
             self._failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
@@ -242,10 +256,26 @@ def _release(tasks: Iterable[Task]) -> None:
                 logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
 
 
-def _in_one_line(label: str, reason: str) -> str:
-    """Return the first line of our own errors, which has the task's name; the task and the last line of others."""
-    lines = reason.strip().splitlines() or [""]
-    return f"{label}: {lines[-1]}" if "Traceback" in reason.split("log:")[0] and "failed:" not in lines[0] else lines[0]
+def _whole_reason(label: str, reason: str) -> str:
+    """Return all lines of why a task failed, without a traceback; the beginning, and its log, if it is absurdly long.
+
+    A job's error ends with a line that names its log, behind which the traceback or the log's last lines follow.
+    """
+    text = reason.strip()
+    if logged := _LOG.search(text):
+        text = text[: logged.end()]
+    elif _TRACEBACK.search(text):
+        last_frame = text.rpartition("\n  File ")[2].splitlines()[1:]
+        text = f"{label}: " + "\n".join(itertools.dropwhile(lambda line: line.startswith(" "), last_frame))
+    more = len(text) - _MOST_CHARACTERS
+    if more <= 0:
+        return text
+    where = f"the log: {logged[1]}" if logged else "what was logged when it failed"
+    return f"{text[:_MOST_CHARACTERS]} …\n({more} characters more, in {where})"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def places_of(task: Task) -> list[str]:

@@ -183,6 +183,10 @@ class SlurmTask(luigi.Task):
         """Return True if the outputs are there and were made under a configuration that is another one now."""
         return False
 
+    def stale(self) -> list[str]:
+        """Return names for what the outputs were made of and is another thing now, if they are there."""
+        return []
+
     def guarded(self) -> AbstractContextManager[None]:
         """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
         return nullcontext()

@@ -28,6 +28,7 @@ from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.signals import Detach, Signals, Stopped, end_quietly
+from espo_luigi.driver.stale import stale_lines, told_of
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError
@@ -73,6 +74,8 @@ class EspoWorker(luigi.worker.Worker):
         self._announcing_again = False
         self._is_running = False
         self._was_given_others = False
+        # Those of Luigi's command, where it runs this; None in a program.
+        self.arguments: list[str] | None = None
         self._signals = Signals(leaves_jobs_on_sigterm)
 
     def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
@@ -217,6 +220,19 @@ class EspoWorker(luigi.worker.Worker):
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
+
+    def tell_what_is_stale(self) -> None:
+        """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
+        if self._refused:
+            return
+        try:
+            told = told_of(self._run_of_tasks.roots, self._run_of_tasks.graph, self.arguments)
+        except (EspoError, OSError) as error:
+            logger.warning("What is stale of this run is not known: %s", error)
+            return
+        if told:
+            logger.warning("%s", "\n".join(stale_lines(told)))
+        board().note_stale(Path(settings().workdir).absolute(), told)
 
     def _say_how_many_at_once(self) -> None:
         section = SECTIONS.get(settings().engine)

@@ -285,7 +285,7 @@ def _checked_result(
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == ResultWord.INPUT else JobError
-    raise kind(f"{order.label} failed: {why}{last_lines(tail)}\n  log: {order.files.log}")
+    raise kind(f"{order.label} failed: {why}\n  log: {order.files.log}{last_lines(tail)}")
 
 
 def _described(resources: Resources) -> str:

@@ -12,6 +12,7 @@ from luigi.task import Task
 from espo_luigi.driver.run import each_after_its_needs, pending_in
 from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.settings import unchanging_settings
+from espo_luigi.driver.stale import stale_in
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
 from espo_luigi.jobs.batch import refusals_of, tasks_at_once
@@ -115,18 +116,15 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
         if isinstance(task, SlurmTask)
     }
     pending, seen = pending_in(ends, graph)
-    for task_id in seen & tasks.keys():
-        one = tasks[task_id]
-        one.stale = one.task.stale() if isinstance(one.task, EspoTask) and task_id not in pending else []
-    again: set[str] = set()
-    if any(tasks[task_id].stale for task_id in seen & tasks.keys()):
-        again = pending_in(ends, graph, lambda task: not task.complete() or _is_stale(task))[0] - pending
+    stale = stale_in(ends, graph, pending, seen)
+    for task_id, keys in stale.keys.items():
+        tasks[task_id].stale = keys
     _refused.clear()  # settings may be others than when the last plan was made
     experience, room = Experience(_experienced()), room_of_engine()
     for task_id, one in tasks.items():
         if task_id in pending:
             _decide(one, tasks, allowed, experience, room)
-    return Plan(tasks, again & tasks.keys(), covers_everything, room)
+    return Plan(tasks, set(stale.again), covers_everything, room)
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -137,10 +135,6 @@ def _experienced() -> tuple[Path, ...]:
             "`workdir` of a run that has done something, or nothing"
         )
     return own, *others
-
-
-def _is_stale(task: Task) -> bool:
-    return isinstance(task, EspoTask) and bool(task.stale())
 
 
 def _decide(

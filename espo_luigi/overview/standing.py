@@ -16,6 +16,7 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.board import FILE
 from espo_luigi.driver.settings import settings, state_dir
+from espo_luigi.driver.stale import stale_lines
 from espo_luigi.driver.status import duration, is_alive, status_lines
 from espo_luigi.jobs.order import JobFiles, heartbeat_files
 from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
@@ -76,7 +77,8 @@ def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -
         driver = f"no driver: process {state['pid']} on {state['host']} was heard last {heard} ago"
     left = _rendered_left(found["left"])
     room = max(lines - 1 - len(left), 1) if lines else 0
-    return [driver, *status_lines(state, now, room), *left][: lines or None]
+    stale = [] if found["alive"] else list(stale_lines(state.get("stale", {})))
+    return [driver, *status_lines(state, now, room), *(["", *stale] if stale else []), *left][: lines or None]
 
 
 def _lacking() -> str:

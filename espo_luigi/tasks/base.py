@@ -181,7 +181,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if settings().rerun == "stale":
             return not self._changes(marker)
         if changed := staleness.changes(self.context, marker, files=False):
-            staleness.warn(path, marker, changed, self.context.config.hash)
+            staleness.warn(path, changed, self.context.config.hash)
         return True
 
     def _markers(self) -> dict[Path, store.Marker | None]:

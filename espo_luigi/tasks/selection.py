@@ -117,6 +117,20 @@ def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> di
     return reasons
 
 
+def widened(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without `--from RULE`, and with `--until RULE` in the place of `--only RULE`."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        option, is_one_word, rule = word.partition("=")
+        if option in ("--from", "--only"):
+            rule = rule if is_one_word else next(rest)
+            found += ["--until", rule] if option == "--only" else []
+        else:
+            found.append(word)
+    return found
+
+
 def _words(text: str) -> list[str]:
     return [word for word in text.replace(",", " ").split() if word]
 

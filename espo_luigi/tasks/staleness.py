@@ -107,17 +107,17 @@ def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
     return len(ids) == 1 and "" not in ids
 
 
-def warn(path: Path, marker: Marker, changed: list[str], config_hash: str) -> None:
-    """Warn, once for a configuration, that a store was made under another one."""
+def warn(path: Path, changed: list[str], config_hash: str) -> None:
+    """Warn, once for a configuration, that a store is stale.
+
+    Its marker may have the hash of this very configuration: it was made of an input that is older.
+    """
     if config_hash in _warned_for:
         return
     _warned_for.add(config_hash)
-    keys = ", ".join(key for key in changed if key != WHOLE)
     logger.warning(
-        "%s was made under another configuration (%s, now %s%s). It is used as it is, and so is whatever else is "
-        "there: `espo plan` tells what the change concerns, and --espo-rerun stale makes that again",
+        "%s was made of something else than what is there now (changed: %s). It is used as it is, and so is whatever "
+        "else is stale: `espo plan` and the end of the run say what, and how it is made again",
         path,
-        marker.config_hash,
-        config_hash,
-        f"; changed: {keys}" if keys else "",
+        ", ".join(changed),
     )

@@ -64,7 +64,7 @@ def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_other
     assert "Fail n=3" in message
     assert "ValueError: no such luck" in message
     assert "toy_tasks.py" in message
-    path = Path(message.rsplit("log: ", 1)[1])
+    path = Path(message.rsplit("log: ", 1)[1].splitlines()[0])
     assert "no such luck" in path.read_text()
 
 

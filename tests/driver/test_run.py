@@ -2,12 +2,15 @@
 
 import logging
 import sys
+import time
 
 import luigi
 import pytest
 
 from espo_luigi import SlurmTask
+from espo_luigi.driver.board import board, forget_board
 from espo_luigi.driver.run import Run, checked_graph
+from espo_luigi.driver.status import standing_of
 from espo_luigi.errors import StoreError
 
 released: list[str] = []
@@ -152,6 +155,52 @@ def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_
     run.report()
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]
+
+
+CHECKS = "HealthChecks failed: HealthCheckError: The following health checks failed:\n  - pr is 2\n  - tas is 3"
+
+
+def told_of_a_failure(reason: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the lines of the closing summary of a run whose one task failed for this reason."""
+    run, one = Run(), User(name="one")
+    planned(run, one, one)
+    run.ended(one, False, 1.0, reason)
+    run.report()
+    return "\n".join(record.getMessage() for record in caplog.records if record.levelname == "ERROR").splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (f"{CHECKS}\n  log: /there\n    x = 1\n    ValueError: x", [*CHECKS.splitlines(), "  log: /there"]),
+        (f"{CHECKS}; stop it; log: /there\n    ValueError: x", [*f"{CHECKS}; stop it; log: /there".splitlines()]),
+        ("Three lines\n\n  and no log", ["Three lines", "", "  and no log"]),
+        (
+            'Runtime error:\nTraceback (most recent call last):\n  File "x", line 1\n    x\nValueError: a\n\n  b\n',
+            ["User name=one: ValueError: a", "", "  b"],
+        ),
+    ],
+)
+def test_the_end_of_a_run_tells_all_lines_of_a_reason_and_no_traceback(
+    reason: str, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert told_of_a_failure(reason, caplog) == [f"  {line}" if line else "" for line in told]
+
+
+def test_of_an_absurdly_long_reason_the_end_of_a_run_tells_the_beginning_and_where_the_whole_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = "\n".join(told_of_a_failure("It failed: " + "ab " * 5000 + "\n  log: /there/it.log", caplog))
+    assert "It failed: ab ab" in told and len(told) < 4500
+    assert told.endswith("(11032 characters more, in the log: /there/it.log)")
+
+
+def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptureFixture) -> None:
+    forget_board()
+    told_of_a_failure(f"{CHECKS}\n  log: /there\n    ValueError: x", caplog)
+    (failed,) = standing_of(board().snapshot(), time.time()).failed
+    assert failed == " ".join(map(str.strip, [*CHECKS.splitlines(), "log: /there"]))
+    forget_board()
 
 
 def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_planned() -> None:

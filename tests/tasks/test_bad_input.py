@@ -325,5 +325,5 @@ def test_a_product_of_another_configuration_is_used_and_said_once(
     made_by = store.Marker("ReferenceCalendar", {"region": "south", "calendar": "noleap"}, config_hash="0123456789ab")
     store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, made_by)
     assert task.complete() and task.complete()
-    said = [message for message in log.messages if "another configuration (0123456789ab" in message]
-    assert len(said) == 1 and str(path) in said[0]
+    said = [message for message in log.messages if "was made of something else" in message]
+    assert len(said) == 1 and str(path) in said[0] and "(changed: configuration)" in said[0]

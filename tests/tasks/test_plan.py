@@ -86,7 +86,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     edit(complete_demo / "config.yml", change)
     assert cli.main(["plan"]) == 0
     assert "HealthChecks: 2 stale: clean_up.xscen_clean_up changed since" in capsys.readouterr().out
-    assert "was made under another configuration" not in log.text, "the plan itself says so"
+    assert "was made of something else" not in log.text, "the plan itself says so"
     plan = planned()
     again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
     assert again <= plan.again and in_state(plan, RUN) == set()

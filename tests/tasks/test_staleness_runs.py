@@ -1,6 +1,10 @@
 """Staleness while production goes on: runs that end half way, inputs of several ages, files that change meanwhile."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +16,14 @@ from luigi.configuration import get_config
 from test_staleness import fewer_quantiles
 
 from espo_luigi import store, tasks
-from espo_luigi.tasks import clean
+from espo_luigi.driver.board import FILE
+from espo_luigi.driver.run import checked_graph
+from espo_luigi.driver.stale import told_of
+from espo_luigi.overview import standing
+from espo_luigi.overview.plan import plan_of
+from espo_luigi.tasks import clean, staleness
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.selection import Selection, widened
 
 ENGINE = "biasadjust.variables.tasmax.training_args"
 
@@ -85,6 +95,73 @@ def test_raw_files_that_change_while_a_run_goes_on_fail_no_task(complete_demo: P
     publish(extract, extract.marker())
     extract.context.fingerprints.update(seen)
     assert extract.complete()
+
+
+def test_a_store_that_was_made_under_this_configuration_of_an_older_input_is_warned_of_by_its_keys(
+    complete_demo: Path, log: pytest.LogCaptureFixture
+) -> None:
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    (adjusted, *_) = publish_again(lambda task: isinstance(task, tasks.Adjust) and task.var == "tasmax")
+    staleness._warned_for.clear()
+    log.clear()
+    assert adjusted.complete() and adjusted.complete()
+    (said,) = [record.getMessage() for record in log.records if "was made of" in record.getMessage()]
+    assert f"(changed: {ENGINE})" in said
+    assert adjusted.context.config.hash not in said  # its marker has it, too
+
+
+def run_luigi(folder: Path, *words: str) -> tuple[int, list[str]]:
+    """Run Luigi's command in a folder; return its exit code and what it said."""
+    command = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", *words, "--local-scheduler"]
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stderr.splitlines()
+
+
+def test_a_run_with_nothing_to_do_ends_with_what_is_stale_and_the_command_for_it_as_plan_and_status_say(
+    complete_demo: Path,
+) -> None:
+    config = f"--espo-config={complete_demo / 'config.yml'} {complete_demo / 'paths.yml'}"
+    (complete_demo / "luigi.cfg").write_text("[espo]\nfinal_format = sharded\nworkdir = run\n")
+    code, said = run_luigi(complete_demo, "All", config)
+    assert code == 0 and not any("STALE" in line for line in said)
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    board = {"root": "All", "pid": 0, "started": 0.0, "ended": True, "updated": 0.0, "rules": {}, "jobs": {}}
+    (complete_demo / "run").mkdir(exist_ok=True)
+    (complete_demo / "run" / FILE).write_text(json.dumps(board | {"engine": "local", "failures": {}}))
+    code, said = run_luigi(complete_demo, "All", config)
+    *_, head, rules, again, command = said
+    assert code == 0 and sum("changed" in line for line in said) == 2
+    plan = plan_of((), Selection())
+    stale = [one for one in plan.tasks.values() if one.stale]
+    assert f"STALE: {len(stale)} task(s)" in head
+    assert f"{sum(one.rule == 'Move' for one in stale)} Move" in rules and rules.endswith(f": because of {ENGINE}")
+    assert f" {len(plan.again)} task(s)" in again
+    assert command == f"  luigi --module espo_luigi.tasks All '{config}' --local-scheduler --espo-rerun stale"
+    assert standing.render(standing.read())[-4:] == [head.partition("WARNING ")[2], rules, again, command]
+
+
+def test_the_command_for_what_is_stale_of_one_rule_is_without_only_if_earlier_rules_are(complete_demo: Path) -> None:
+    def told(root: luigi.Task) -> str:
+        luigi.task_register.Register.clear_instance_cache()
+        return str(told_of([root], checked_graph(root), ["All", "--only", "HealthChecks"])["command"])
+
+    edit(complete_demo / "config.yml", lambda content: content["health_checks"].update(freq="M"))
+    assert told(tasks.All(only="HealthChecks")).endswith(" All --only HealthChecks --espo-rerun stale")
+    edit(complete_demo / "config.yml", fewer_quantiles)
+    assert told(tasks.All(only="HealthChecks")).endswith(" All --until HealthChecks --espo-rerun stale")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("All --from Train --sim-id A", "All --sim-id A"),
+        ("--from=Train All --only=Move", "All --until Move"),
+        ("All --until Train", "All --until Train"),
+    ],
+)
+def test_words_of_a_part_are_widened_to_what_comes_before(words: str, expected: str) -> None:
+    assert widened(words.split()) == expected.split()
 
 
 def test_an_input_that_was_made_anew_is_a_reason(complete_demo: Path) -> None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
-from examined_files import CALENDARS, FLAGS, UNITS, YEARS, Files, changed_at, good_files, load, weather, where
+from examined_files import (
+    BOX,
+    CALENDARS,
+    FLAGS,
+    LAT,
+    LON,
+    UNITS,
+    YEARS,
+    Files,
+    changed_at,
+    good_files,
+    load,
+    weather,
+    where,
+)
 
+from espo_luigi.catalog.examine import examine_match
 from espo_luigi.science.input_values import limits_of
 
 
@@ -145,3 +162,68 @@ def test_limits_are_those_of_the_flags_in_canonical_units() -> None:
 
 def test_a_flag_without_threshold_has_xclims_own() -> None:
     assert limits_of({"tasmax": {"temperature_extremely_high": {}}})["tasmin"] == pytest.approx((-np.inf, 333.15))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("pr", 0.0, "the value is 0 in all cells on all days"), ("tasmin", 270.0, "the value is 270 in all cells"),
+     ("tasmax", np.nan, "no cell has a value on any day")],
+)  # fmt: skip
+def test_a_variable_that_never_varies_is_a_problem_and_its_maps_are_not_listed_too(
+    files: Files, name: str, value: float, said: str
+) -> None:
+    for first, _ in YEARS:
+        files.change(name, first, lambda ds: ds.assign({name: ds[name].where(False, value)}))
+    problem = files.only()
+    assert (problem.kind, problem.variable, problem.file) == ("constant_series", name, str(files.path(name, 2000)))
+    assert said in problem.message
+
+
+def test_one_year_without_rain_is_no_constant_series(files: Files) -> None:
+    files.change("pr", 2005, lambda ds: ds.assign(pr=ds["pr"] * 0))
+    assert files.problems() == []
+
+
+def test_precipitation_a_little_below_zero_on_all_days_is_not_a_matter_of_units(files: Files) -> None:
+    file = files.change("pr", 2002, lambda ds: ds.assign(pr=ds["pr"] - 6e-6))
+    problem = files.only()
+    assert (problem.kind, problem.file) == ("values_out_of_range", file)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("tasmax", lambda da: da - 273.15), ("pr", lambda da: da * 86400), ("pr", lambda da: da + 1e20)],
+)
+def test_what_is_impossible_on_most_days_is_found_without_any_flag(
+    files: Files, name: str, change: Callable[[xr.DataArray], xr.DataArray]
+) -> None:
+    files.change(name, 2002, lambda ds: ds.assign({name: change(ds[name]).assign_attrs(units=UNITS[name])}))
+    found = examine_match(files.match, period=("2000", "2005"), regions=[BOX], limits={})
+    assert "mislabelled_units" in {problem.kind for problem in found if problem.variable == name}
+
+
+def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
+    """The first map says where land is: such cells would be left out without a word."""
+
+    def late(ds: xr.Dataset) -> xr.Dataset:
+        ds["tasmax"][0, 2, 4] = ds["tasmax"][:40, 3, 5] = ds["tasmax"][:, 4, 4] = np.nan
+        return ds
+
+    file = files.change("tasmax", 2000, late)
+    for first in (2002, 2005):
+        files.change("tasmax", first, lambda ds: ds.assign(tasmax=ds["tasmax"].where(ds["lat"] != LAT[5])))
+    assert files.problems() == []
+    arguments: dict[str, Any] = {"period": ("2000", "2005"), "regions": [BOX], "limits": {}}
+    (found,) = examine_match(files.match, **arguments, mask_variable="tasmax")
+    assert where(found) == ("cells_without_first_day", "tasmax", file, "2000-01-01")
+    assert (found.count, found.lat, found.lon) == (3, LAT[2], LON[4])
+
+
+@pytest.mark.parametrize(
+    ("box", "said"),
+    [({"lat_bnds": (41.0, 60.0)}, "5 degrees are beyond"), ({"lon_bnds": (240.0, 278.0)}, "10 degrees")],
+)
+def test_a_box_that_reaches_beyond_the_grid_is_a_problem(files: Files, box: dict[str, Any], said: str) -> None:
+    (found,) = examine_match(files.match, period=("2000", "2005"), regions=[BOX | box], limits={})
+    assert found.kind == "extrapolation" and said in found.message
+    assert found.file in {asset.path for asset in files.match.assets}

@@ -166,13 +166,14 @@ def _packing(how: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         dtype = {"uint8": "int16", "uint16": "int32", "int64": "int32", "float16": "float32"}.get(dtype, dtype)
     if dtype == "float16" and not how["format"].startswith("zarr"):
         dtype = "float32"
-    high = UNITS[how["variable"]][_unit(how)[0]][1]
+    low, high = UNITS[how["variable"]][_unit(how)[0]]
     packing: dict[str, Any] = {}
     integer = np.dtype(dtype).kind in "iu"
+    offset = float(low if np.dtype(dtype).kind == "u" else high - 70)
     if integer and high > 100:
         dtype = {"int8": "int16", "uint8": "uint16"}.get(dtype, dtype) if how["packing"] == "no" else dtype
     if integer and how["packing"] != "no":
-        packing = {"scale_factor": 1.0} | ({"add_offset": float(high - 70)} if "offset" in how["packing"] else {})
+        packing = {"scale_factor": 1.0} | ({"add_offset": offset} if "offset" in how["packing"] else {})
         if "offset" not in how["packing"] and high > 100:
             dtype = {"int8": "int16", "uint8": "uint16"}.get(dtype, dtype)
     if how["missing"] != "none":

@@ -12,7 +12,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.blocks import is_lazy
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.extract import dates
-from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, allowed_gaps, require_data
+from espo_luigi.science.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to, units_of
 
@@ -102,9 +102,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     """Join the regions along latitude (`rlat` on rotated grids) into one domain.
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
-    latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set. Coordinates keep the attributes on which the regions do not conflict, without
-    `original_shape`, which is one region's and never the result's. Lazy.
+    latitudes of the result stay monotonic. Attributes are those of the first region, with
+    `cat:domain` and `cat:processing_level` set and counts of cells added up. Coordinates keep the attributes on which
+    the regions do not conflict, without `original_shape`, which is one region's and never the result's. Lazy.
 
     Raises
     ------
@@ -121,6 +121,8 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     )
     out = _with_attrs(joined, {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level})
     out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
+    if EXTRAPOLATED_CELLS in out.attrs:
+        out.attrs[EXTRAPOLATED_CELLS] = sum(int(part.attrs[EXTRAPOLATED_CELLS]) for part in parts)
     for name in out.coords:
         out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
     return out

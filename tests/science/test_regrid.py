@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import StoreError
-from espo_luigi.science.regrid import Stage, apply_weights, cascade, regrid
+from espo_luigi.science.regrid import Stage, apply_weights, beyond_the_source, cascade, regrid
 from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
 
@@ -353,3 +353,36 @@ def test_a_curvilinear_source_loses_its_own_coordinates() -> None:
 def test_latitude_and_longitude_may_have_their_long_names() -> None:
     ds = simulation().drop_vars("area").rename(lat="latitude", lon="longitude")
     xr.testing.assert_identical(small(ds), small(simulation()))
+
+
+def test_cells_that_any_stage_extrapolates_are_counted() -> None:
+    """Against the stages by hand: 1 where a value is extrapolated, carried through the next stage."""
+    lat, lon = np.arange(40.0, 51.0, 2), np.arange(0.0, 13.0, 2)
+    ds = xr.Dataset({"pr": (("time", "lat", "lon"), np.ones((1, 6, 7), "float32"))}, {"lat": lat, "lon": lon})
+    target = stacked_at(np.array([41.0, 45.3, 49.9, 50.4]), np.array([1.0, 4.4, 11.0, 12.5]))
+    one = regrid(ds, target, regridder_kwargs=ESMF)
+    assert one.attrs["espo_luigi_extrapolated_cells"] == 1
+    # The grid between has its last row at 50.5, beyond the source; cells above 49.5 are made of it.
+    grids = {"between": {"cf_grid_2d": dict(lon0_b=-1, lon1_b=13, d_lon=1, lat0_b=39, lat1_b=51, d_lat=1)}}
+    through = grids | {"between": grids["between"] | {"regridder_kwargs": ESMF}}
+    two = regrid(ds, target, regridder_kwargs=ESMF, intermediate_grids=through)
+    assert two.attrs["espo_luigi_extrapolated_cells"] == 2
+
+
+@pytest.mark.parametrize("curvilinear", [False, True])
+def test_targets_that_lie_too_far_beyond_the_source_are_told_with_the_farthest(curvilinear: bool) -> None:
+    lat, lon = np.arange(40.0, 51.0, 2), np.arange(0.0, 13.0, 2)
+    ds = xr.Dataset({"pr": (("time", "lat", "lon"), np.ones((1, 6, 7), "float32"))}, {"lat": lat, "lon": lon})
+    if curvilinear:
+        rows, columns = np.meshgrid(lat, lon, indexing="ij")
+        ds = ds.drop_vars(["lat", "lon"]).rename(lat="y", lon="x")
+        ds = ds.assign_coords(lat=(("y", "x"), rows), lon=(("y", "x"), columns))
+    near = stacked_at(np.array([41.0, 51.0]), np.array([1.0, 12.9]))
+    assert beyond_the_source(ds, near, 0) == ""
+    far = stacked_at(np.array([41.0, 54.9]), np.array([1.0, 6.0]))
+    assert "1 of 2 cells of the target lie more than 1.5 cells" in beyond_the_source(ds, far, 1.5)
+    assert "The farthest is 2.4 cells away, at 54.9 °N 6 °E" in beyond_the_source(ds, far, 1.5)
+
+
+def stacked_at(lat: np.ndarray, lon: np.ndarray) -> xr.Dataset:
+    return xr.Dataset(coords={"lat": ("loc", lat), "lon": ("loc", lon)})

@@ -47,6 +47,26 @@ def test_a_temperature_difference_has_no_offset(how: dict[str, str]) -> None:
     np.testing.assert_array_equal(convert_to(data, "K"), data)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("int8", "float32"), ("uint8", "float32"), ("int16", "float32"), ("uint16", "float32"), ("float16", "float32"),
+     ("int32", "float64"), ("int64", "float64"), (">f4", "float32"), (">i2", "float32"), ("float64", "float64")],
+)  # fmt: skip
+@pytest.mark.parametrize(("units", "target"), [("mm d-1", "kg m-2 s-1"), ("degC", "K"), ("K", "K")])
+def test_the_type_of_a_file_limits_no_result(dtype: str, expected: str, units: str, target: str) -> None:
+    numbers = np.array([0, 1, 90, 120])
+    found = convert_to(xr.DataArray(numbers.astype(dtype), dims="time", name="x", attrs={"units": units}), target)
+    exact = convert_units_to(xr.DataArray(numbers * 1.0, attrs={"units": units}), target, context="hydro")
+    assert found.dtype == np.dtype(expected)
+    np.testing.assert_allclose(found, exact, rtol=1e-7)
+
+
+@pytest.mark.parametrize("units", ["deg K", "percent K", "% degC", "K count", "degrees C"])
+def test_a_unit_times_a_number_is_no_unit_of_a_temperature(units: str) -> None:
+    with pytest.raises(DataError, match=r"multiply a quantity with .*; expected a unit that converts to K"):
+        convert_to(series(units, "tasmax"), "K")
+
+
 def test_conversion_is_lazy() -> None:
     assert convert_to(series("degC", "tasmax").chunk(), "K").chunks
 

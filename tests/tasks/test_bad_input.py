@@ -159,6 +159,63 @@ def test_a_region_between_the_references_cells_is_named_with_what_the_reference_
         tasks.RefDefault(region="north").check()
 
 
+def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    files = configured()
+    for path in ("custom.regions.north", "custom.amno_region"):
+        with_box(files, path, lat_bnds=[47.5 if "north" in path else 45.0, 48.5])
+    fails(tasks.All())
+    assert "`custom.regions.north`: region north: 47.5 to 48.5 °N is wanted, and the data have 45.125 to 47.875 °N" in (
+        log.text
+    )
+    assert nothing_started(tmp_path)
+
+
+def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_starts(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
+    fails(tasks.All())
+    assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
+    assert "region NAM: 45 to 48 °N is wanted, and the data have 41.875 to 45.625 °N" in log.text
+    assert "set `extraction.on_input_problem.extrapolation` to warn" in log.text
+    assert nothing_started(tmp_path)
+
+
+def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
+    edit(
+        tmp_path / "config.yml", lambda config: config["extraction"].update(on_input_problem={"extrapolation": "warn"})
+    )
+    (sim_id,) = (name for name in context().simulations if "360Day" in name)
+    regrid = tasks.Regrid(sim_id=sim_id, region="north")
+    assert espo_luigi.build([regrid]).succeeded
+    assert "extrapolation: `custom.amno_region`" in log.text
+    made = store.open_store(regrid.out_regridded().path)
+    assert made.attrs["espo_luigi_extrapolated_cells"] == made.sizes["loc"] == 15
+
+
+def shorten(raw: Path, source: str, cut: Callable[[xr.Dataset], xr.Dataset]) -> None:
+    for file in (raw / "simulation").rglob(f"*_{source}_*.nc"):
+        dataset = cut(xr.load_dataset(file, decode_times=False))
+        file.unlink()
+        dataset.to_netcdf(file)
+
+
+def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    files = configured()
+    with_box(files, "custom.regions.south", lat_bnds=[45.0, 45.875])
+    with_box(files, "custom.regions.middle", lat_bnds=[45.875, 47.5])
+    fails(tasks.All())
+    assert "`custom.regions.south` and `custom.regions.middle` both have the row(s) 45.875 of the reference" in log.text
+    assert nothing_started(tmp_path)
+
+
 def test_a_domain_without_a_land_cell_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:

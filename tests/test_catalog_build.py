@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import dask
@@ -36,7 +37,8 @@ def daily(name: str = "pr", start: str = "2015-01-01", days: int = 365, calendar
         {name: (("time", "lat", "lon"), values, {"units": units})},
         {"time": time, "lat": [40.0, 50.0], "lon": [250.0, 260.0]},
     )
-    bounds = xr.DataArray(np.stack([time.values, time.values], 1), dims=("time", "bnds"))
+    half = datetime.timedelta(hours=12)
+    bounds = xr.DataArray(np.stack([time.values - half, time.values + half], 1), dims=("time", "bnds"))
     return ds.assign(time_bnds=bounds)
 
 

@@ -15,10 +15,9 @@ import xarray as xr
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.demo import ensure_demo
-from espo_luigi.errors import CatalogError, ConfigurationError, DataError, StoreError
+from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
 from espo_luigi.paths import existing_parent
 from espo_luigi.science import extract, land
-from espo_luigi.science.choices import InputProblem
 from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -94,15 +93,6 @@ class RunContext:
         """Open a found dataset lazily, with the options that the configuration has for it."""
         options = extraction.extract_dataset
         return open_match(match, xr_open_kwargs=options.xr_open_kwargs, xr_combine_kwargs=options.xr_combine_kwargs)
-
-    def tell_of(self, kind: InputProblem, message: str) -> None:
-        """Raise `DataError` for a problem with raw files, or log it, as the configuration has it for its kind."""
-        if getattr(self.config.extraction.on_input_problem, kind) == "warn":
-            logger.warning("%s: %s", kind, message)
-            return
-        raise DataError(
-            f"{message}. Correct the bounds, exclude the dataset, or set `extraction.on_input_problem.{kind}` to warn."
-        )
 
     @property
     def fields(self) -> dict[str, str]:

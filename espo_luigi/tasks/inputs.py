@@ -120,8 +120,12 @@ class InputCheck(InputTask):
     def _grid_was_looked_at(self) -> bool:
         config = self.context.config
         box, key = config.custom.amno_region.arguments(), "custom.amno_region"
-        if beyond := beyond_simulation(self.raw(), config.extraction.simulation, box, key):
-            self.context.tell_of("extrapolation", beyond)
+        beyond = beyond_simulation(self.raw(), config.extraction.simulation, box, key)
+        if beyond and config.extraction.on_input_problem.extrapolation == "fail":
+            raise DataError(
+                f"{beyond}. Correct the bounds, exclude the simulation, or set "
+                "`extraction.on_input_problem.extrapolation` to warn."
+            )
         return True
 
     def raw(self) -> Match:

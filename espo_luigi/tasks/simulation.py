@@ -99,9 +99,8 @@ class Regrid(EspoTask):
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
         config = self.context.config
-        buffer = config.custom.amno_region.tile_buffer
-        if beyond := regrid.beyond_the_source(extracted, reference, buffer):
-            self.context.tell_of("extrapolation", f"{self.sim_id}, {self.region}: {beyond}")
+        action = config.extraction.on_input_problem.extrapolation
+        regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer, action=action)
         regridded = regrid.regrid(
             extracted,
             reference,

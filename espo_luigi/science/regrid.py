@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import dask
 import dask.array as da
@@ -135,13 +135,13 @@ def regrid(
     return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
 
 
-def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float, *, action: Literal["fail", "warn"]) -> None:
+def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     """Check that no cell of a target lies more than so many `cells` of the source beyond the source's grid.
 
     Raises
     ------
     DataError
-        If any does, unless the `action` is a warning.
+        If any does.
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     away = cells_away(source.grid, destination.grid)
@@ -150,16 +150,10 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float, *, action: Lit
     if not far.any():
         return
     lat, lon = (values.ravel()[int(away.argmax())] for values in destination.grid.coordinates())
-    message = (
-        f"{int(far.sum())} of {far.size} cells of the target lie more than {cells:g} cells of the source beyond it: "
-        f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E"
-    )
-    if action == "warn":
-        log.warning("%s", message)
-        return
     raise DataError(
-        f"{message}. Correct the bounds of the regions, exclude the dataset, or set "
-        "`extraction.on_input_problem.extrapolation` to warn."
+        f"{int(far.sum())} of {far.size} cells of the target lie more than {cells:g} cells of the source beyond it: "
+        f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E. Correct "
+        "the bounds of the regions, exclude the dataset, or set `extraction.on_input_problem.extrapolation` to warn."
     )
 
 

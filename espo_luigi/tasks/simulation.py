@@ -12,6 +12,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
+from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import calendar, extract, gaps, regrid
@@ -99,8 +100,12 @@ class Regrid(EspoTask):
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
         config = self.context.config
-        action = config.extraction.on_input_problem.extrapolation
-        regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer, action=action)
+        try:
+            regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
+        except DataError as error:
+            if config.extraction.on_input_problem.extrapolation == "fail":
+                raise
+            logger.warning("%s, %s: %s", self.sim_id, self.region, error)
         regridded = regrid.regrid(
             extracted,
             reference,

@@ -30,7 +30,7 @@ from espo_luigi.tasks.make import rules
 
 MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
 # Keys that say where things are, and how they are computed.
-PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem.*")
+PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
 
 
 class Stand:

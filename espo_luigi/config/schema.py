@@ -19,7 +19,7 @@ from espo_luigi.config.searching import ExtractionSection, Regrid
 
 def _of_the_products(value: Any) -> Any:
     """The checks of the final products, where a file gives `extract` and `final` apart."""
-    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value or {}
+    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

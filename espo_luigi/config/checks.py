@@ -95,7 +95,7 @@ def _check_grids(config: RunConfig) -> None:
                 raise ConfigurationError(
                     f"`{_CASCADE}.{name}`: its cells ({made}) do not cover `custom.regions.{key}` "
                     f"({region.box}){widened}: {missing} would be extrapolated. Give the grid bounds that cover all "
-                    "regions, or leave the grid out: `null` in its place takes it away."
+                    "regions, or leave the grid out (docs/configuration.md, `regrid`)."
                 )
         margin = grid.cf_grid_2d.d_lon, grid.cf_grid_2d.d_lat
         widened = f" with a cell more of the next grid, {name}, on each side"
@@ -264,7 +264,8 @@ def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
         logger.warning("`%s` is %s, which is not a region: %s is taken.", path, wanted, similar[0])
         return similar[0]
     raise ConfigurationError(
-        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'}"
+        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'} "
+        "These are `custom.regions`, and for a scenario the name of `custom.amno_region`."
     )
 
 

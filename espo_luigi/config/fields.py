@@ -233,10 +233,21 @@ def expand(text: str) -> str:
 
 
 def find_file(text: str, folders: Iterable[Path]) -> Path:
-    """Return the absolute path of `text`: from the working folder, or else from the first folder that holds it."""
+    """Return the absolute path of `text`: from the working folder, or else from the first folder that holds it.
+
+    Raises
+    ------
+    ValueError
+        An environment variable that is not set, or a path that the system does not take.
+    """
     path = Path(expand(text))
     candidates = [Path.cwd() / path, *(folder / path for folder in folders)]
-    found = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    try:
+        found = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(
+            f"the path cannot be looked for: {error.strerror}; expected a path that the system takes"
+        ) from error
     return Path(os.path.abspath(found))
 
 

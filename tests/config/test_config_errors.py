@@ -282,6 +282,16 @@ def test_numbers_with_decimal_digits_are_taken_as_they_are(write: Any) -> None:
     assert (octal_like, quoted, date, without_point) == ("08", "010", "2020-01-01", "1e5")
 
 
+def test_a_path_that_the_system_does_not_take_is_named_by_its_key(load_with: Any) -> None:
+    for key in ("paths.final", "off-diag.steps.ref.properties_and_measures.properties"):
+        *outer, last = key.split(".")
+        text = message(load_with, "{" + ": {".join([*outer, last]) + ": " + "a" * 300 + "}" * len([*outer, last]))
+        assert f"`{key}`" in text
+        assert "the path cannot be looked for: File name too long" in text
+    with pytest.raises(ConfigurationError, match="the environment variable NOT_SET_ANYWHERE is not set"):
+        load(["$NOT_SET_ANYWHERE/config.yml"])
+
+
 def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load([tmp_path])

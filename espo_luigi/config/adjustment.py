@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -16,6 +17,7 @@ from espo_luigi.config.arguments import (
 )
 from espo_luigi.config.fields import (
     Arguments,
+    ByFileName,
     Free,
     Ignored,
     Named,
@@ -26,6 +28,7 @@ from espo_luigi.config.fields import (
     Refused,
     Section,
     Unused,
+    Whole,
 )
 from espo_luigi.config.flags import CfChecksByVariable, FlagsArguments, FlagsByVariable, Missing
 from espo_luigi.config.quantities import Frequency, Unit
@@ -88,7 +91,7 @@ class VariableAdjustment(Section):
 class BiasAdjust(Section):
     """Section `biasadjust`."""
 
-    variables: Annotated[Named[VariableAdjustment], Field(min_length=1)] = Field(
+    variables: Annotated[ByFileName[VariableAdjustment], Field(min_length=1)] = Field(
         description="the variables that are adjusted"
     )
 
@@ -96,7 +99,9 @@ class BiasAdjust(Section):
 class XscenCleanUp(Section):
     """What is done to the adjusted variables."""
 
-    round_var: Named[int] = Field(default={}, description="decimals that are kept, by variable")
+    round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
+        default={}, description="decimals that are kept, by variable"
+    )
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
     add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
         default={}, description="attributes by variable; `global` for the dataset"
@@ -130,11 +135,25 @@ class Structure(Arguments):
     coords: Names = Field(default=(), description="the coordinates")
 
 
-def _dates_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def date_of(text: str) -> tuple[int, int, int]:
+    """Return year, month and day of a date, whose month and day may be missing; raise ValueError for another text."""
+    parts = _DATE.fullmatch(text)
+    year, month, day = (int(part or 1) for part in parts.groups()) if parts else (0, 0, 0)
+    # 30 February is a day where all months have 30.
+    if not (year and 1 <= month <= 12 and 1 <= day <= (31 if month in _MONTHS_OF_31_DAYS else 30)):
+        raise ValueError("expected a date, such as 1950-01-01")
+    return year, month, day
 
 
-Date = Annotated[str, BeforeValidator(_dates_as_text)]
+def _as_date(value: Any) -> str:
+    text = "" if isinstance(value, bool) or not isinstance(value, str | int) else str(value)
+    date_of(text)
+    return text
+
+
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2}))?(?:-([0-9]{1,2}))?(?:[T ][0-9:.]*)?")
+_MONTHS_OF_31_DAYS = (1, 3, 5, 7, 8, 10, 12)
+Date = Annotated[str, BeforeValidator(_as_date)]
 
 
 class HealthChecks(Section):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.config.fields import Arguments, NothingIsEmpty, Switch, single_or_mapping
-from espo_luigi.config.quantities import Threshold
+from espo_luigi.config.fields import Arguments, NothingIsEmpty, Number, Switch, Whole, single_or_mapping
+from espo_luigi.config.quantities import PositiveThreshold
 from espo_luigi.config.signatures import Described, Parameters, definitions, method, section
 from espo_luigi.science.choices import METHODS
 
@@ -21,7 +22,7 @@ class GroupOfDays(Arguments):
     """A grouping with a window."""
 
     group: GroupName = Field(description="the grouping's name")
-    window: int = Field(
+    window: Whole = Field(
         default=1, ge=1, description="the number of time steps around each that count as the same group"
     )
 
@@ -38,13 +39,13 @@ Group = Annotated[GroupName | GroupOfDays, single_or_mapping(str, GroupName, Gro
 class JitterUnder(Switch):
     """Noise in place of small values."""
 
-    thresh: Threshold = Field(description="the value under which there is noise, with its unit")
+    thresh: PositiveThreshold = Field(description="the value under which there is noise, with its unit")
 
 
 class AdaptFreq(Switch):
     """The simulation's dry days, adapted to the reference's."""
 
-    thresh: Threshold = Field(description="the value under which a day is dry, with its unit")
+    thresh: PositiveThreshold = Field(description="the value under which a day is dry, with its unit")
     group: Group | None = Field(default=None, description="the grouping; the training's by default")
 
 
@@ -53,6 +54,8 @@ def _as_quantiles(value: Any) -> Any:
         return value
     if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
         raise ValueError("expected a whole number above 0, or a list of quantiles between 0 and 1")
+    if any(above <= below for below, above in pairwise(value)):
+        raise ValueError("expected quantiles that increase, each given once")
     return [float(one) for one in value]
 
 
@@ -63,12 +66,12 @@ def _is_probability(value: Any) -> bool:
 _TRAINING: Described = {
     "kind": (Kind, "additive (+) or multiplicative (*) factors"),
     "nquantiles": (Annotated[int | list[float], BeforeValidator(_as_quantiles)], "how many quantiles, or which"),
-    "adapt_freq_thresh": (Threshold, "the threshold of xsdba's own adaptation"),
-    "jitter_under_thresh_value": (Threshold, "xsdba adds noise under it"),
-    "jitter_over_thresh_value": (Threshold, "xsdba adds noise over it"),
-    "jitter_over_thresh_upper_bnd": (Threshold, "the noise's upper bound"),
-    "max_tail_factor": (float, "values over so many last quantiles are kept"),
-    "thresh": (Threshold, "LOCI's threshold of wet days, with its unit"),
+    "adapt_freq_thresh": (PositiveThreshold, "the threshold of xsdba's own adaptation"),
+    "jitter_under_thresh_value": (PositiveThreshold, "xsdba adds noise under it"),
+    "jitter_over_thresh_value": (PositiveThreshold, "xsdba adds noise over it"),
+    "jitter_over_thresh_upper_bnd": (PositiveThreshold, "the noise's upper bound"),
+    "max_tail_factor": (Annotated[Number, Field(gt=0)], "values over so many last quantiles are kept"),
+    "thresh": (PositiveThreshold, "LOCI's threshold of wet days, with its unit"),
     "skip_input_checks": (bool, "whether xsdba checks no units"),
 }
 _WAYS = {
@@ -82,18 +85,18 @@ _DETRENDING: Described = {
     "group": (GroupName, "the grouping; the training's by default"),
     "kind": (Kind, "how the trend is taken out; the training's by default"),
     "mult_skip_zeros": (bool, "whether trends of zero are left alone"),
-    "degree": (Annotated[int, Field(ge=0)], "the polynomial's degree"),
+    "degree": (Annotated[Whole, Field(ge=0)], "the polynomial's degree"),
     "preserve_mean": (bool, "whether the mean stays"),
-    "f": (Annotated[float, Field(gt=0, le=1)], "the share of the series that each fit takes"),
-    "niter": (Annotated[int, Field(ge=1)], "the number of iterations"),
+    "f": (Annotated[Number, Field(gt=0, le=1)], "the share of the series that each fit takes"),
+    "niter": (Annotated[Whole, Field(ge=1)], "the number of iterations"),
     "d": (Literal[0, 1], "the degree of each fit"),
     "weights": (Literal["tricube", "gaussian"], "the form of the weights"),
     "equal_spacing": (bool, "whether the steps of time are equal"),
     "skipna": (bool, "whether missing values are left out"),
-    "win": (Annotated[int, Field(ge=1)], "the window in time steps"),
-    "min_periods": (Annotated[int, Field(ge=1)], "how many values a mean needs"),
+    "win": (Annotated[Whole, Field(ge=1)], "the window in time steps"),
+    "min_periods": (Annotated[Whole, Field(ge=1)], "how many values a mean needs"),
 }
-_ROLLING: Described = {**_DETRENDING, "weights": (list[float], "the weights within the window")}
+_ROLLING: Described = {**_DETRENDING, "weights": (list[Number], "the weights within the window")}
 
 
 class _OneWay(Arguments):

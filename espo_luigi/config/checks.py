@@ -1,4 +1,4 @@
-"""Checks between sections: regions that meet, domains that have a host, sources and variables that are known."""
+"""Checks between sections: regions that meet, boxes that cover others, periods within others, known variables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from espo_luigi.config.adjustment import date_of
+from espo_luigi.config.defaults import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
 from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.messages import no_effect
+from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
+from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, each_period
 
 logger = logging.getLogger(__name__)
 
 _SUFFIX = "_nodup"
-# Bounds are decimal numbers in a file: nothing between two of them is narrower than this.
-_TOLERANCE = 1e-9
+_CASCADE = "regrid.regrid_dataset.intermediate_grids"
 
 
 def checked(config: RunConfig) -> RunConfig:
@@ -29,11 +33,19 @@ def checked(config: RunConfig) -> RunConfig:
     Raises
     ------
     ConfigurationError
-        Regions overlap or leave a gap; a domain has no host or lies outside it; a variable or a source is unknown.
+        Regions overlap or leave a gap; the whole domain or a grid of the cascade does not cover them; a period or a
+        date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
+        lies outside it; a variable or a source is unknown.
     """
     _check_regions(config.custom.regions)
+    _check_whole_domain(config.custom)
+    _check_grids(config)
     _check_source(config)
     _check_variables(config)
+    _check_periods(config)
+    _check_dates(config)
+    _check_thresholds(config)
+    _check_properties(config)
     _check_unused(config)
     if config.off_diag is None:
         return config
@@ -52,7 +64,7 @@ def _check_regions(regions: Mapping[str, Region]) -> None:
 
 def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
     distance = above.lat_bnds[0] - below.lat_bnds[1]
-    if abs(distance) <= _TOLERANCE:
+    if abs(distance) <= TOLERANCE:
         return
     problem = "leave a gap" if distance > 0 else "overlap"
     raise ConfigurationError(
@@ -60,6 +72,145 @@ def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
         f"{south} ends at {below.lat_bnds[1]:g} degrees north and {north} begins at {above.lat_bnds[0]:g}. "
         "Give both the same bound, between two grid points."
     )
+
+
+def _check_whole_domain(custom: Custom) -> None:
+    """Refuse regions that the whole domain, which is cut out of the simulations, does not cover."""
+    whole = custom.amno_region
+    for key, region in custom.regions.items():
+        if missing := missing_sides(region.box, whole.box):
+            raise ConfigurationError(
+                f"`custom.amno_region` ({whole.box}) does not cover `custom.regions.{key}` ({region.box}): {missing} "
+                "would be extrapolated. Give it bounds that cover all regions, or correct the region's."
+            )
+
+
+def _check_grids(config: RunConfig) -> None:
+    """Refuse a cascade that extrapolates: each grid covers the regions and one cell more of each grid after it."""
+    margin, widened = (0.0, 0.0), ""
+    for name, grid in reversed(list(config.regrid.regrid_dataset.intermediate_grids.items())):
+        made = grid.cf_grid_2d.made()
+        for key, region in config.custom.regions.items():
+            if missing := missing_sides(region.box.widened(*margin), made):
+                raise ConfigurationError(
+                    f"`{_CASCADE}.{name}`: its cells ({made}) do not cover `custom.regions.{key}` "
+                    f"({region.box}){widened}: {missing} would be extrapolated. Give the grid bounds that cover all "
+                    "regions, or leave the grid out (docs/configuration.md, `regrid`)."
+                )
+        margin = grid.cf_grid_2d.d_lon, grid.cf_grid_2d.d_lat
+        widened = f" with a cell more of the next grid, {name}, on each side"
+
+
+def _check_periods(config: RunConfig) -> None:
+    for name, variable in config.biasadjust.variables.items():
+        path = f"biasadjust.variables.{name}"
+        for outer in ("ref_period", "sim_period"):
+            _check_within(config, f"{path}.training_args.period", variable.training_args.period, outer)
+        for period in each_period(variable.adjusting_args.periods):
+            _check_within(config, f"{path}.adjusting_args.periods", period, "sim_period")
+    for path, reference, step in _steps(config):
+        outer = "ref_period" if reference else "sim_period"
+        _check_within(config, f"{path}.period", step.properties_and_measures.period, outer)
+
+
+def _check_within(config: RunConfig, path: str, period: tuple[str, str], outer: str) -> None:
+    first, last = getattr(config.custom, outer)
+    if period[0] < first or period[1] > last:
+        raise ConfigurationError(
+            f"`{path}`: got {'-'.join(period)}, expected years within `custom.{outer}`, {first}-{last}: of other years "
+            f"nothing is extracted. Choose a period within it, or widen `custom.{outer}`."
+        )
+
+
+def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
+    """Yield each step's path as far as its properties, whether it is of the reference, and the step."""
+    inner = "properties_and_measures"
+    if config.off_diag:
+        yield from ((f"off-diag.steps.{key}.{inner}", key == "ref", one) for key, one in config.off_diag.steps.items())
+    if config.diagnostics:
+        yield ".".join(REFERENCE_DIAGNOSTICS), True, config.diagnostics.reference
+        yield from ((f"diagnostics.{key}.{inner}", False, one) for key, one in config.diagnostics.steps.items())
+
+
+def _check_dates(config: RunConfig) -> None:
+    """Refuse days that no product can begin before, or end after, as products have the years of `custom.sim_period`."""
+    first, last = (int(year) for year in config.custom.sim_period)
+    start, end = config.health_checks.start_date, config.health_checks.end_date
+    if start and date_of(start) < (first, 1, 1):
+        raise ConfigurationError(
+            f"`health_checks.start_date`: got {start}, expected {first}-01-01 or later: products begin with "
+            "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
+        )
+    last_day = (last, 12, 30 if config.custom.maximal_calendar == "360_day" else 31)
+    if end and date_of(end) > last_day:
+        raise ConfigurationError(
+            f"`health_checks.end_date`: got {end}, expected {last}-12-{last_day[2]} or earlier: products end with "
+            "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
+        )
+    if end and date_of(end) > (last, 12, 30):
+        logger.warning(
+            "`health_checks.end_date` is %s: products with years of 360 days end on %s-12-30, and will fail.", end, last
+        )
+
+
+def _check_thresholds(config: RunConfig) -> None:
+    """Refuse thresholds of another quantity than that of their variable."""
+    for variable, adjustment in config.biasadjust.variables.items():
+        path = f"biasadjust.variables.{variable}.training_args"
+        for key, threshold in _thresholds(adjustment.training_args.arguments()):
+            _check_units(f"{path}.{key}", threshold, CANONICAL_UNITS.get(variable))
+    given = config.health_checks.variables_and_units or {}
+    for variable, chosen in config.flags.items():
+        path, units = f"health_checks.flags.{variable}", CANONICAL_UNITS.get(variable) or given.get(variable)
+        for flag in chosen:
+            own = FLAGS[flag].units if flag in FLAGS else ""
+            if units and own and not converts(f"1 {own}", units):
+                raise ConfigurationError(
+                    f"`{path}.{flag}`: this flag is about values in {own}, and {variable} is in {units}. Remove it."
+                )
+        for key, threshold in _thresholds(chosen):
+            _check_units(f"{path}.{key}", threshold, units)
+
+
+def _thresholds(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in arguments.items():
+        if isinstance(value, Mapping):
+            yield from _thresholds(value, f"{prefix}{key}.")
+        elif "thresh" in key or key in ("lower", "upper"):
+            yield f"{prefix}{key}", value
+
+
+def _check_units(path: str, threshold: str, units: str | None) -> None:
+    if units and not converts(threshold, units):
+        raise ConfigurationError(
+            f"`{path}`: got {threshold!r}, expected a number and a unit that converts to {units}, the variable's."
+        )
+
+
+def _check_properties(config: RunConfig) -> None:
+    """Refuse properties of variables that their datasets lack, and thresholds of another quantity."""
+    for path, _, step in _steps(config):
+        known = _diagnosed(config, of_product=".scen." in path)
+        for name, one in step.properties_and_measures.properties["indicators"].items():
+            for data, variable in one["input"].items():
+                if variable not in known:
+                    raise ConfigurationError(
+                        f"`{path}.properties`: the property {name} needs the variable {variable!r}; there are "
+                        f"{', '.join(known)}{nearest(variable, known) or '.'}"
+                    )
+                # A property of two variables, da1 and da2, has thresh1 and thresh2.
+                key = data.replace("da", "thresh")
+                threshold = one.get("parameters", {}).get(key)
+                if isinstance(threshold, str):
+                    where = f"{path}.properties.indicators.{name}.parameters.{key}"
+                    _check_units(where, threshold, CANONICAL_UNITS.get(variable))
+
+
+def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
+    """The variables of which there are properties: of a product, those that are adjusted and what follows from them."""
+    made = {*config.biasadjust.variables, "tasmin"} if of_product else set(config.variables)
+    known = [name for name in config.variables if name in made]
+    return known if "dtr" in known or not {"tasmax", "tasmin"} <= set(known) else [*known, "dtr"]
 
 
 def _check_source(config: RunConfig) -> None:
@@ -113,41 +264,23 @@ def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
         logger.warning("`%s` is %s, which is not a region: %s is taken.", path, wanted, similar[0])
         return similar[0]
     raise ConfigurationError(
-        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'}"
+        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'} "
+        "These are `custom.regions`, and for a scenario the name of `custom.amno_region`."
     )
 
 
 def _check_inside(path: str, domain: str, box: Region, host: Region) -> None:
     """Refuse a domain that its host does not touch; of one that sticks out, what lies inside is taken."""
-    latitudes = _common(box.lat_bnds, host.lat_bnds)
-    longitudes = max((_common(_turned(box.lon_bnds, turn), host.lon_bnds) for turn in (-360, 0, 360)), key=_length)
-    if _length(latitudes) <= 0 or _length(longitudes) <= 0:
+    if not overlap(box.box, host.box):
         raise ConfigurationError(
-            f"`{path}`: the domain {domain} ({_shown(box)}) is not inside its host {host.name} ({_shown(host)}). "
+            f"`{path}`: the domain {domain} ({box.box}) is not inside its host {host.name} ({host.box}). "
             "Choose another host, or another domain."
         )
-    if _length(latitudes) < _length(box.lat_bnds) or _length(longitudes) < _length(box.lon_bnds):
+    if missing_sides(box.box, host.box):
         logger.warning(
             "`%s`: the domain %s (%s) sticks out of its host %s (%s): only what lies inside is diagnosed.",
-            *(path, domain, _shown(box), host.name, _shown(host)),
+            *(path, domain, box.box, host.name, host.box),
         )
-
-
-def _common(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return max(one[0], other[0]), min(one[1], other[1])
-
-
-def _length(bounds: tuple[float, float]) -> float:
-    return bounds[1] - bounds[0]
-
-
-def _turned(bounds: tuple[float, float], turn: float) -> tuple[float, float]:
-    return bounds[0] + turn, bounds[1] + turn
-
-
-def _shown(box: Region) -> str:
-    (west, east), (south, north) = box.lon_bnds, box.lat_bnds
-    return f"{south:g}..{north:g} degrees north, {west:g}..{east:g} degrees east"
 
 
 def _check_unused(config: RunConfig) -> None:

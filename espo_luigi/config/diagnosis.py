@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from espo_luigi.config.fields import Ignored, Named, Period, Refused, Section
+from espo_luigi.config.fields import ByFileName, Ignored, Named, Period, Refused, Section
 from espo_luigi.config.regions import Region
+from espo_luigi.config.signatures import Property, properties
+from espo_luigi.errors import nearest
 
 
 def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +28,31 @@ def _renamed(name: str, definition: Any) -> dict[str, Any]:
     current = base.replace("xclim.sdba.properties.", "xsdba.properties.", 1)
     if not current.startswith("xsdba.properties."):
         raise ValueError(f"the property {name} has the base {base!r}; expected xsdba.properties.NAME")
+    known, short = properties(), current.removeprefix("xsdba.properties.")
+    if short not in known:
+        raise ValueError(
+            f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
+            f"expected one of {', '.join(known)}{nearest(short, known)}"
+        )
+    _check_arguments(name, definition, known[short])
     return {**definition, "base": current}
+
+
+def _check_arguments(name: str, definition: Mapping[str, Any], taken: Property) -> None:
+    given, inputs = definition.get("parameters", {}), definition.get("input", {})
+    if not isinstance(given, Mapping) or not isinstance(inputs, Mapping):
+        raise ValueError(f"expected mappings `input` and `parameters` for the property {name}")
+    for key in given:
+        if key not in taken.parameters:
+            raise ValueError(
+                f"the property {name} has the parameter {key!r}; expected one of {', '.join(taken.parameters)}"
+                f"{nearest(str(key), taken.parameters)}"
+            )
+    if set(inputs) != set(taken.inputs) or not all(isinstance(one, str) for one in inputs.values()):
+        raise ValueError(
+            f"the property {name} has the input {dict(inputs)}; expected a variable for each of "
+            f"{', '.join(taken.inputs)}, such as `input: {{{taken.inputs[0]}: tasmax}}`"
+        )
 
 
 class PropertiesAndMeasures(Section):
@@ -62,7 +90,7 @@ class Steps(Section):
 class OffDiag(Section):
     """Section `off-diag`: diagnostics of small domains."""
 
-    domains: Named[Region] = Field(description="the domains that are diagnosed")
+    domains: ByFileName[Region] = Field(description="the domains that are diagnosed")
     each: Steps = Field(alias="steps", description="what is diagnosed: ref, sim and scen")
     correlogram_regions: Ignored = None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Self, TypeVar
@@ -25,13 +27,17 @@ from pydantic import (
     model_validator,
 )
 
+from espo_luigi.errors import ParameterError
+from espo_luigi.paths import check_wildcard
 from espo_luigi.science.choices import each_period
 
 
 class Section(BaseModel):
     """A section of the configuration: frozen, and closed to keys that it does not declare."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True, allow_inf_nan=False
+    )
 
     def arguments(self, *without: str) -> dict[str, Any]:
         """Return it as keyword arguments: all that has a value, in ordinary dictionaries and tuples."""
@@ -91,6 +97,17 @@ Ignored = Annotated[Any, Field(exclude=True), NoEffect.SILENT]
 Unused = Annotated[Any, Field(exclude=True), NoEffect.WARN]
 Refused = Annotated[Any, Field(exclude=True), NoEffect.REFUSE]
 
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+# Without the check, `true` would count as 1.
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
+
 Value = TypeVar("Value")
 # A mapping whose keys are the user's own; nobody changes it.
 Named = Annotated[
@@ -101,10 +118,31 @@ Named = Annotated[
 Free = Annotated[Named[Any], NothingIsEmpty]
 
 
+def file_name_part(name: str) -> str:
+    """Return a name that can be a part of a file's; raise ValueError for another."""
+    try:
+        check_wildcard("the name", name)
+    except ParameterError as error:
+        raise ValueError(str(error)) from error
+    if name != name.strip():
+        raise ValueError(f"the name {name!r} begins or ends with a space; expected none there")
+    return name
+
+
+def _with_names_of_files(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in value:
+        file_name_part(name)
+    return value
+
+
+# A mapping whose keys are parts of file names.
+ByFileName = Annotated[Named[Value], AfterValidator(_with_names_of_files)]
+
+
 def _as_years(value: Any) -> tuple[str, str]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("expected two years, [first, last]")
-    if not all(isinstance(year, str | int) and re.fullmatch(r"\d{4}", str(year)) for year in value):
+    if not all(isinstance(year, str | int) and re.fullmatch(r"[0-9]{4}", str(year)) for year in value):
         raise ValueError("expected two years of four digits, [first, last]")
     first, last = str(value[0]), str(value[1])
     if first > last:
@@ -121,6 +159,11 @@ def _as_period(value: Any) -> Any:
 def _as_periods(value: Any) -> Any:
     """One period as a pair of years; several as a tuple of pairs."""
     periods = tuple(_as_years(period) for period in each_period(value))
+    for (first, last), (start, end) in pairwise(periods):
+        if start <= last:
+            raise ValueError(
+                f"expected periods in order of time and without overlap, and {start}-{end} follows {first}-{last}"
+            )
     return periods if len(periods) > 1 else periods[0]
 
 
@@ -128,13 +171,19 @@ Period = Annotated[tuple[str, str], BeforeValidator(_as_period)]
 Periods = Annotated[tuple[str, str] | tuple[tuple[str, str], ...], BeforeValidator(_as_periods)]
 
 
+def _is_finite(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _as_bounds(value: Any) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("expected two numbers, [lowest, highest]")
-    try:
-        low, high = (float(bound) for bound in value)
-    except (TypeError, ValueError) as error:
-        raise ValueError("expected two numbers, [lowest, highest]") from error
+    if not all(_is_finite(bound) for bound in value):
+        raise ValueError("expected two numbers, [lowest, highest]")
+    low, high = (float(bound) for bound in value)
     if not low < high:
         raise ValueError(f"expected [lowest, highest], and {low:g} is not below {high:g}")
     return low, high
@@ -142,8 +191,8 @@ def _as_bounds(value: Any) -> tuple[float, float]:
 
 def _as_longitudes(value: Any) -> tuple[float, float]:
     low, high = _as_bounds(value)
-    if low < -360 or high > 360 or high - low > 360:
-        raise ValueError("expected degrees east within -180..180 or 0..360")
+    if not any(lowest <= low and high <= lowest + 360 for lowest in (-180, 0)):
+        raise ValueError("expected degrees east within -180..180 or 0..360, both bounds in the same of the two")
     return low, high
 
 
@@ -159,7 +208,7 @@ Latitudes = Annotated[tuple[float, float], BeforeValidator(_as_latitudes)]
 
 
 def _as_chunk(value: Any) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"-1|[1-9]\d*", str(value)):
+    if isinstance(value, bool) or not re.fullmatch(r"-1|[1-9][0-9]*", str(value)):
         raise ValueError("expected a number of points above 0, or -1 for the whole dimension")
     return int(value)
 
@@ -184,10 +233,21 @@ def expand(text: str) -> str:
 
 
 def find_file(text: str, folders: Iterable[Path]) -> Path:
-    """Return the absolute path of `text`: from the working folder, or else from the first folder that holds it."""
+    """Return the absolute path of `text`: from the working folder, or else from the first folder that holds it.
+
+    Raises
+    ------
+    ValueError
+        An environment variable that is not set, or a path that the system does not take.
+    """
     path = Path(expand(text))
     candidates = [Path.cwd() / path, *(folder / path for folder in folders)]
-    found = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    try:
+        found = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(
+            f"the path cannot be looked for: {error.strerror}; expected a path that the system takes"
+        ) from error
     return Path(os.path.abspath(found))
 
 

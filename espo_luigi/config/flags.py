@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
 
-from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty
+from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty, Whole
 from espo_luigi.config.quantities import Frequency, Threshold
 from espo_luigi.config.signatures import Described, decorated, definitions, parameters, section
 from espo_luigi.errors import nearest
@@ -17,8 +17,8 @@ _ARGUMENTS: Described = {
     "thresh": (Threshold, "the threshold, with its unit; xclim's by default"),
     "lower": (Threshold, "the lower bound, with its unit; xclim's by default"),
     "upper": (Threshold, "the upper bound, with its unit; xclim's by default"),
-    "n": (int, "the number of days, or of standard deviations"),
-    "window": (Annotated[int, Field(ge=1)], "the window of days"),
+    "n": (Annotated[Whole, Field(ge=1)], "the number of days, or of standard deviations"),
+    "window": (Annotated[Whole, Field(ge=1)], "the window of days"),
     "op": (Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"], "the comparison"),
 }
 

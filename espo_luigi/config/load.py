@@ -14,7 +14,7 @@ from espo_luigi.config.checks import checked
 from espo_luigi.config.defaults import COPIED, STEPS, fill_in
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
-from espo_luigi.config.names import Written, changed, modernise
+from espo_luigi.config.names import Written, as_written, changed, modernise
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
 from espo_luigi.errors import ConfigurationError, nearest
@@ -46,7 +46,10 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     ConfigurationError
         A file cannot be read, or a key or a value is not allowed; the message names the key's full path and place.
     """
-    paths = [find_file(str(file), ()) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
+    try:
+        paths = [find_file(str(file), ()) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
+    except ValueError as error:
+        raise ConfigurationError(f"From the configuration files {files!r}: {error}.") from error
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places = _merged(paths)
@@ -99,13 +102,12 @@ def _with_properties(content: Mapping[str, Any], folders: Iterable[Path]) -> Map
 def _properties(at: KeyPath, name: Any, folders: Iterable[Path]) -> dict[str, Any]:
     if not isinstance(name, str):
         return {}
+    shown = ".".join(as_written(at, COPIED))
     try:
         path = find_file(name, folders)
     except ValueError as error:
-        raise ConfigurationError(f"`{'.'.join(at)}`: got {name!r}: {error}.") from error
+        raise ConfigurationError(f"`{shown}`: got {name!r}: {error}.") from error
     if not path.is_file():
         looked = ", ".join(str(folder) for folder in dict.fromkeys((Path.cwd(), *folders)))
-        raise ConfigurationError(
-            f"`{'.'.join(at)}`: got {name!r}, expected a YAML file of properties; looked in {looked}."
-        )
+        raise ConfigurationError(f"`{shown}`: got {name!r}, expected a YAML file of properties; looked in {looked}.")
     return {"properties": read_yaml(path).content}

@@ -76,6 +76,7 @@ _EXPECTED = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
     "string_type": "text",
     "list_type": "a list",
     "tuple_type": "a list",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -10,10 +11,16 @@ from pydantic import AfterValidator, BeforeValidator
 from espo_luigi.errors import DataError, nearest
 
 # Asking the registry of units costs seconds, and these are what a configuration nearly always has.
-FAMILIAR_UNITS = (
-    "K", "degC", "C", "1", "%", "mm", "mm d-1", "mm/d", "mm day-1", "mm/day", "kg m-2 s-1", "kg m-2", "kg m-2 d-1",
-    "m", "m s-1", "km h-1", "Pa", "hPa", "W m-2", "kg kg-1", "g kg-1",
-)  # fmt: skip
+# By what converts to each other, precipitation as depth or mass through the density of water.
+_CONVERTIBLE = (
+    ("K", "degC", "C"),
+    ("mm d-1", "mm/d", "mm day-1", "mm/day", "kg m-2 s-1", "kg m-2 d-1", "m s-1", "km h-1"),
+    ("mm", "kg m-2", "m"),
+    ("1", "%", "kg kg-1", "g kg-1"),
+    ("Pa", "hPa"),
+    ("W m-2",),
+)
+FAMILIAR_UNITS = tuple(unit for units in _CONVERTIBLE for unit in units)
 
 
 def _known_unit(text: str) -> str:
@@ -31,18 +38,42 @@ def _known_unit(text: str) -> str:
 
 def _as_threshold(value: Any) -> str:
     number, _, unit = str(value).strip().partition(" ")
-    try:
-        float(number)
-    except ValueError:
-        unit = ""
-    if not isinstance(value, str) or not unit.strip():
+    if not isinstance(value, str) or not unit.strip() or not _NUMBER.fullmatch(number):
         raise ValueError("expected a number, a space and a unit, such as 0.01 mm d-1")
+    if not math.isfinite(float(number)):
+        raise ValueError("expected a finite number")
     _known_unit(unit.strip())
     return value
 
 
+def _as_positive_threshold(value: Any) -> str:
+    text = _as_threshold(value)
+    if float(text.split()[0]) <= 0:
+        raise ValueError("expected a number above 0, a space and a unit, such as 0.01 mm d-1")
+    return text
+
+
+# Not all that Python takes for a number: neither nan, nor inf, nor 1_000.
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
 Unit = Annotated[str, AfterValidator(_known_unit)]
 Threshold = Annotated[str, BeforeValidator(_as_threshold)]
+PositiveThreshold = Annotated[str, BeforeValidator(_as_positive_threshold)]
+
+
+def converts(threshold: str, units: str) -> bool:
+    """Whether a threshold, a number and a unit, can be compared with a series in `units`."""
+    unit = threshold.strip().partition(" ")[2].strip()
+    if unit in FAMILIAR_UNITS and units in FAMILIAR_UNITS:
+        return any(unit in group and units in group for group in _CONVERTIBLE)
+    from espo_luigi.science.units import threshold_in
+
+    try:
+        threshold_in(threshold, units)
+    except DataError:
+        return False
+    return True
+
 
 # As pandas writes what xarray infers; `fx` is what catalogues have for fields without time.
 _FREQUENCIES = ("D", "h", "min", "s", "W", "MS", "ME", "M", "QS", "QE", "Q", "YS", "YE", "Y", "AS", "A", "fx")

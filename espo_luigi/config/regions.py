@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -11,29 +10,37 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from espo_luigi.config.fields import (
+    ByFileName,
     Chunks,
     Ignored,
     Latitudes,
     Longitudes,
-    Named,
+    Number,
     OutputPath,
     Period,
     Section,
+    file_name_part,
 )
+from espo_luigi.science.boxes import Box
 
 Calendar = Literal[
-    "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "julian", "all_leap", "366_day"
+    "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "all_leap", "366_day"
 ]
 
 
 class Region(Section):
     """A box in degrees east and degrees north, both ends included."""
 
-    name: str = Field(description="the region's name")
+    name: Annotated[str, AfterValidator(file_name_part)] = Field(description="the region's name")
     method: Literal["bbox"] = Field(default="bbox", description="how the region is cut; only boxes are known")
     lon_bnds: Longitudes = Field(description="the western and the eastern bound, degrees east")
     lat_bnds: Latitudes = Field(description="the southern and the northern bound, degrees north")
-    tile_buffer: float = Field(default=0, ge=0, description="widens each bound by so many of the data's largest steps")
+    tile_buffer: Number = Field(default=0, ge=0, description="widens each bound by so many of the data's largest steps")
+
+    @property
+    def box(self) -> Box:
+        """The bounds, without the buffer."""
+        return Box(self.lon_bnds, self.lat_bnds)
 
 
 class Paths(Section):
@@ -64,15 +71,6 @@ def _folder_of(template: Any) -> str | None:
     return os.path.join(*kept) if kept else None
 
 
-def _checked_names(regions: Mapping[str, Region]) -> Mapping[str, Region]:
-    for name in regions:
-        if "+" in name or "/" in name:
-            raise ValueError(
-                f"the name {name!r} holds + or /, which separate the parts of file names; expected neither"
-            )
-    return regions
-
-
 def _without_time(value: Any) -> Any:
     # ESPO-G's older files give `time: 4year` here; products always have chunks of four years.
     return {dim: size for dim, size in value.items() if dim != "time"} if isinstance(value, dict) else value
@@ -81,7 +79,7 @@ def _without_time(value: Any) -> Any:
 class Custom(Section):
     """Section `custom`."""
 
-    regions: Annotated[Named[Region], Field(min_length=1), AfterValidator(_checked_names)] = Field(
+    regions: Annotated[ByFileName[Region], Field(min_length=1)] = Field(
         description="the regions that are computed one by one and concatenated, from south to north"
     )
     amno_region: Region = Field(description="the whole domain: what is extracted, and the name of the final product")

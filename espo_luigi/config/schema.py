@@ -21,7 +21,7 @@ from espo_luigi.science.choices import each_period
 
 def _of_the_products(value: Any) -> Any:
     """The checks of the final products, where a file gives `extract` and `final` apart."""
-    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value or {}
+    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

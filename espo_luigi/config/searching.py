@@ -8,32 +8,39 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from espo_luigi.config.fields import (
     Arguments,
+    ByFileName,
     Chunks,
     Free,
     Ignored,
     InputPaths,
     Named,
     NothingIsEmpty,
+    Number,
     Periods,
     Refused,
     Section,
     Switch,
+    Whole,
 )
 from espo_luigi.config.quantities import Frequency
+from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod
+
+# A cascade needs thousands of cells; this many would fill a node's memory with weights.
+_MOST_CELLS = 10_000_000
 
 
 class RestrictMembers(Switch):
     """Which members of a simulation are kept."""
 
-    ordered: int = Field(ge=1, description="the number of members that are kept, the first in natural order")
+    ordered: Whole = Field(ge=1, description="the number of members that are kept, the first in natural order")
 
 
 class SearchDataCatalogs(Section):
     """What is searched in the catalogues."""
 
     data_catalogs: InputPaths = Field(description="the catalogues (JSON files) that are searched")
-    variables_and_freqs: Annotated[Named[Frequency], Field(min_length=1)] = Field(
+    variables_and_freqs: Annotated[ByFileName[Frequency], Field(min_length=1)] = Field(
         description="the variables that are wanted, each with its frequency"
     )
     allow_resampling: bool = Field(default=False, description="make a frequency from a higher one")
@@ -135,19 +142,36 @@ class ExtractionSection(Section):
 class CfGrid2d(Section):
     """A regular grid by the outer bounds of its cells and their widths, degrees."""
 
-    lon0_b: float = Field(description="the western bound")
-    lon1_b: float = Field(description="the eastern bound")
-    d_lon: float = Field(gt=0, description="the cells' width in longitude")
-    lat0_b: float = Field(description="the southern bound")
-    lat1_b: float = Field(description="the northern bound")
-    d_lat: float = Field(gt=0, description="the cells' width in latitude")
+    lon0_b: Number = Field(description="the western bound")
+    lon1_b: Number = Field(description="the eastern bound")
+    d_lon: Number = Field(gt=0, description="the cells' width in longitude")
+    lat0_b: Number = Field(description="the southern bound")
+    lat1_b: Number = Field(description="the northern bound")
+    d_lat: Number = Field(gt=0, description="the cells' width in latitude")
 
     @model_validator(mode="after")
-    def _ordered(self) -> CfGrid2d:
-        for low, high, width in (("lon0_b", "lon1_b", "d_lon"), ("lat0_b", "lat1_b", "d_lat")):
-            if getattr(self, high) - getattr(self, low) < getattr(self, width):
-                raise ValueError(f"expected {high} above {low} by one cell ({width}) at least")
+    def _cells(self) -> CfGrid2d:
+        if self.lat0_b < -90 or self.lat1_b > 90:
+            raise ValueError("expected lat0_b and lat1_b within -90..90 degrees north")
+        if self.lon0_b < -360 or self.lon1_b > 360 or self.lon1_b - self.lon0_b > 360:
+            raise ValueError("expected lon0_b and lon1_b within -360..360 degrees east, and 360 degrees apart at most")
+        cells = 1.0
+        for axis, low, high, width in (
+            ("lon", self.lon0_b, self.lon1_b, self.d_lon),
+            ("lat", self.lat0_b, self.lat1_b, self.d_lat),
+        ):
+            if high - low <= 1.5 * width:
+                raise ValueError(f"expected {axis}1_b above {axis}0_b by two cells (d_{axis}) at least")
+            cells *= (high - low) / width
+        if cells > _MOST_CELLS:
+            raise ValueError(f"this grid has {cells:.3g} cells; expected {_MOST_CELLS:.0e} at most: make them wider")
         return self
+
+    def made(self) -> Box:
+        """Return the outer edges of the cells that are really made, which may fall short of the upper bounds."""
+        east, _ = made_edges(self.lon0_b, self.lon1_b, self.d_lon)
+        north, _ = made_edges(self.lat0_b, self.lat1_b, self.d_lat)
+        return Box((self.lon0_b, east), (self.lat0_b, north))
 
 
 class RegridderKwargs(Arguments):
@@ -157,8 +181,8 @@ class RegridderKwargs(Arguments):
     extrap_method: ExtrapMethod | None = Field(
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
-    extrap_dist_exponent: float | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
-    extrap_num_src_pnts: int | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
+    extrap_dist_exponent: Number | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
+    extrap_num_src_pnts: Whole | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
     periodic: Literal[False] | None = Field(default=None, description="whether the grid goes around the Earth")
     reuse_weights: Literal[False] | None = Field(default=None, description="whether weights are read from a file")
     skipna: Literal[False] | None = Field(default=None, description="whether missing values are left out")

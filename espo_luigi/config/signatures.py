@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +25,39 @@ Described = Mapping[str, tuple[Any, str]]
 
 def definitions(module: str) -> Definitions:
     """Return the classes and functions of a module of an installed package, by name."""
+    return {one.name: one for one in _statements(module) if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+
+
+def _statements(module: str) -> list[ast.stmt]:
     package, *inner = module.split(".")
     spec = find_spec(package)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).parent.joinpath(*inner).with_suffix(".py").read_text(encoding="utf-8")
-    return {one.name: one for one in ast.parse(source).body if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    return ast.parse(source).body
+
+
+@dataclass(frozen=True)
+class Property:
+    """What a property of xsdba takes: data, and parameters."""
+
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+@cache
+def properties() -> Mapping[str, Property]:
+    """Return the properties of `xsdba.properties`, which are calls of a class with `compute`, by name."""
+    functions, found = definitions("xsdba.properties"), {}
+    for one in _statements("xsdba.properties"):
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.Call):
+            given = {keyword.arg: keyword.value for keyword in one.value.keywords}
+            compute, preset = given.get("compute"), given.get("parameters")
+            function = functions.get(compute.id) if isinstance(compute, ast.Name) else None
+            if isinstance(function, ast.FunctionDef):
+                fixed = {ast.literal_eval(key) for key in preset.keys if key} if isinstance(preset, ast.Dict) else set()
+                taken = [key.arg for key in function.args.kwonlyargs if key.arg not in fixed]
+                found[one.targets[0].id] = Property(tuple(key.arg for key in function.args.args), tuple(taken))
+    return found
 
 
 def parameters(function: ast.FunctionDef) -> Parameters:

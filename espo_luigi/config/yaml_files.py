@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,13 @@ from espo_luigi.errors import ConfigurationError
 KeyPath = tuple[str, ...]
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+# YAML 1.1 knows further ways to write numbers, which hardly anybody means: 010 is 8, 1:30 is 90, 1_000 is 1000.
+_DECIMALS = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(0|[1-9][0-9]*)"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ def read_yaml(path: Path) -> YamlFile:
         return YamlFile(path, {} if node is None else loader.construct_document(node), places)
     except yaml.YAMLError as error:
         raise ConfigurationError(_syntax_message(_explained(text, error), path)) from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: lists or mappings are nested too deeply to be read.") from error
+    except (LookupError, TypeError, ValueError) as error:  # PyYAML's own, where a tag does not suit its value
+        raise ConfigurationError(f"{path}: a tag (`!!name`) does not suit its value: {error}. Remove it.") from error
 
 
 def _explained(text: str, error: yaml.YAMLError) -> yaml.YAMLError:
@@ -104,11 +116,16 @@ def _places(node: yaml.Node, path: Path) -> dict[KeyPath, str]:
 
 def _walk(node: yaml.Node, at: KeyPath, path: Path, inside: tuple[yaml.Node, ...]) -> Iterator[tuple[KeyPath, str]]:
     """Yield the place of each key below `node`; keys that come by a merge first, so that own keys win."""
-    if not isinstance(node, yaml.MappingNode):
+    if isinstance(node, yaml.ScalarNode):
+        _check_number(node, at, path)
         return
     if node in inside:
         raise ConfigurationError(f"{_where(node, path)}: the anchor of `{'.'.join(at)}` contains itself.")
     inside = (*inside, node)
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _walk(item, (*at, str(number)), path, inside)
+        return
     _check_keys(node, at, path)
     for key, value in node.value:
         if key.tag == _MERGE_TAG:
@@ -122,7 +139,17 @@ def _walk(node: yaml.Node, at: KeyPath, path: Path, inside: tuple[yaml.Node, ...
             yield from _walk(value, here, path, inside)
 
 
-def _check_keys(node: yaml.MappingNode, at: KeyPath, path: Path) -> None:
+def _check_number(node: yaml.ScalarNode, at: KeyPath, path: Path) -> None:
+    known = _DECIMALS.get(node.tag)
+    if known and not known.fullmatch(node.value):
+        raise ConfigurationError(
+            f"`{'.'.join(at)}` ({_where(node, path)}): got {node.value}, which is no decimal number: YAML reads 010 "
+            "as 8, 0x1F as 31, 1_000 as 1000 and 1:30 as 90. Write decimal digits only, or put text into quotation "
+            "marks."
+        )
+
+
+def _check_keys(node: yaml.Node, at: KeyPath, path: Path) -> None:
     seen: dict[str, yaml.Node] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):

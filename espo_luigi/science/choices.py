@@ -14,6 +14,15 @@ DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
 # What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
 Engine = Literal["auto", "xsdba"]
 
+CANONICAL_UNITS: Mapping[str, str] = {
+    "tas": "K",
+    "tasmax": "K",
+    "tasmin": "K",
+    "dtr": "K",
+    "pr": "kg m-2 s-1",
+}
+"""The units of what is extracted; other variables keep theirs."""
+
 AlignOn = Literal["year", "date"]
 
 Check = Literal[

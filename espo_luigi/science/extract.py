@@ -16,19 +16,11 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
 
 logger = logging.getLogger(__name__)
-
-CANONICAL_UNITS: Mapping[str, str] = {
-    "tas": "K",
-    "tasmax": "K",
-    "tasmin": "K",
-    "dtr": "K",
-    "pr": "kg m-2 s-1",
-}
-"""The units of what is extracted; other variables keep theirs."""
 
 DTR_ATTRS: Mapping[str, str] = {
     "units": "K",

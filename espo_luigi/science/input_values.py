@@ -10,9 +10,8 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import FLAGS, InputProblem
+from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.extract import CANONICAL_UNITS
 from espo_luigi.science.flags import default_threshold
 from espo_luigi.science.input_problems import Problem, RawSeries
 from espo_luigi.science.units import convert_to

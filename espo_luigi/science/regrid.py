@@ -152,8 +152,8 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     lat, lon = (values.ravel()[int(away.argmax())] for values in destination.grid.coordinates())
     raise DataError(
         f"{int(far.sum())} of {far.size} cells of the target lie more than {cells:g} cells of the source beyond it: "
-        f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E. Correct "
-        "the bounds of the regions, exclude the dataset, or set `extraction.on_input_problem.extrapolation` to warn."
+        f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E. "
+        "Correct the bounds of the regions, or exclude the dataset."
     )
 
 

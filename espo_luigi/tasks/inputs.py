@@ -123,8 +123,8 @@ class InputCheck(InputTask):
         beyond = beyond_simulation(self.raw(), config.extraction.simulation, box, key)
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
-                f"{beyond}. Correct the bounds, exclude the simulation, or set "
-                "`extraction.on_input_problem.extrapolation` to warn."
+                f"{beyond}. Correct the bounds, or exclude the simulation. "
+                "`extraction.on_input_problem.extrapolation: warn` lets it through."
             )
         return True
 

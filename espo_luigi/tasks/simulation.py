@@ -104,7 +104,9 @@ class Regrid(EspoTask):
             regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
-                raise
+                raise DataError(
+                    f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
+                ) from error
             logger.warning("%s, %s: %s", self.sim_id, self.region, error)
         regridded = regrid.regrid(
             extracted,

@@ -50,7 +50,7 @@ off-diag:
     ref: &step
       domain: {Ute: south}
       properties_and_measures: &details
-        properties: {indicators: {mean_pr: {base: xsdba.properties.mean, input: {da: pr}}}}
+        properties: {indicators: {mean_tasmax: {base: xsdba.properties.mean, input: {da: tasmax}}}}
       unstack: true
     sim: *step
     scen:

@@ -61,6 +61,23 @@ def message(load_with: Any, path: str, value: str) -> str:
         (f"{TRAINING}.jitter_under.thresh", "little mm d-1", "expected a number, a space and a unit"),
         (f"{TRAINING}.adapt_freq.thresh", "1mm", "got '1mm' (text): expected a number, a space and a unit"),
         (f"{TRAINING}.adapt_freq.tresh", "1 mm d-1", "unknown key; did you mean thresh? Allowed here: thresh, group."),
+        (f"{TRAINING}.jitter_under.thresh", "nan K", "got 'nan K' (text): expected a number, a space and a unit"),
+        (f"{TRAINING}.jitter_under.thresh", "inf K", "got 'inf K' (text): expected a number, a space and a unit"),
+        (f"{TRAINING}.jitter_under.thresh", "1e999 K", "got '1e999 K' (text): expected a finite number"),
+        (f"{TRAINING}.jitter_under.thresh", "-1 K", "got '-1 K' (text): expected a number above 0, a space and a unit"),
+        (f"{TRAINING}.adapt_freq.thresh", "0 K", "got '0 K' (text): expected a number above 0, a space and a unit"),
+        (f"{TRAINING}.xclim_train_args.jitter_under_thresh_value", "-1 K", "expected a number above 0"),
+        (f"{TRAINING}.xclim_train_args.max_tail_factor", ".nan", "got nan (a number): expected a finite number."),
+        (f"{TRAINING}.xclim_train_args.nquantiles", "[0.9, 0.5, 0.1]", "got [0.9, 0.5, 0.1] (a list): expected quantiles that increase, each given once."),  # noqa: E501
+        (f"{TRAINING}.xclim_train_args.nquantiles", "[0.5, 0.5]", "expected quantiles that increase, each given once"),
+        (f"{TRAINING}.xclim_train_args.nquantiles", "[.nan]", "got [nan] (a list): expected a whole number above 0"),
+        (f"{TRAINING}.group.window", "true", "got True (true or false): expected a number."),
+        (f"{SEARCH}.periods", "[[1950, 2000], [1990, 2100]]", "expected periods in order of time and without overlap, and 1990-2100 follows 1950-2000"),  # noqa: E501
+        ("health_checks.flags.tasmax.temperature_extremely_high.thresh", ".inf degC", "expected a number, a space"),
+        ("health_checks.start_date", "soon", "got 'soon' (text): expected a date, such as 1950-01-01."),
+        ("health_checks.end_date", "2100-13-01", "got '2100-13-01' (text): expected a date"),
+        ("health_checks.end_date", "2100-02-31", "got '2100-02-31' (text): expected a date"),
+        ("health_checks.calendar", "julian", "got 'julian' (text), expected '360_day'"),
         (f"{ADJUSTING}.extrapolaton", "constant", "unknown key; did you mean extrapolation?"),
         (f"{ADJUSTING}.extrapolation", "constnt", "expected 'constant' or 'nan'; did you mean constant?"),
         (f"{ADJUSTING}.interp", "neares", "expected 'nearest', 'linear' or 'cubic'; did you mean nearest?"),
@@ -154,16 +171,16 @@ def test_the_method_loci_needs_its_threshold(load_with: Any) -> None:
     [
         ("group", "time.month", "time.month"),
         ("group", "{group: time.season, window: 1}", {"group": "time.season", "window": 1}),
-        ("adapt_freq", "{thresh: 1 mm d-1, group: time.month}", {"thresh": "1 mm d-1", "group": "time.month"}),
-        ("jitter_under", "{thresh: 0.1 millimeter per day}", {"thresh": "0.1 millimeter per day"}),
+        ("adapt_freq", "{thresh: 1 K, group: time.month}", {"thresh": "1 K", "group": "time.month"}),
+        ("jitter_under", "{thresh: 0.1 millikelvin}", {"thresh": "0.1 millikelvin"}),
         ("jitter_under", "{}", {}),
         ("xclim_train_args", "{nquantiles: [0.1, 1]}", {"kind": "+", "nquantiles": [0.1, 1.0]}),
         ("xclim_train_args", "{max_tail_factor: 2}", {"kind": "+", "nquantiles": 50, "max_tail_factor": 2.0}),
         ("xclim_train_args", "{nquantiles: null}", {"kind": "+"}),
         (
             "xclim_train_args",
-            "{adapt_freq_thresh: 1.1574e-05 kg m^-2 s^-1}",
-            {"kind": "+", "nquantiles": 50, "adapt_freq_thresh": "1.1574e-05 kg m^-2 s^-1"},
+            "{adapt_freq_thresh: 1.1574e-05 K m^2 m^-2}",
+            {"kind": "+", "nquantiles": 50, "adapt_freq_thresh": "1.1574e-05 K m^2 m^-2"},
         ),
     ],
 )
@@ -281,9 +298,7 @@ def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> 
 
 
 def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> None:
-    path = write(
-        small.replace("xclim_train_args: {", "jitter_under: {thresh: 0.01 mm d-1}\n        xclim_train_args: {")
-    )
+    path = write(small.replace("xclim_train_args: {", "jitter_under: {thresh: 0.01 K}\n        xclim_train_args: {"))
     code = (
         "import sys; from espo_luigi.config import load; load([sys.argv[1]]);"
         "print({'xarray', 'xclim', 'xsdba', 'cf_xarray'} & set(sys.modules))"

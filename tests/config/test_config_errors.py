@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from espo_luigi.config import load
+from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError
 
 
@@ -34,7 +35,29 @@ def message(load_with: Any, *changes: str) -> str:
         ("custom: {regions: {south: {method: shape}}}", "`custom.regions.south.method` ({file}, line 1): got 'shape' (text), expected 'bbox'"),  # noqa: E501
         ("custom: {regions: {south: 5}}", "`custom.regions.south` ({file}, line 1): got 5 (a whole number), expected a mapping"),  # noqa: E501
         ("custom: {region: {}}", "`custom.region` ({file}, line 1): unknown key; did you mean regions?"),
-        ("custom: {regions: {a+b: {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}", "the name 'a+b' holds + or /"),
+        ("custom: {regions: {a+b: {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}", "the name = 'a+b' cannot be part"),
+        ("custom: {regions: {../up: {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}", "the name = '../up' cannot be part of a file name; expected text without '+', '/', '\\'"),  # noqa: E501
+        ('custom: {regions: {"a\\u0007": {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}', "cannot be part of a file name"),
+        ("custom: {amno_region: {name: ..}}", "`custom.amno_region.name` ({file}, line 1): got '..' (text): the name"),
+        ("extraction: {reference: {search_data_catalogs: {variables_and_freqs: {a/b: D}}}}", "the name = 'a/b' cannot"),
+        ("off-diag: {domains: {a/b: {lon_bnds: [0, 1], lat_bnds: [50, 51]}}}", "cannot be part of a file name"),
+        ("custom: {regions: {south: {lon_bnds: [-200, -60]}}}", "got [-200, -60] (a list): expected degrees east within -180..180 or 0..360, both bounds in the same"),  # noqa: E501
+        ("custom: {regions: {south: {lon_bnds: [-10, 350]}}}", "expected degrees east within -180..180 or 0..360"),
+        ("custom: {regions: {south: {lat_bnds: [.nan, 47]}}}", "got [nan, 47] (a list): expected two numbers"),
+        ("custom: {regions: {south: {lat_bnds: [true, 47]}}}", "got [True, 47] (a list): expected two numbers"),
+        ("custom: {amno_region: {tile_buffer: .inf}}", "got inf (a number): expected a finite number."),
+        ("custom: {maximal_calendar: julian}", "`custom.maximal_calendar` ({file}, line 1): got 'julian' (text), expected '360_day', 'noleap',"),  # noqa: E501
+        ("custom: {ref_period: ['１９９１', '2020']}", "expected two years of four digits"),
+        ("biasadjust: {variables: {tasmax: {adjusting_args: {periods: [[1950, 2000], [2000, 2100]]}}}}", "`biasadjust.variables.tasmax.adjusting_args.periods` ({file}, line 1): got [[1950, 2000], [2000, 2100]] (a list): expected periods in order of time and without overlap, and 2000-2100 follows 1950-2000."),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {adjusting_args: {periods: [[2000, 2100], [1950, 1999]]}}}}", "expected periods in order of time"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: -80, lon1_b: -60, d_lon: 1, lat0_b: 40, lat1_b: 91, d_lat: 1}}}}}", "expected lat0_b and lat1_b within -90..90 degrees north"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: -180, lon1_b: 190, d_lon: 1, lat0_b: 40, lat1_b: 90, d_lat: 1}}}}}", "360 degrees apart at most"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: -80, lon1_b: -60, d_lon: 1e-3, lat0_b: 40, lat1_b: 60, d_lat: 0.001}}}}}", "this grid has 4e+08 cells; expected 1e+07 at most"),  # noqa: E501
+        ("extraction: {simulation: {search_data_catalogs: {restrict_members: {ordered: true}}}}", "got True (true or false): expected a number"),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.men, input: {da: tasmax}}}}}}}}", "the property a has the base 'xsdba.properties.men', and xsdba 0."),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.men, input: {da: tasmax}}}}}}}}", "; did you mean mean?"),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.quantile, input: {da: tasmax}, parameters: {quantile: 0.9}}}}}}}}", "the property a has the parameter 'quantile'; expected one of q, group"),  # noqa: E501
+        ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.mean, input: {ds: tasmax}}}}}}}}", "expected a variable for each of da, such as"),  # noqa: E501
         ("custom: {maximal_calendar: no_leap}", "got 'no_leap' (text), expected '360_day', 'noleap',"),
         ("custom: {maximal_calendar: no_leap}", "did you mean noleap?"),
         ("custom: {stack_drop_nans: perhaps}", "`custom.stack_drop_nans` ({file}, line 1): got 'perhaps' (text): expected a valid boolean"),  # noqa: E501
@@ -45,7 +68,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("extraction: {simulation: {search_data_catalogs: {restrict_member: {ordered: 1}}}}", "`extraction.simulation.search_data_catalogs.restrict_member` ({file}, line 1): unknown key; did you mean restrict_members?"),  # noqa: E501
         ("extraction: {simulation: {search_data_catalogs: {data_catalogs: []}}}", "`extraction.simulation.search_data_catalogs.data_catalogs`"),  # noqa: E501
         ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 1, lon1_b: 2, d_lan: 1}}}}}", "`regrid.regrid_dataset.intermediate_grids.reg1.cf_grid_2d.d_lan` ({file}, line 1): unknown key; did you mean d_lon?"),  # noqa: E501
-        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 9, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}}}}}", "expected lon1_b above lon0_b by one cell"),  # noqa: E501
+        ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 9, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}}}}}", "expected lon1_b above lon0_b by two cells (d_lon) at least"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {engine: xclim}}}", "`biasadjust.variables.tasmax.engine` ({file}, line 1): got 'xclim' (text), expected 'auto' or 'xsdba'"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {jitter: 1}}}}", "`biasadjust.variables.tasmax.training_args.jitter` ({file}, line 1): unknown key; did you mean jitter_under?"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {group: 5}}}}", "has a problem:\n- `biasadjust.variables.tasmax.training_args.group` ({file}, line 1): got 5 (a whole number): expected text or a mapping"),  # noqa: E501
@@ -133,7 +156,10 @@ def test_taking_all_regions_away_is_an_error(load_with: Any) -> None:
 
 
 def test_regions_of_different_longitudes_need_not_meet(load_with: Any) -> None:
-    config = load_with("custom: {regions: {west: {lon_bnds: [-100, -80], lat_bnds: [30, 48]}}}")
+    config = load_with(
+        "custom: {regions: {west: {lon_bnds: [-100, -80], lat_bnds: [30, 48]}}, "
+        "amno_region: {lon_bnds: [-100, -60], lat_bnds: [30, 50]}}"
+    )
     assert list(config.custom.regions) == ["south", "north", "west"]
 
 
@@ -228,6 +254,17 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("? [a, b]\n: c\n", "line 1: got a list as a key, expected text"),
         ("custom: &a\n  b: *a\n", "line 1: the anchor of `custom.b` contains itself"),
         ("custom: \x07\n", "not valid YAML"),
+        ("custom:\n  a: 010\n", "`custom.a` ({file}, line 2): got 010, which is no decimal number: YAML reads"),
+        ("custom: {a: [1, 0x1F]}\n", "`custom.a.1` ({file}, line 1): got 0x1F, which is no decimal number"),
+        ("custom: {a: 1_000}\n", "got 1_000, which is no decimal number"),
+        ("custom: {a: 1_0.5}\n", "got 1_0.5, which is no decimal number"),
+        ("custom: {a: 1:30}\n", "got 1:30, which is no decimal number"),
+        ("custom: {a: 1:30.5}\n", "got 1:30.5, which is no decimal number"),
+        ("custom: {a: 0b11}\n", "got 0b11, which is no decimal number"),
+        ("custom: {a: !!int ten}\n", "got ten, which is no decimal number"),
+        ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
+        ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
+        ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "nested too deeply"),
     ],
 )  # fmt: skip
 def test_yaml_that_cannot_be_used_is_named_with_file_and_line(write: Any, text: str, expected: str) -> None:
@@ -235,7 +272,24 @@ def test_yaml_that_cannot_be_used_is_named_with_file_and_line(write: Any, text: 
     with pytest.raises(ConfigurationError) as caught:
         load([path])
     assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
+    assert expected.replace("{file}", str(path)) in str(caught.value)
+
+
+def test_numbers_with_decimal_digits_are_taken_as_they_are(write: Any) -> None:
+    text = "a: [0, -1, +2, 10, 1.5, .5, 1., 1.0e-4, -2.5E+3, 08, '010', 2020-01-01, 1e5]"
+    *numbers, octal_like, quoted, date, without_point = read_yaml(write(text)).content["a"]
+    assert numbers == [0, -1, 2, 10, 1.5, 0.5, 1.0, 1e-4, -2500]
+    assert (octal_like, quoted, date, without_point) == ("08", "010", "2020-01-01", "1e5")
+
+
+def test_a_path_that_the_system_does_not_take_is_named_by_its_key(load_with: Any) -> None:
+    for key in ("paths.final", "off-diag.steps.ref.properties_and_measures.properties"):
+        *outer, last = key.split(".")
+        text = message(load_with, "{" + ": {".join([*outer, last]) + ": " + "a" * 300 + "}" * len([*outer, last]))
+        assert f"`{key}`" in text
+        assert "the path cannot be looked for: File name too long" in text
+    with pytest.raises(ConfigurationError, match="the environment variable NOT_SET_ANYWHERE is not set"):
+        load(["$NOT_SET_ANYWHERE/config.yml"])
 
 
 def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:

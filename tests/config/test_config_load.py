@@ -339,7 +339,7 @@ def test_relative_folders_start_from_the_working_folder(
     assert load_with("paths: {final: results}").paths.final == tmp_path / "results"
 
 
-PROPERTIES = {"indicators": {"mean_pr": {"base": "xclim.sdba.properties.mean", "input": {"da": "pr"}}}}
+PROPERTIES = {"indicators": {"mean_tasmax": {"base": "xclim.sdba.properties.mean", "input": {"da": "tasmax"}}}}
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_a_properties_file_is_found_from_the_working_folder_or_the_configuration
     (tmp_path / place / "some.yml").write_text(yaml.safe_dump(PROPERTIES))
     config = load_with(f"off-diag: {{steps: {{ref: {{properties_and_measures: {{properties: {name}}}}}}}}}")
     definitions = config.off_diag.steps["ref"].properties_and_measures.properties
-    assert definitions == {"indicators": {"mean_pr": {"base": "xsdba.properties.mean", "input": {"da": "pr"}}}}
+    assert definitions == {"indicators": {"mean_tasmax": {"base": "xsdba.properties.mean", "input": {"da": "tasmax"}}}}
     assert type(definitions["indicators"]) is dict
 
 
@@ -369,7 +369,7 @@ def test_a_properties_file_named_from_the_projects_folder_is_found_from_elsewher
     )
     monkeypatch.chdir(tmp_path)
     config = load([folder / "config.yml", folder / "more.yml"])
-    assert list(config.off_diag.steps["ref"].properties_and_measures.properties["indicators"]) == ["mean_pr"]
+    assert list(config.off_diag.steps["ref"].properties_and_measures.properties["indicators"]) == ["mean_tasmax"]
 
 
 def test_unknown_sections_are_warned_about_with_the_nearest_name(

@@ -290,7 +290,9 @@ def test_diagnostics_without_steps_are_left_out_with_a_warning(
 
 
 def test_diagnostics_without_the_references_properties_name_the_key_that_is_missing(load_with: Any) -> None:
-    step = "{properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.mean}}}}}"
+    step = (
+        "{properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.mean, input: {da: tasmax}}}}}}"
+    )
     with pytest.raises(ConfigurationError) as caught:
         load_with(f"diagnostics: {{sim: {step}, scen: {step}}}")
     assert "`extraction.reference.properties_and_measures.properties`" in str(caught.value)

@@ -179,7 +179,7 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
     fails(tasks.All())
     assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
     assert "region NAM: 45 to 48 °N is wanted, and the data have 41.875 to 45.625 °N" in log.text
-    assert "set `extraction.on_input_problem.extrapolation` to warn" in log.text
+    assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
     assert nothing_started(tmp_path)
 
 

@@ -199,3 +199,26 @@ def test_a_catalogue_is_replaced_as_a_whole(tmp_path: Path) -> None:
         make_catalog(tmp_path / "data", blocked)
     make_catalog(tmp_path / "data", out)
     assert len(Catalog.from_files([out]).assets) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "said"),
+    [
+        ("a\nb.nc", {}, "path is "),
+        ("not-utf-8-\udcff.nc", {}, "path is "),
+        ("noaa.nc", {"institution_id": "NOAA/GFDL"}, "id is 'CMIP6_ScenarioMIP_NOAA/GFDL_CanESM5_"),
+    ],
+)
+def test_a_file_whose_row_could_not_be_read_again_is_left_out_with_the_reason(
+    tmp_path: Path, name: str, attrs: dict[str, str], said: str
+) -> None:
+    # NetCDF refuses such names when it writes; a store is renamed.
+    daily().assign_attrs(CMIP6_ATTRS | attrs).drop_encoding().to_zarr(tmp_path / "data/odd.zarr")
+    odd = tmp_path / "data" / name.replace(".nc", ".zarr")
+    (tmp_path / "data/odd.zarr").rename(odd)
+    store(daily().assign_attrs(CMIP6_ATTRS), tmp_path / "data/good.nc")
+    report = make_catalog(tmp_path / "data", tmp_path / "cat.json")
+    ((path, reason),) = report.unreadable
+    assert path == odd
+    assert "cells that cannot be used" in reason and said in reason
+    assert [asset.faults for asset in Catalog.from_files([tmp_path / "cat.json"]).assets] == [{}]

@@ -405,6 +405,8 @@ def test_a_gzipped_table_and_an_inline_table_are_read_alike(tmp_path: Path) -> N
     inline.write_text(json.dumps(description(catalog_dict=rows_of())))
     assert Catalog.from_files([zipped]).assets == Catalog.from_files([plain]).assets
     assert Catalog.from_files([inline]).assets == Catalog.from_files([plain]).assets
+    (tmp_path / "inline.json.gz").write_bytes(gzip.compress(inline.read_bytes()))
+    assert Catalog.from_files([tmp_path / "inline.json.gz"]).assets == Catalog.from_files([plain]).assets
 
 
 def test_relative_paths_are_relative_to_the_catalogue_and_missing_ids_are_made(tmp_path: Path) -> None:
@@ -416,3 +418,297 @@ def test_relative_paths_are_relative_to_the_catalogue_and_missing_ids_are_made(t
 
 def test_the_last_day_of_a_360_day_february_is_a_date(tmp_path: Path) -> None:
     assert search(tmp_path, rows_of(end="2010-02-30 00:00"))
+
+
+def damaged(folder: Path, old: str, new: str, rows: list[dict[str, str]] | None = None) -> Path:
+    """A catalogue in whose CSV file one place was changed."""
+    path = write(folder, rows or rows_of())
+    table = path.with_suffix(".csv")
+    content = table.read_bytes()
+    assert content.count(old.encode()) >= 1
+    table.write_bytes(content.replace(old.encode(), new.encode("utf-8", "surrogateescape"), 1))
+    return path
+
+
+def faults_of(path: Path) -> list[str]:
+    return [fault for asset in Catalog.from_files([path]).assets for fault in asset.faults.values()]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_byte_order_mark_as_excel_writes_it_is_no_part_of_the_first_column(tmp_path: Path, zipped: bool) -> None:
+    path = write(tmp_path, rows_of())
+    expected = Catalog.from_files([path]).assets
+    content = b"\xef\xbb\xbf" + path.with_suffix(".csv").read_bytes()
+    (tmp_path / "bom.csv.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "bom.csv").write_bytes(content)
+    text = json.dumps(description(catalog_file="bom.csv.gz" if zipped else "bom.csv"))
+    path.write_text(text, encoding="utf-8-sig")
+    assert Catalog.from_files([path]).assets == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (",\"('tasmin',)\"", ",\"('tasmin',)", r"cat\.csv, line 3: .*quote"),
+        ("pr_2000.nc", '"pr_2000.nc', None),
+        (",nc,/data", ",nc/data", r"cat\.csv, line 2: got 16 cells.*expected 17.*line 1"),
+        (",nc,/data", ",nc,,/data", r"cat\.csv, line 2: got 18 cells.*expected 17"),
+        (",nc,/data", ",nc,/\0data", r"cat\.csv, line 2: got a NUL byte"),
+        (",member,", ",source,", r"cat\.csv, line 1: the column source is there twice"),
+        (",member,", ",,", r"cat\.csv, line 2: .*r1i1p1f1.*column 9 has no name"),
+        ("simulation", "simulaci\udcf3n", r"cat\.csv, line 2: got the byte 0xf3.*expected UTF-8"),
+    ],
+)
+def test_damage_of_the_table_stops_at_once_with_file_and_line(
+    tmp_path: Path, old: str, new: str, said: str | None
+) -> None:
+    path = damaged(tmp_path, old, new)
+    if said is None:
+        assert [asset.path[-11:] for asset in Catalog.from_files([path]).assets][-1] == '"pr_2000.nc'
+        return
+    with pytest.raises(CatalogError, match=said):
+        Catalog.from_files([path])
+
+
+def test_a_quote_that_is_not_closed_names_the_line_where_its_row_begins(tmp_path: Path) -> None:
+    path = write(tmp_path, [each | {"title": "a title"} for each in rows_of()])
+    table = path.with_suffix(".csv")
+    table.write_text(table.read_text().replace("pr_2000.nc,a title", 'pr_2000.nc,"a title'))
+    with pytest.raises(CatalogError, match=r"cat\.csv, line 4: .*quote.*closed"):
+        Catalog.from_files([path])
+
+
+def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, rows_of())
+    content = bytearray(gzip.compress(path.with_suffix(".csv").read_bytes(), mtime=0))
+    path.write_text(json.dumps(description(catalog_file="cat.csv.gz")))
+    for damage in (content[:-9], content[:40] + b"\xff\xff\xff\xff" + content[44:], b"id,path"):
+        (tmp_path / "cat.csv.gz").write_bytes(damage)
+        with pytest.raises(CatalogError, match=r"cat\.csv\.gz, the catalog_file of catalogue .*cannot be read"):
+            Catalog.from_files([path])
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        *(("date_start", cell) for cell in ("10000-01-01", "2015-1-31", "2015-01-1", "2015-00-10", "2015-13-01")),
+        *(("date_start", cell) for cell in ("2015-01-32", "2015-04-31", "0000-01-01", "2015-0301", "20150", "201")),
+        *(
+            ("date_start", cell)
+            for cell in ("2015-01-01x", "2015-01-01 25:00", "2015-01-01 noon", "2015.0", "31/12/2015")
+        ),
+        ("date_end", "1999-12-31"),
+        *(("variable", cell) for cell in ("{[]}", "()", "[]", "('',)", "", "('tasmax'", "['tasmax' 'tasmin']")),
+        *(("variable", cell) for cell in ("tasmax, tasmin", "{'tasmax': 1}", "[[['tasmax']]]", "[None]")),
+        *(("id", cell) for cell in ("CMIP6/tasmax", "a\nb", "a\x07b", "a\u2028b")),
+        ("xrfreq", ""),
+        ("xrfreq", "1 D"),
+        ("format", "grib"),
+        *(("path", cell) for cell in ("", "/data/a\nb.nc")),
+    ],
+)
+def test_a_cell_that_cannot_be_used_is_named_with_file_line_and_what_was_expected(
+    tmp_path: Path, column: str, cell: str
+) -> None:
+    rows = rows_of()
+    rows[1][column] = cell
+    got = repr(cell) if cell else "empty"
+    path = write(tmp_path, rows)
+    (fault,) = faults_of(path)
+    assert fault.startswith(f"{tmp_path / 'cat.csv'}, line 3: {column} is {got}; expected ")
+    with pytest.raises(CatalogError) as caught:
+        Catalog.from_files([path]).search(variables_and_freqs=DAILY, periods=["2000", "2009"])
+    assert fault in str(caught.value)
+    assert "exclusions" in str(caught.value)
+
+
+def test_an_id_that_is_made_of_the_columns_must_be_usable_too(tmp_path: Path) -> None:
+    rows = rows_of()
+    for each in rows:
+        del each["id"]
+    rows[0]["institution"] = "NOAA/GFDL"
+    rows[1] |= dict.fromkeys(("mip_era", "activity", "institution", "source", "experiment", "member", "domain"), "")
+    first, second = faults_of(write(tmp_path, rows))
+    assert "line 2: id, made of mip_era, activity, institution, " in first
+    assert "is 'CMIP6_ScenarioMIP_NOAA/GFDL_CanESM5_" in first
+    assert "line 3: id is empty; expected" in second
+
+
+@pytest.mark.parametrize(
+    ("cell", "start", "end"),
+    [
+        ("2015", datetime(2015, 1, 1), datetime(2016, 1, 1)),
+        ("2015-03", datetime(2015, 3, 1), datetime(2015, 4, 1)),
+        ("201503", datetime(2015, 3, 1), datetime(2015, 4, 1)),
+        ("20150301", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-03-01 0:00", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-03-01 12:00:00", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-03-01T12:00:00Z", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-03-01T12:00:00.000000000", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-03-01 12:00:00+00:00", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("201503011200", datetime(2015, 3, 1), datetime(2015, 3, 2)),
+        ("2015-02-30", datetime(2015, 2, 28), datetime(2015, 3, 1)),
+        ("2015-02-29 12:00", datetime(2015, 2, 28), datetime(2015, 3, 1)),
+        ("9999-12-31", datetime(9999, 12, 31), datetime.max),
+    ],
+)
+def test_a_date_may_be_a_year_a_month_or_a_day_with_or_without_hours(
+    tmp_path: Path, cell: str, start: datetime, end: datetime
+) -> None:
+    (asset,) = Catalog.from_files([write(tmp_path, [row("pr", cell, cell)])]).assets
+    assert (asset.faults, asset.start, asset.end) == ({}, start, end)
+
+
+@pytest.mark.parametrize(
+    ("cell", "variables"),
+    [
+        ("tasmax", ("tasmax",)),
+        ("'tasmax'", ("tasmax",)),
+        ("('tasmax')", ("tasmax",)),
+        ("('tasmax',)", ("tasmax",)),
+        ('["tasmax", "tasmin"]', ("tasmax", "tasmin")),
+        ("{'tasmin', 'tasmax'}", ("tasmin", "tasmax")),
+        ("[tasmax, tasmin]", ("tasmax", "tasmin")),
+        ("('2t', 'near surface-temp')", ("2t", "near surface-temp")),
+    ],
+)
+def test_variables_may_be_a_name_a_tuple_a_list_or_a_set(tmp_path: Path, cell: str, variables: tuple[str, ...]) -> None:
+    (asset,) = Catalog.from_files([write(tmp_path, [row("pr") | {"variable": cell}])]).assets
+    assert (asset.faults, asset.variables) == ({}, variables)
+
+
+def test_a_period_that_is_no_date_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"'2009-1-31' is not a date \(a period\); expected a date such as 2015"):
+        search(tmp_path, rows_of(), periods=["2000", "2009-1-31"])
+
+
+BROKEN = {"date_end": "2100-1-31"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "arguments"),
+    [
+        (row("pr", source="MIROC6", **BROKEN), {"other_search_criteria": {"source": "CanESM5"}}),
+        (row("pr", source="MIROC6", **BROKEN), {"exclusions": {"source": "MIROC6"}}),
+        (row("pr", path="", version="old"), {"exclusions": {"version": "old"}}),
+        (row("huss", **BROKEN), {}),
+        (row("pr", xrfreq="MS", **BROKEN), {}),
+        (row("huss") | {"variable": "('huss',"}, {}),
+        (row("pr", "1990-01-01", "1999-12-31", path=""), {}),
+        (row("pr", member="r20i1p1f1", **BROKEN), {"restrict_members": {"ordered": 1}}),
+        (row("dtr", **BROKEN), {"allow_conversion": False, "variables_and_freqs": dict.fromkeys(STORED, "D")}),
+        (row("pr", id="a/b"), {"other_search_criteria": {"id": row("pr")["id"]}}),
+    ],
+)
+def test_a_row_that_the_search_does_not_want_is_left_out_with_one_warning_however_broken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: dict[str, str], arguments: dict[str, Any]
+) -> None:
+    found = search(tmp_path, [*rows_of(), broken], **arguments)
+    assert found == search(tmp_path, rows_of(), **{key: arguments[key] for key in arguments if key != "exclusions"})
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith("the search leaves out 1 row with a cell that cannot be used: ")
+    assert f"{tmp_path / 'cat.csv'}, line 5: " in said
+
+
+@pytest.mark.parametrize(
+    ("broken", "arguments"),
+    [
+        (row("pr", "2010-01-01", **BROKEN), {"other_search_criteria": {"source": "CanESM5"}}),
+        (row("tasmin", source="MIROC6", path=""), {"other_search_criteria": {"path": "MIROC6|CanESM5|/data*"}}),
+        (row("pr") | {"variable": "{[]}"}, {"other_search_criteria": {"variable": ["tasmax", "tasmin", "pr"]}}),
+        (row("pr", xrfreq="?"), {}),
+        (row("pr", member="r1i1p1f0", **BROKEN), {"restrict_members": {"ordered": 1}}),
+        (row("dtr", **BROKEN), {}),
+    ],
+)
+def test_a_row_that_the_search_may_want_stops_it_where_a_cell_cannot_be_used(
+    tmp_path: Path, broken: dict[str, str], arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(CatalogError, match=r"the search wants 1 row .*cat\.csv, line 5: .*Correct"):
+        search(tmp_path, [*rows_of(), broken], **arguments)
+
+
+def test_a_broken_historical_row_is_named_once_however_many_futures_it_was_joined_to(tmp_path: Path) -> None:
+    history = [each | BROKEN for each in rows_of(experiment="historical")]
+    futures = [each for name in ("ssp245", "ssp585") for each in rows_of(experiment=name)]
+    with pytest.raises(CatalogError, match="the search wants 3 rows "):
+        search(tmp_path, [*history, *futures], match_hist_and_fut=True)
+
+
+def test_a_bad_id_of_another_simulation_does_not_stop_the_joining_of_history(tmp_path: Path) -> None:
+    rows = [
+        each
+        for experiment in ("historical", "ssp585")
+        for source in ("CanESM5", "MIROC6")
+        for each in rows_of(source=source, experiment=experiment)
+    ]
+    rows[-1]["id"] = "a/b"
+    criteria = {"source": "CanESM5"}
+    periods = ["2000", "2009"]
+    split = [
+        each | ({"date_end": "2004-12-31"} if each["experiment"] == "historical" else {"date_start": "2005-01-01"})
+        for each in rows
+    ]
+    assert search(tmp_path, split, match_hist_and_fut=True, other_search_criteria=criteria, periods=periods)
+
+
+def test_of_many_broken_rows_a_few_are_named_with_the_number_of_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search(tmp_path, [*rows_of(), *(row("huss", path="") for _ in range(30))])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("the search leaves out 30 rows with a cell that cannot be used: ")
+    assert said.count("path is empty") == 5
+    assert "and 25 more" in said
+
+
+def test_an_error_of_a_search_that_finds_nothing_counts_the_rows_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(
+        CatalogError, match=r"4 rows in .*cat\.json \(1 with a cell that cannot be used, .*line 5: date_end"
+    ):
+        search(tmp_path, [*rows_of(), row("pr", **BROKEN)], other_search_criteria={"source": "MIROC6"})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"catalog_dict": {"id": ["a"]}}, r"catalog_dict of .*cat\.json is a mapping; expected a list"),
+        ({"catalog_dict": "rows"}, r"catalog_dict of .*cat\.json is a text; expected a list"),
+        ({"catalog_dict": [row("pr"), 5]}, r"catalog_dict of .*cat\.json, row 2: got a number; expected a mapping"),
+        ({"catalog_dict": [], "assets": ["path"]}, r"assets of .*cat\.json is a list; expected a mapping"),
+        ({"catalog_dict": [], "assets": {"column_name": 5}}, r"assets\.column_name of .* is a number; expected a text"),
+        ({"catalog_dict": [], "aggregation_control": "x"}, r"aggregation_control of .* is a text; expected a mapping"),
+        ({"catalog_file": 3}, r"catalog_file of .*cat\.json is a number; expected a text"),
+        ({"catalog_file": "a\0b"}, r"the catalog_file of catalogue .*cat\.json, cannot be read"),
+        ({"catalog_file": None}, "neither catalog_file nor catalog_dict"),
+    ],
+)
+def test_a_description_of_the_wrong_kind_is_a_sentence(tmp_path: Path, content: dict[str, Any], said: str) -> None:
+    path = tmp_path / "cat.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(CatalogError, match=said):
+        Catalog.from_files([path])
+
+
+def test_a_key_that_is_twice_in_a_row_of_the_json_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cat.json"
+    path.write_text(
+        json.dumps(description(catalog_dict=[row("pr")])).replace('"mip_era"', '"path": "/a.nc", "mip_era"')
+    )
+    with pytest.raises(CatalogError, match=r"cat\.json cannot be read \('path' is there twice"):
+        Catalog.from_files([path])
+    path.write_text("[" * 100_000)
+    with pytest.raises(CatalogError, match=r"cat\.json cannot be read"):
+        Catalog.from_files([path])
+
+
+def test_a_bad_cell_of_a_table_inside_the_json_file_is_named_by_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "cat.json"
+    path.write_text(json.dumps(description(catalog_dict=[row("pr"), row("tasmax", path="")])))
+    assert faults_of(path)[0].startswith(f"catalog_dict of {path}, row 2: path is empty; expected ")
+
+
+def test_the_column_that_the_description_names_goes_before_a_column_called_path(tmp_path: Path) -> None:
+    path = write(tmp_path, [row("pr", path="/wrong.nc", uri="/right.nc")])
+    path.write_text(json.dumps(description(catalog_file="cat.csv", assets={"column_name": "uri"})))
+    assert [asset.path for asset in Catalog.from_files([path]).assets] == ["/right.nc"]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.catalog.cells import fault_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
@@ -118,7 +119,8 @@ def describe(path: Path) -> dict[str, str]:
     Raises
     ------
     CatalogError
-        If its source (the model or dataset), its frequency or its variables cannot be told.
+        If its source (the model or dataset), its frequency or its variables cannot be told, or a cell of its row would
+        be refused when the catalogue is read.
     """
     with _opened(path) as ds:
         row = _of_place(path) | _of_name(path) | _of_attributes(ds.attrs)
@@ -130,7 +132,11 @@ def describe(path: Path) -> dict[str, str]:
             "no source: neither attributes (source_id, cat:source) nor the file's name say which dataset it is; "
             "set cat:source, or name the file {var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
         )
-    return {"id": make_id(row), **row}
+    row = {"id": make_id(row), **row}
+    faults = [f"{column} {fault}" for column, text in row.items() if (fault := fault_of(column, text))]
+    if faults:
+        raise CatalogError(f"its row would have cells that cannot be used: {'; '.join(faults)}")
+    return row
 
 
 def describe_product(ds: xr.Dataset) -> dict[str, str]:

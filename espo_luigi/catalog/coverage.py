@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from espo_luigi.catalog.read import Asset, parse_date
+from espo_luigi.catalog.cells import parse_date
+from espo_luigi.catalog.read import Asset
 from espo_luigi.errors import CatalogError
 from espo_luigi.science.choices import each_period
 
@@ -58,7 +59,12 @@ def covering(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[A
     objection = _overlap(ordered) or next(filter(None, (_shortfall(ordered, period) for period in periods)), None)
     if objection:
         return [], objection
-    return [asset for asset in ordered if any(_shared_seconds(asset, bounds(period)) for period in periods)], None
+    return [asset for asset in ordered if overlaps(asset, periods)], None
+
+
+def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:
+    """Whether a file with dates shares at least a day with a period."""
+    return any(_shared_seconds(asset, bounds(period)) for period in periods)
 
 
 def _start(asset: Asset) -> datetime:

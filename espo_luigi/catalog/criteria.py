@@ -28,6 +28,11 @@ def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
     return any(_equal(cell, value) for value in values)
 
 
+def _is_unknown(asset: Asset, column: str) -> bool:
+    """Whether a faulty cell does not say what it should hold, so that the row may be one that is wanted."""
+    return column in asset.faults and not (asset.variables if column == "variable" else asset.columns.get(column))
+
+
 def _equal(cell: str | None, value: Any) -> bool:
     if cell is None or value is None:
         return cell is value
@@ -73,7 +78,7 @@ def select(
     for column, value in criteria.items():
         values = _as_list(value)
         _check_criterion(assets, column, values)
-        kept = [asset for asset in assets if _holds(asset, column, values)]
+        kept = [asset for asset in assets if _holds(asset, column, values) or _is_unknown(asset, column)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
         _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])

@@ -55,7 +55,7 @@ def _futures(run: Sequence[Asset]) -> dict[tuple[str, str], Asset]:
     futures: dict[tuple[str, str], Asset] = {}
     for asset in run:
         experiment = asset.columns.get("experiment")
-        if experiment is None or experiment in _NOT_FUTURE:
+        if experiment is None or experiment in _NOT_FUTURE or "id" in asset.faults:
             continue
         first = futures.setdefault((asset.columns.get("activity", ""), experiment), asset)
         if first.id != asset.id:

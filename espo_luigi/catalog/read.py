@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import ast
-import calendar
 import csv
 import gzip
+import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from espo_luigi.catalog.cells import ABSENT, CHECKED, FORMATS, fault_of, parse_date, parse_variables
 from espo_luigi.errors import CatalogError
 
 COLUMNS = (
@@ -60,8 +62,10 @@ ID_COLUMNS = (
 """The columns that make an id, in its order; empty ones are left out."""
 
 _REQUIRED = ("xrfreq", "variable", "path")
-_ABSENT = {"", "nan", "NaN", "None", "NaT", "<NA>"}
-_DATE = re.compile(r"(\d{4})(?:-?(\d{2}))?(?:-?(\d{2}))?")
+_KINDS = {dict: "a mapping", list: "a list", str: "a text", bool: "true or false"}
+_UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+"""What reading a file, decompressing it and decoding JSON may raise."""
+_WORD = re.compile(r"[A-Za-z]\w*")
 _MAKE_ONE = "`espo catalog FOLDER --out cat.json` makes a catalogue from a folder of files"
 
 
@@ -74,6 +78,8 @@ class Asset:
     variables: tuple[str, ...]
     path: str
     """The file: absolute, or a URL."""
+    faults: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By column, each cell that cannot be used: file, line, what is there, and what was expected."""
 
     @property
     def id(self) -> str:
@@ -95,41 +101,6 @@ class Asset:
         return replace(self, columns={**self.columns, **columns})
 
 
-def parse_date(text: str | None, where: str = "", *, end: bool = False) -> datetime | None:
-    """The day of a catalogue's date, at its beginning or end; dates without day or month mean all of the month or year.
-
-    Hours are dropped: daily data are stamped at midnight or at noon. A day that the Gregorian calendar lacks
-    (30 February of a 360-day calendar) becomes the month's last.
-
-    Raises
-    ------
-    CatalogError
-        If the text is not a date.
-    """
-    if text is None:
-        return None
-    match = _DATE.match(text.strip())
-    if match is None:
-        raise CatalogError(f"{text!r} is not a date ({where}); expected YYYY-MM-DD, with or without hours.")
-    year = int(match[1])
-    month = min(int(match[2] or (12 if end else 1)), 12)
-    last = calendar.monthrange(year, month)[1]
-    day = datetime(year, month, min(int(match[3] or (last if end else 1)), last))
-    # No year 10000 in Python: far ends such as 9999-12-31 lose their last day.
-    return day + timedelta(days=1) if end and day.year < 9999 else day
-
-
-def parse_variables(text: str) -> tuple[str, ...]:
-    """Return the variables of a row: ``tasmax``, ``('tasmax',)`` or ``['tasmax', 'tasmin']``."""
-    text = text.strip()
-    if not text.startswith(("(", "[", "{")):
-        return (text,)
-    try:
-        return tuple(str(name) for name in ast.literal_eval(text))
-    except (ValueError, SyntaxError):
-        return tuple(re.findall(r"[A-Za-z]\w*", text))
-
-
 def make_id(columns: Mapping[str, str]) -> str:
     """Return a dataset's id: the filled columns of `ID_COLUMNS`, joined by underscores."""
     return "_".join(columns[name] for name in ID_COLUMNS if columns.get(name))
@@ -139,35 +110,43 @@ def read_catalogue(path: Path) -> list[Asset]:
     """Read the assets of one catalogue (a JSON file with its CSV beside it or inside it).
 
     Paths that are not absolute are relative to the JSON file's folder. Rows without an id get the id that xscen makes.
+    A row with a cell that cannot be used is an asset with `faults`: only a search can tell whether it wants that row.
 
     Raises
     ------
     CatalogError
-        If a file is missing or unreadable, or a needed column is absent.
+        If a file is missing, unreadable or damaged, or a needed column is absent.
     """
     path = Path(path)
     description = _description(path)
-    records, source = _records(description, path)
-    path_column = (description.get("assets") or {}).get("column_name") or "path"
-    variable_column = (description.get("aggregation_control") or {}).get("variable_column_name") or "variable"
-    names = {path_column: "path", variable_column: "variable"}
-    rows = [{names.get(key, key): value for key, value in record.items()} for record in records]
-    _check_columns(rows, source)
-    return [_asset(row, path.parent) for row in rows if row.get("path")]
+    wanted = {
+        "path": _named(description, "assets", "column_name", path) or "path",
+        "variable": _named(description, "aggregation_control", "variable_column_name", path) or "variable",
+    }
+    if description.get("catalog_dict") is not None:
+        source = f"catalog_dict of {path}"
+        rows = list(_inline_rows(description["catalog_dict"], source, wanted))
+    else:
+        source = str(_table(description, path))
+        rows = list(_table_rows(Path(source), path, wanted))
+    _check_columns([row for _, row in rows], source, wanted)
+    folder = path.parent.absolute()
+    return [_asset(row, where, folder) for where, row in rows]
 
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = json.loads(_text(path), object_pairs_hook=_mapping)
     except FileNotFoundError:
         raise CatalogError(
             f"catalogue {path} does not exist; give an existing one in data_catalogs. {_MAKE_ONE}."
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (*_UNREADABLE, RecursionError) as error:
         raise CatalogError(
             f"catalogue {path} cannot be read ({error}); expected an intake-esm JSON file. {_MAKE_ONE}."
         ) from None
-    if not isinstance(description, dict) or not {"catalog_file", "catalog_dict"} & set(description):
+    keys = ("catalog_file", "catalog_dict")
+    if not isinstance(description, dict) or all(description.get(key) is None for key in keys):
         raise CatalogError(
             f"catalogue {path} has neither catalog_file nor catalog_dict; expected an intake-esm JSON "
             f"file. {_MAKE_ONE}."
@@ -175,18 +154,47 @@ def _description(path: Path) -> dict[str, Any]:
     return description
 
 
-def _records(description: Mapping[str, Any], path: Path) -> tuple[list[dict[str, str]], str]:
-    """The rows, without their empty cells, and what they were read from."""
-    if description.get("catalog_dict") is not None:
-        return [_filled(record) for record in description["catalog_dict"]], f"catalog_dict of {path}"
-    table = _table(description, path)
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of the JSON file; of a key that is there twice Python would take the last without a word."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice!r} is there twice in one mapping")
+    return mapping
+
+
+def _text(path: Path) -> str:
+    """A file's text, without the byte order mark that Excel writes; decompressed if its name ends in `.gz`."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
     try:
-        with _open_text(table) as stream:
-            return [_filled(record) for record in csv.DictReader(stream)], str(table)
-    except FileNotFoundError:
-        raise CatalogError(f"{table}, the catalog_file of catalogue {path}, does not exist. {_MAKE_ONE}.") from None
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise CatalogError(f"{table}, the catalog_file of catalogue {path}, cannot be read: {error}.") from None
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+        raise CatalogError(
+            f"{path}, line {line}: got the byte 0x{byte:02x}; expected UTF-8. Save the file as UTF-8 text."
+        ) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise CatalogError(f"{path}, line {line}: got a NUL byte; expected text. The file is damaged: write it anew.")
+    return text
+
+
+def _named(description: Mapping[str, Any], key: str, name: str, path: Path) -> str | None:
+    """The column that the description names for the paths or the variables, None if it names none."""
+    section = _of_kind(description.get(key), dict, f"{key} of {path}")
+    return _of_kind(section.get(name), str, f"{key}.{name} of {path}") if section else None
+
+
+def _of_kind(value: Any, kind: type, what: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise CatalogError(f"{what} is {_kind(value)}; expected {_KINDS[kind]}, as intake-esm writes it.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return next((name for kind, name in _KINDS.items() if isinstance(value, kind)), "a number")
 
 
 def table_of(path: Path) -> Path:
@@ -204,32 +212,118 @@ def table_of(path: Path) -> Path:
 
 
 def _table(description: Mapping[str, Any], path: Path) -> Path:
-    return path.parent / os.path.expandvars(str(description["catalog_file"]).removeprefix("file://"))
+    name = _of_kind(description["catalog_file"], str, f"catalog_file of {path}")
+    return path.parent / os.path.expandvars(name.removeprefix("file://"))
 
 
-def _open_text(table: Path) -> TextIO:
-    if table.suffix == ".gz":
-        return gzip.open(table, "rt", encoding="utf-8", newline="")
-    return table.open(encoding="utf-8", newline="")
+def _inline_rows(rows: Any, source: str, wanted: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a `catalog_dict`, each with its place and without its empty cells."""
+    for number, record in enumerate(_of_kind(rows, list, source), start=1):
+        where = f"{source}, row {number}"
+        if not isinstance(record, dict):
+            raise CatalogError(f"{where}: got {_kind(record)}; expected a mapping from columns to cells.")
+        columns = _columns([str(key) for key in record], wanted, where)
+        row = _filled(columns, ["" if cell is None else str(cell) for cell in record.values()])
+        if row:
+            yield where, row
 
 
-def _filled(record: Mapping[Any, Any]) -> dict[str, str]:
-    cells = {str(key): "" if value is None else str(value).strip() for key, value in record.items() if key is not None}
-    return {key: value for key, value in cells.items() if value not in _ABSENT}
-
-
-def _check_columns(rows: Iterable[Mapping[str, str]], source: str) -> None:
-    present = {column for row in rows for column in row}
-    missing = [column for column in _REQUIRED if column not in present]
-    if present and missing:
+def _table_rows(table: Path, path: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file, each with its place and without its empty cells; rows without any cell are left out."""
+    what = f"{table}, the catalog_file of catalogue {path},"
+    try:
+        text = _text(table)
+    except FileNotFoundError:
+        raise CatalogError(f"{what} does not exist. {_MAKE_ONE}.") from None
+    except _UNREADABLE as error:
+        raise CatalogError(f"{what} cannot be read: {error}.") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    columns: list[str | None] = []
+    titled, line = "", 1
+    try:
+        for cells in reader:
+            where, line = f"{table}, line {line}", reader.line_num + 1
+            if not any(map(str.strip, cells)):
+                continue
+            if not columns:
+                columns, titled = _columns(cells, wanted, where), where.rpartition(", ")[2]
+                _check_columns([dict.fromkeys(filter(None, columns), "")], str(table), wanted)
+                continue
+            if len(cells) != len(columns):
+                raise CatalogError(
+                    f"{where}: got {len(cells)} cells; expected {len(columns)}, one for each column in {titled}. "
+                    "Look for a comma outside of quotes, a missing comma, or a line that was cut."
+                )
+            if "" in columns:
+                _check_unnamed(columns, cells, where)
+            yield where, _filled(columns, cells)
+    except csv.Error as error:
         raise CatalogError(
-            f"{source} has no column {' nor '.join(missing)} (or only empty cells); it has "
-            f"{', '.join(sorted(present))}. Expected the columns of xscen. {_MAKE_ONE}."
+            f"{table}, line {line}: the row that begins here cannot be read ({error}). Look for a quote that is not "
+            "closed, or text after a closing quote."
+        ) from None
+    if not columns:
+        raise CatalogError(f"{what} is empty; expected a line with the names of columns. {_MAKE_ONE}.")
+
+
+def _columns(names: Sequence[str], wanted: Mapping[str, str], where: str) -> list[str | None]:
+    """The columns' names here; None for one that is not read, as the description names another for the same."""
+    stripped = [name.strip() for name in names]
+    twice = [name for name, count in Counter(stripped).items() if name and count > 1]
+    if twice:
+        raise CatalogError(f"{where}: the column {twice[0]} is there twice; expected it once. Rename or remove one.")
+    ours = {name: column for column, name in wanted.items()}
+    return [ours.get(name) or (None if name in wanted else name) for name in stripped]
+
+
+def _check_unnamed(columns: Sequence[str | None], cells: Sequence[str], where: str) -> None:
+    """Refuse a cell without a column, but for numbers of rows, as pandas writes them."""
+    for number, (column, cell) in enumerate(zip(columns, cells, strict=True), start=1):
+        if column == "" and cell.strip() and not cell.strip().isdigit():
+            raise CatalogError(
+                f"{where}: got {cell!r}, but column {number} has no name; expected a name in the first line of the "
+                "table. Write it there, or remove the column."
+            )
+
+
+def _filled(columns: Sequence[str | None], cells: Sequence[str]) -> dict[str, str]:
+    pairs = zip(columns, cells, strict=True)
+    return {column: text for column, cell in pairs if (text := cell.strip()) not in ABSENT and column}
+
+
+def _check_columns(rows: Sequence[Mapping[str, str]], source: str, wanted: Mapping[str, str]) -> None:
+    missing = [column for column in _REQUIRED if rows and not any(column in row for row in rows)]
+    if missing:
+        present = sorted({wanted.get(column, column) for row in rows for column in row})
+        raise CatalogError(
+            f"{source} has no column {' nor '.join(wanted.get(column, column) for column in missing)} (or only empty "
+            f"cells); it has {', '.join(present)}. Expected the columns of xscen. {_MAKE_ONE}."
         )
 
 
-def _asset(row: dict[str, str], folder: Path) -> Asset:
-    written = os.path.expandvars(row["path"])
-    path = written if "://" in written else str(folder.absolute() / written)
+def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     columns = row if "id" in row else {"id": make_id(row), **row}
-    return Asset(columns={**columns, "path": path}, variables=parse_variables(row.get("variable", "")), path=path)
+    faults = _faults(columns, where, made="id" not in row)
+    written = os.path.expandvars(row.get("path", ""))
+    path = written if "://" in written or not written else str(folder / written)
+    given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
+    listing = row.get("variable", "")
+    # Of a faulty cell, what it may have meant: the search asks whether it may want the row.
+    variables = parse_variables(listing) or tuple(name for name in _WORD.findall(listing) if name not in ABSENT)
+    return Asset(columns={**columns, **given, "path": path}, variables=variables, path=path, faults=faults)
+
+
+def _faults(columns: Mapping[str, str], where: str, *, made: bool) -> dict[str, str]:
+    """The cells of a row that cannot be used, by column."""
+    found = {column: fault for column in CHECKED if (fault := fault_of(column, columns.get(column, "")))}
+    if not found.keys() & {"date_start", "date_end"}:
+        start, end = parse_date(columns.get("date_start")), parse_date(columns.get("date_end"), end=True)
+        if start is not None and end is not None and start >= end:
+            found["date_end"] = (
+                f"is {columns['date_end']!r}; expected no day before date_start, {columns['date_start']!r}"
+            )
+    if not found:
+        return found
+    parts = [name for name in ID_COLUMNS if columns.get(name)] if made else []
+    names = {"id": f"id, made of {', '.join(parts)}," if parts else "id"}
+    return {column: f"{where}: {names.get(column, column)} {fault}" for column, fault in found.items()}

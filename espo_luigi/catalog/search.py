@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.catalog.coverage import Period, as_periods, covering
+from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
 from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
 from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
 """Variables that can be derived, each with what it is derived from."""
+
+_SHOWN = 5
+"""How many faulty rows a message names."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,19 @@ class _Wanted:
     periods: tuple[Period, ...]
     allow_conversion: bool
 
+    def may_be(self, asset: Asset) -> bool:
+        """Whether a faulty row may be of a wanted variable, frequency and period: no sound cell says otherwise."""
+        pairs = list(self.variables_and_freqs.items())
+        if self.allow_conversion:
+            pairs += [(name, frequency) for variable, frequency in pairs for name in DERIVATIONS.get(variable, ())]
+        names = asset.variables or tuple(name for name, _ in pairs)
+        unknown = "xrfreq" in asset.faults
+        if not any(name in names and (unknown or asset.columns["xrfreq"] == frequency) for name, frequency in pairs):
+            return False
+        if {"date_start", "date_end"} & set(asset.faults) or asset.start is None or asset.end is None:
+            return True
+        return not self.periods or overlaps(asset, self.periods)
+
 
 class Catalog:
     """The rows of one or several catalogues."""
@@ -84,7 +100,8 @@ class Catalog:
         if not paths:
             raise CatalogError("no catalogue to search; name at least one in data_catalogs.")
         assets = [asset for path in paths for asset in read_catalogue(Path(path))]
-        unique = {(a.id, a.columns.get("processing_level"), a.variables, a.path): a for a in assets}
+        # Faults name the line, so that each row that has some counts.
+        unique = {(a.id, a.columns.get("processing_level"), a.variables, a.path, *a.faults.values()): a for a in assets}
         return cls(unique.values(), [Path(path) for path in paths])
 
     def search(
@@ -103,7 +120,8 @@ class Catalog:
 
         The steps, in order: history joined to futures, exclusions, criteria, variables (stored, or derived from others
         that are) covering at least 99 % of each period's hours by files that do not overlap, members. Ids that lack a
-        variable are dropped, each with a warning that says which and why.
+        variable are dropped, each with a warning that says which and why. Rows with cells that cannot be used are
+        left out with one warning, unless the search may want them.
 
         Parameters
         ----------
@@ -132,18 +150,22 @@ class Catalog:
         Raises
         ------
         CatalogError
-            If nothing is found: with the number of rows after each step, and what values there are.
+            If nothing is found: with the number of rows after each step, and what values there are. If a row that the
+            search may want has a cell that cannot be used.
         """
         if allow_resampling:
             raise CatalogError(
                 "allow_resampling is true; expected false: only data of exactly the wanted frequency are used."
             )
         wanted = _Wanted(dict(variables_and_freqs), as_periods(periods), allow_conversion)
+        faulty = _faults_of(self.assets)
         trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]
         if not self.assets:
             raise CatalogError(
                 f"{trail[0]}: nothing to search. `espo catalog FOLDER --out cat.json` makes a catalogue."
             )
+        if faulty:
+            trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
         dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), frozenset())
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
@@ -151,14 +173,48 @@ class Catalog:
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
         joined = (HISTORICAL,) if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
-        found = _complete(chosen, wanted, dispatched.without_history, trail)
-        return restrict_to_members(found, restrict_members) if restrict_members else found
+        found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.without_history)
+        suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
+        # A member that would not be kept anyway does not matter.
+        candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
+        kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
+        _refuse_faulty([asset for asset in suspects if asset.id in kept])
+        if not found:
+            trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
+            raise CatalogError(f"nothing found. {listed(dropped) or 'No row can be used'}. Rows: {'; '.join(trail)}.")
+        if faulty:
+            message = "the search leaves out %s with a cell that cannot be used: %s. It wants none of them."
+            logger.warning(message, _rows(len(faulty)), _some(faulty))
+        return {name: match for name, match in kept.items() if name in found}
+
+
+def _faults_of(assets: Iterable[Asset]) -> list[str]:
+    """What is wrong with each faulty row, once, however many futures it was joined to."""
+    return list(dict.fromkeys("; ".join(asset.faults.values()) for asset in assets if asset.faults))
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'' if number == 1 else 's'}"
+
+
+def _some(faults: Sequence[str]) -> str:
+    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    return "; ".join(faults[:_SHOWN]) + more
+
+
+def _refuse_faulty(assets: Iterable[Asset]) -> None:
+    faults = _faults_of(assets)
+    if faults:
+        raise CatalogError(
+            f"the search wants {_rows(len(faults))} with a cell that cannot be used: {_some(faults)}. Correct the "
+            "catalogue, or leave such rows out by exclusions in search_data_catalogs."
+        )
 
 
 def _complete(
-    assets: Sequence[Asset], wanted: _Wanted, without_history: frozenset[str], trail: list[str]
-) -> dict[str, Match]:
-    """The ids that have all that is wanted; a warning for each of the others."""
+    assets: Sequence[Asset], wanted: _Wanted, without_history: frozenset[str]
+) -> tuple[dict[str, Match], list[str]]:
+    """The ids that have all that is wanted; the others with what they lack, each with a warning."""
     by_id: dict[str, list[Asset]] = defaultdict(list)
     for asset in assets:
         by_id[asset.id].append(asset)
@@ -173,10 +229,7 @@ def _complete(
         else:
             dropped.append(f"{name}: {'; '.join(objections)}")
             logger.warning("%s is dropped from the search: %s.", name, "; ".join(objections))
-    if not found:
-        trail.append(f"0 of {len(by_id)} ids with all of {listed(wanted.variables_and_freqs)}")
-        raise CatalogError(f"nothing found. {listed(dropped)}. Rows: {'; '.join(trail)}.")
-    return found
+    return found, dropped
 
 
 def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:

@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.boxes import Box, missing_sides
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
@@ -353,24 +354,22 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     """
     if ds["lat"].ndim == 2:
         return ""
-    lat, lon, allowed = ds["lat"], ds["lon"], max(float(region.get("tile_buffer") or 0), 0.5)
-    # No row fits between the outermost one and the pole, and no column between the last and the first of a globe.
-    to_the_poles = float(lat.min()) - _largest_step(lat, 0) <= -90, float(lat.max()) + _largest_step(lat, 0) >= 90
-    around = float(lon.max() - lon.min()) + 1.5 * _largest_step(lon, 0) >= 360
-    south_to_north = float(min(region["lat_bnds"])), float(max(region["lat_bnds"]))
-    said = []
-    for unit, wanted, axis, is_whole in (
-        ("°N", south_to_north, lat, to_the_poles),
-        ("°E", _in_convention(lon, region), lon, (around, around)),
-    ):
-        first, last, step = float(axis.min()), float(axis.max()), _largest_step(axis, 0)
-        beyond = max(0.0 if is_whole[0] else first - wanted[0], 0.0 if is_whole[1] else wanted[1] - last)
-        if beyond > allowed * step * (1 + 1e-6):
-            said.append(
-                f"{wanted[0]:g} to {wanted[1]:g} {unit} is wanted, and the data have {first:g} to {last:g} {unit}: "
-                f"{beyond:g} degrees are beyond, expected {allowed:g} cells ({allowed * step:g} degrees) at most"
-            )
-    return f"region {region['name']}: {'; '.join(said)}" if said else ""
+    lat, lon, cells = ds["lat"], ds["lon"], max(float(region.get("tile_buffer") or 0), 0.5)
+    data = Box((float(lon.min()), float(lon.max())), (float(lat.min()), float(lat.max())))
+    (west, east), (south, north) = data
+    step_lon, step_lat = _largest_step(lon, 0), _largest_step(lat, 0)
+    reach = data.widened(cells * step_lon, cells * step_lat)
+    # No column fits between the last and the first one of a globe, and no row between the outermost one and the pole.
+    if east - west + 1.5 * step_lon >= 360:
+        reach = reach._replace(lon_bnds=(0, 360))
+    poles = -90 if south - step_lat <= -90 else reach.lat_bnds[0], 90 if north + step_lat >= 90 else reach.lat_bnds[1]
+    wanted = Box(tuple(region["lon_bnds"]), tuple(region["lat_bnds"]))
+    beyond = missing_sides(wanted, reach._replace(lat_bnds=poles), tolerance=1e-6)
+    return (
+        f"region {region['name']} ({wanted}) reaches beyond the data ({data}): {beyond} more than {cells:g} cells"
+        if beyond
+        else ""
+    )
 
 
 def _check_coordinates(ds: xr.Dataset) -> None:

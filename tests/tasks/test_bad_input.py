@@ -166,9 +166,8 @@ def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
     for path in ("custom.regions.north", "custom.amno_region"):
         with_box(files, path, lat_bnds=[47.5 if "north" in path else 45.0, 48.5])
     fails(tasks.All())
-    assert "`custom.regions.north`: region north: 47.5 to 48.5 °N is wanted, and the data have 45.125 to 47.875 °N" in (
-        log.text
-    )
+    assert "`custom.regions.north`: region north (47.5..48.5 degrees north" in log.text
+    assert "reaches beyond the data (45.125..47.875 degrees north" in log.text
     assert nothing_started(tmp_path)
 
 
@@ -178,7 +177,8 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
     shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
     fails(tasks.All())
     assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
-    assert "region NAM: 45 to 48 °N is wanted, and the data have 41.875 to 45.625 °N" in log.text
+    assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
+    assert "0.5 degrees in the north more than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
     assert nothing_started(tmp_path)
 
@@ -193,7 +193,7 @@ def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
     (sim_id,) = (name for name in context().simulations if "360Day" in name)
     regrid = tasks.Regrid(sim_id=sim_id, region="north")
     assert espo_luigi.build([regrid]).succeeded
-    assert "extrapolation (warn): " in log.text and "2.375 degrees are beyond" in log.text
+    assert "extrapolation (warn): " in log.text and "0.5 degrees in the north more than 1.5 cells" in log.text
     made = store.open_store(regrid.out_regridded().path)
     assert made.attrs["espo_luigi_extrapolated_cells"] == made.sizes["loc"] == 15
 

@@ -221,7 +221,10 @@ def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Fi
 
 @pytest.mark.parametrize(
     ("box", "said"),
-    [({"lat_bnds": (41.0, 60.0)}, "3.75 degrees in the north"), ({"lon_bnds": (240.0, 278.0)}, "8.5 degrees in the west")],
+    [
+        ({"lat_bnds": (41.0, 60.0)}, "3.75 degrees in the north"),
+        ({"lon_bnds": (240.0, 278.0)}, "8.5 degrees in the west"),
+    ],
 )
 def test_a_box_that_reaches_beyond_the_grid_is_a_problem(files: Files, box: dict[str, Any], said: str) -> None:
     (found,) = examine_match(files.match, period=("2000", "2005"), regions=[BOX | box], limits={})

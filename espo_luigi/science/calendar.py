@@ -106,8 +106,8 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
     """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
 
-    A stamp's day holds the midpoint of its interval, which lies `to_midpoint` days (time) after the stamp. Without
-    intervals it holds the stamp. Either may be up to a second early, as fractions of days are when they are rounded.
+    The day of a step holds the middle of its interval, `to_midpoint` days (time) after the stamp, or else the stamp.
+    A second is added first: fractions of days are rounded, so that stamps lie a little before midnight.
 
     Of a file of which one date is beyond numpy's nanoseconds (2262), xarray decodes all dates as cftime's.
     By numbers: cftime's own `floor` goes date by date, which takes most of a second for a century.

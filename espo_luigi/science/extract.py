@@ -30,7 +30,7 @@ DTR_ATTRS: Mapping[str, str] = {
     "cell_methods": "time: range within days",
 }
 
-# Longitudes that are nearer than this are one column's.
+# Longitudes that differ by less belong to the same column.
 _SAME_DEGREES = 1e-4
 # Global attributes, of CMIP6, CORDEX, ACDD and of tools, that are true of one file, one variable or one experiment's
 # files, and not of what is cut and joined from several: identities, texts about the file, where the run branched off.
@@ -169,9 +169,9 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
 
 
 def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
-    """Convert to `CANONICAL_UNITS`, precipitation depths through the density of water, as `as_floats` has it; lazy.
+    """Convert to `CANONICAL_UNITS`, precipitation depths by the density of water, with the types of `as_floats`; lazy.
 
-    `dtr` says afterwards that it is a difference of temperatures, whatever it said before.
+    `dtr` always gets the attribute that it is a difference of temperatures.
 
     Raises
     ------
@@ -310,8 +310,8 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut a box of longitudes and latitudes, bounds included and widened by the region's `tile_buffer`; lazy.
 
-    A box may cross the first and the last longitude of a global grid. Columns are then in the order of the box, and
-    those from beyond the edge have longitudes that go on from the others'. The buffer may have a column twice.
+    A box may cross the first and the last longitude of a global grid. Columns then run from its western to its eastern
+    bound, and their longitudes go on across the edge. The buffer of a box around the Earth repeats columns.
     Curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
 
     Raises
@@ -328,9 +328,9 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
 
 
 def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
-    """Cut what `subset_box` cuts for any of several regions: of 1-D coordinates all rows and columns that one has.
+    """Cut the cells of several regions: of 1-D coordinates, all rows and all columns that any region needs.
 
-    Rows, columns and their coordinates stay as the data have them.
+    Rows, columns and their coordinates keep the data's order and values.
 
     Raises
     ------
@@ -348,9 +348,9 @@ def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dat
 def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     """Say how far a region reaches beyond the outermost cells of 1-D `lat` and `lon`, or return nothing.
 
-    Values there are extrapolated. It does not count up to `tile_buffer` steps of the grid, nor half a step, which is
-    where a cell ends, nor what is beyond the last row before a pole. Of 2-D coordinates nothing is said: their corners
-    need not reach those of a box (`regrid` looks at each cell).
+    Values there would be extrapolated. `tile_buffer` steps of the grid are allowed, or half a step, where a cell ends;
+    between the outermost row and a pole, anything is. 2-D coordinates are not looked at: their corners need not reach
+    those of a box (`regrid.check_reach` looks at each cell).
     """
     if ds["lat"].ndim == 2:
         return ""
@@ -359,7 +359,7 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     (west, east), (south, north) = data
     step_lon, step_lat = _largest_step(lon, 0), _largest_step(lat, 0)
     reach = data.widened(cells * step_lon, cells * step_lat)
-    # No column fits between the last and the first one of a globe, and no row between the outermost one and the pole.
+    # A globe has no room for a column between its last and its first, nor for a row between the outermost and the pole.
     if east - west + 1.5 * step_lon >= 360:
         reach = reach._replace(lon_bnds=(0, 360))
     poles = -90 if south - step_lat <= -90 else reach.lat_bnds[0], 90 if north + step_lat >= 90 else reach.lat_bnds[1]
@@ -473,7 +473,7 @@ def _in_convention(lon: xr.DataArray, region: Mapping[str, Any]) -> tuple[float,
         return int(((lon >= west + turn) & (lon <= east + turn)).sum())
 
     turn = max((0, 360, -360), key=cells)
-    if not cells(turn):  # a narrow region, or one that the data lack: as near to the data as it gets
+    if not cells(turn):  # a region narrower than a cell, or beyond the data: take the turn that is nearest to them
         turn = min((0, 360, -360), key=lambda turn: abs((west + east) / 2 + turn - float((lon.min() + lon.max()) / 2)))
     return west + turn, east + turn
 

@@ -37,7 +37,7 @@ import dask.array
 import numpy as np
 import xarray as xr
 import yaml
-from production_input import SIMULATION, Region, make_input, region_of
+from production_input import SIMULATION, SOUTH, Region, make_input, region_of
 
 ROOT = Path(__file__).parent.parent
 GIB, GB = 2**30, 1e9
@@ -61,8 +61,8 @@ class Run:
 def configure(folder: Path, region: Region, last_year: int, cpus: int, *, side_by_side: bool) -> None:
     """Write the configuration of `config/espo-g6` for the one region and domain, and luigi.cfg."""
     config = yaml.safe_load((ROOT / "config/espo-g6/config.yml").read_text())
-    east = region.west + region.columns / 10 + 1
-    box = {"method": "bbox", "lon_bnds": [region.west - 0.05, east], "lat_bnds": [40.0, 40.05 + region.rows / 10]}
+    longitudes = [region.west - 0.05, region.west - 0.05 + region.columns / 10]
+    box = {"method": "bbox", "lon_bnds": longitudes, "lat_bnds": [SOUTH - 0.05, SOUTH - 0.05 + region.rows / 10]}
     config["custom"]["regions"] = {"south": {"name": "south", **box}}
     config["custom"]["amno_region"] |= box
     period = ["1950", str(last_year)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import temporary, upstream
 from espo_luigi.science import biasadjust, calendar, finalize, stack
@@ -135,6 +135,16 @@ class CleanUp(EspoTask):
         "project.name",
         "project.version",
     )
+
+    def check(self) -> None:
+        """Raise an error, too, if a variable is not adjusted that tasmin is made of."""
+        super().check()
+        adjusted = self.context.config.biasadjust.variables
+        if missing := [name for name in ("tasmax", "dtr") if name not in adjusted]:
+            raise ConfigurationError(
+                f"`biasadjust.variables` has {', '.join(adjusted)}; expected {' and '.join(missing)}, too: the "
+                "product's tasmin is tasmax - dtr. Adjust them, or run until Adjust only."
+            )
 
     def reading(self) -> list[str]:
         """Return the keys that are read for each variable, too."""

@@ -216,6 +216,15 @@ def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
+def test_a_product_without_what_tasmin_is_made_of_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    edit(configured()[0], lambda content: content["biasadjust"]["variables"].pop("dtr"))
+    fails(tasks.CleanUp(sim_id=next(iter(context().simulations)), region="south"))
+    assert "`biasadjust.variables` has tasmax, pr; expected dtr, too: the product's tasmin is tasmax - dtr" in log.text
+    assert nothing_started(tmp_path)
+
+
 def test_a_domain_without_a_land_cell_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:

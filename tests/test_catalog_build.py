@@ -208,6 +208,8 @@ def test_a_catalogue_is_replaced_as_a_whole(tmp_path: Path) -> None:
         ("not-utf-8-\udcff.nc", {}, "path is "),
         ("noaa.nc", {"institution_id": "NOAA/GFDL"}, "id is 'CMIP6_ScenarioMIP_NOAA/GFDL_CanESM5_"),
     ],
+    # pytest-xdist cannot send the second name.
+    ids=["line break", "not UTF-8", "slash"],
 )
 def test_a_file_whose_row_could_not_be_read_again_is_left_out_with_the_reason(
     tmp_path: Path, name: str, attrs: dict[str, str], said: str

@@ -84,7 +84,8 @@ def keys_of(value: Any, at: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 SHIPPED = shipped()
-KEYS = list(keys_of(SHIPPED))
+# Of `project`, other keys than its name and version are ignored.
+KEYS = [key for key in keys_of(SHIPPED) if key != ("project",)]
 
 
 def variants(old: Any) -> list[Any]:

@@ -250,12 +250,12 @@ clean_up:
 
 def test_attributes_name_what_the_other_sections_say(load_with: Any) -> None:
     change = """
-custom: {ref_period: ['1981', '2010'], sim_period: ['2000', '2019']}
+custom: {ref_period: ['1981', '2010'], sim_period: ['1971', '2040']}
 extraction: {reference: {search_data_catalogs: {other_search_criteria: {source: RDRS}}}}
 biasadjust: {variables: {tasmax: {adjusting_args: {bias_adjust_institution: MeteoX}}}}
 """
     attributes = load_with(ATTRIBUTES, change).attributes
-    assert attributes["global"]["said"] == "ESPO-R v2.0 of MeteoX: RDRS, 1981-2010, 2000-2019"
+    assert attributes["global"]["said"] == "ESPO-R v2.0 of MeteoX: RDRS, 1981-2010, 1971-2040"
     assert attributes["tasmax"] == {"note": "against RDRS"}
 
 
@@ -270,10 +270,10 @@ def test_other_braces_and_fields_without_a_value_stay_as_they_are(load_with: Any
 
 
 def test_the_periods_are_those_that_variables_are_adjusted_with(load_with: Any) -> None:
-    training, adjusting = "{period: [1981, 2010], group: time.month}", "{periods: [[1940, 1960], [2071, 2110]]}"
+    training, adjusting = "{period: [2001, 2010], group: time.month}", "{periods: [[1950, 1960], [2071, 2100]]}"
     pr = f"training_args: {training}, adjusting_args: {adjusting}"
     attributes = load_with(ATTRIBUTES, f"biasadjust: {{variables: {{pr: {{{pr}}}}}}}").attributes
-    assert attributes["global"]["said"].endswith(": ERA5-Land, 1991-2020 and 1981-2010, 1940-2110")
+    assert attributes["global"]["said"].endswith(": ERA5-Land, 1991-2020 and 2001-2010, 1950-2100")
 
 
 @pytest.mark.parametrize(("name", "expected"), [("espo-g6", "c72b5a070f85"), ("demo", "8c46775318fc")])

@@ -56,6 +56,6 @@ def test_a_box_without_a_cell_is_an_error_that_shows_what_the_data_span():
         cut_domain(make_map(np.arange(-70.0, -60), np.arange(30.0, 45)), BOX)
 
 
-def test_a_box_across_the_edge_of_the_longitudes_is_an_error():
-    with pytest.raises(DataError, match="straddle the edge"):
-        cut_domain(make_map(np.arange(0.0, 360), np.arange(30.0, 45)), {**BOX, "lon_bnds": (-10, 10)})
+def test_a_box_across_the_edge_of_the_longitudes_has_its_columns_side_by_side():
+    found = cut_domain(make_map(np.arange(0.0, 360), np.arange(30.0, 45)), {**BOX, "lon_bnds": (-10, 10)})
+    assert found["lon"].values.tolist() == list(range(-10, 11))

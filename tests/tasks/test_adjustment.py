@@ -63,7 +63,9 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     changes = {
         "project": {"name": "ESPO-RDRS", "version": "0.1"},
         "custom__ref_period": ["1981", "2010"],
-        "custom__sim_period": ["2000", "2019"],
+        "custom__sim_period": ["1971", "2040"],
+        "health_checks__start_date": "1971-01-01",
+        "health_checks__end_date": "2040-12-30",
         "extraction__reference__search_data_catalogs__other_search_criteria": {"source": "RDRS"},
         "biasadjust__variables__dtr__adjusting_args__bias_adjust_institution": "MeteoX",  # of all, by the alias
         "clean_up__xscen_clean_up__add_attrs__global__said": said,
@@ -75,7 +77,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     attributes = given["add_attrs"]["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
     assert "the grid of RDRS and adjusted against it over 1981-2010 by" in attributes["Notes"]
-    assert attributes["said"] == "ESPO-RDRS 0.1 of MeteoX: RDRS, 1981-2010, 2000-2019; {other}"
+    assert attributes["said"] == "ESPO-RDRS 0.1 of MeteoX: RDRS, 1981-2010, 1971-2040; {other}"
     texts = " ".join(str(value) for of_one in given["add_attrs"].values() for value in of_one.values())
     assert not [old for old in ("Demo", "1991", "2020", "1950", "2100", "ESPO-demo") if old in texts]
 

@@ -89,7 +89,9 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
         except Exception as error:
             reason = str(error) if isinstance(error, CatalogError) else first_line(error)
             unreadable.append((path, reason))
-            logger.warning("%s is not in the catalogue: %s", *unreadable[-1])
+            # The name of a file may hold bytes that are not UTF-8, which no terminal and no log takes.
+            name = str(path).encode("utf-8", "backslashreplace").decode()
+            logger.warning("%s is not in the catalogue: %s", name, reason)
     if not rows:
         reasons = (
             "; ".join(f"{path}: {reason}" for path, reason in unreadable[:5])

@@ -96,7 +96,7 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
     if not catalogue.exists() and not table.exists():
         return table, COLUMNS, []
     try:
-        with table.open(encoding="utf-8", newline="") as stream:
+        with table.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, strict=True, restval="")
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -24,7 +24,7 @@ from espo_luigi.jobs.script import owner_name, submission_name
 
 logger = logging.getLogger(__name__)
 
-# Raised when the records, claims, orders, results or heartbeats change so that the version before would misread them.
+# To be raised when records, claims, orders, results or heartbeats change so that another version would misread them.
 LAYOUT = 1
 _FILE = "layout.json"
 # What of a state folder a driver of another layout does not use again.

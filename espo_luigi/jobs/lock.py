@@ -54,7 +54,8 @@ class DriverLock:
             if holder is not None and not self._is_mine(holder) and self._may_live(holder):
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
-                    f"{_other_version(holder)}, heard of {self._age():.0f} s ago; stop that one, or use `espo detach` {_started_in(holder)}, or "
+                    f"{_other_version(holder)}, heard of {self._age():.0f} s ago; "
+                    f"stop that one, or use `espo detach` {_started_in(holder)}, or "
                     f"remove {self.path} if you know that it is dead"
                 )
             self._write()

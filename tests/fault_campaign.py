@@ -232,6 +232,7 @@ class Run:
             while not over.wait(2.0):
                 try:
                     waiting = self._start_those_that_wait(waiting)
+                    self._resume_drained_nodes()
                 except (ClusterError, subprocess.TimeoutExpired):
                     continue  # the controller may be down just now
 
@@ -251,6 +252,12 @@ class Run:
         for job in waiting & before:
             self.scene.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
         return waiting
+
+    def _resume_drained_nodes(self) -> None:
+        """Do as an administrator whom the driver's words ask to: a controller that was killed forgets jobs."""
+        rows = self.scene.cluster.run("sinfo", "--noheader", "--Node", "--states=drain", "--format=%N|%E", check=False)
+        for node in {line.partition("|")[0] for line in rows.splitlines() if "Duplicate jobid" in line}:
+            self.scene.cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
     def _judge_products(self) -> None:
         """Compare all files of the run's products, as they are behind the mount, with an undisturbed run's."""

@@ -213,6 +213,8 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
     reasons = Counter(_said(match, engine) for match in found if match)
     for reason, count in reasons.most_common():
         yield f"{count} job(s), {reason}"
+    # Behind the first line: which nodes the scheduler itself took out of use.
+    yield from dict.fromkeys(line for job in jobs for line in job["message"].splitlines()[1:])
 
 
 def _said(found: re.Match[str], engine: str) -> str:

@@ -15,6 +15,7 @@ from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, 
 from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.handles import JobRequest, Success
+from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.manager import JobManager
 from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
 from espo_luigi.jobs.policy import Cause
@@ -264,8 +265,10 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
         return f"asked the driver of {settings.state_dir} to {how}"
     if how == DETACH:
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
-    store = RecordStore(settings.state_dir)
-    cancelled = cancel_records(store, Commands(scheduler, settings.commands), store.all())
+    store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings.commands)
+    cancelled = cancel_other(settings.state_dir, commands)
+    if cancelled is None:
+        cancelled = cancel_records(store, commands, store.all())
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

@@ -109,6 +109,11 @@ class Commands:
         rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
         return next((row for row in rows or () if row.job_id == job_id), None)
 
+    def drained(self) -> list[str]:
+        """Sentences about nodes that the scheduler itself took out of use; none where it does not answer."""
+        query = self.scheduler.drained_nodes()
+        return (self._ask([query])[0] or []) if query is not None else []
+
     def remembered(
         self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
     ) -> list[Row] | None:

@@ -95,6 +95,7 @@ class Flight:
     refused_since: float | None = None
     refusal_words: str = ""
     hopeless_words: str = ""
+    drained_words: str = ""
     # what is known here and not on disk yet, since when the driver has trouble with the files, not to submit before
     unsaved: bool = False
     trouble_since: float | None = None
@@ -374,6 +375,7 @@ class Flight:
         heartbeat = {key: value for key, value in said.items() if key != "time"}
         row, pends = self.row, self.row.phase is Phase.PENDING
         why = self.scheduler.in_words(row.reason) if pends and row.reason else ""
+        why = "\n".join(filter(None, (why, self.drained_words if pends else "")))
         return Progress(row.said, row.job_id, self.record.attempt, row.node, heartbeat, row.phase, why)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import importlib.metadata
 import json
 import logging
 import os
@@ -41,7 +43,7 @@ class DriverLock:
         self._guard = folder / f"{hidden}.guard"
         self._probe = folder / f"{hidden}.{os.getpid()}.now"
         self._stale_after = stale_after_seconds
-        self._said = {"engine": engine} if engine else {}
+        self._said = {"version": this_version()} | ({"engine": engine} if engine else {})
         self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": _process_start(os.getpid())}
 
     def acquire(self) -> None:
@@ -51,8 +53,9 @@ class DriverLock:
             holder = read_json(self.path)
             if holder is not None and not self._is_mine(holder) and self._may_live(holder):
                 raise SecondDriverError(
-                    f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}, "
-                    f"heard of {self._age():.0f} s ago; stop that one, or use `espo detach` {_started_in(holder)}, or "
+                    f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
+                    f"{_other_version(holder)}, heard of {self._age():.0f} s ago; "
+                    f"stop that one, or use `espo detach` {_started_in(holder)}, or "
                     f"remove {self.path} if you know that it is dead"
                 )
             self._write()
@@ -181,6 +184,15 @@ def _refreshed(lock: DriverLock) -> bool:
         return True
 
 
+@functools.cache
+def this_version() -> str:
+    """Return the version of this package as people know it."""
+    try:
+        return importlib.metadata.version("espo_luigi")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def _working_folder() -> str:
     try:
         return os.getcwd()
@@ -190,6 +202,11 @@ def _working_folder() -> str:
 
 def _started_in(holder: dict[str, Any]) -> str:
     return f"in {holder['started_in']}" if holder.get("started_in") else "there"
+
+
+def _other_version(holder: dict[str, Any]) -> str:
+    theirs = holder.get("version", this_version())
+    return "" if theirs == this_version() else f" (espo_luigi {theirs}; this is {this_version()})"
 
 
 def _process_start(pid: int) -> str | None:

@@ -19,10 +19,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from espo_luigi.errors import EspoError
 from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.flights import Flight
 from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.jobs.layout import prepare
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.ownership import Ownership
 from espo_luigi.jobs.policy import Cause
@@ -94,9 +96,16 @@ class JobManager:
         )
 
     def start(self) -> None:
-        """Take the driver's lock and begin. Raises SecondDriverError when another driver has it."""
-        for step in (self._lock.acquire, self.store.create_folders):
-            persistently(step, DRIVERS_PATIENCE_SECONDS)
+        """Take the driver's lock and begin.
+
+        Raises SecondDriverError when another driver has it, SubmissionError while jobs of another layout live.
+        """
+        persistently(self._lock.acquire, DRIVERS_PATIENCE_SECONDS)
+        try:
+            persistently(partial(prepare, self.store, self.commands), DRIVERS_PATIENCE_SECONDS)
+        except EspoError:
+            self._lock.release()
+            raise
         self._salt = persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
         take_control(self.store.folder)
         self._thread.start()

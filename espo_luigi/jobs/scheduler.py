@@ -204,6 +204,9 @@ class Scheduler(Protocol):
     def listing(self, user: str, /) -> Query[Row]:
         """All jobs of the user, those that ended a short while ago included."""
 
+    def drained_nodes(self) -> Query[str] | None:
+        """Sentences about nodes that the scheduler itself took out of use; None where it says none."""
+
     def one_job(self, user: str, job_id: str, /) -> Query[Row]:
         """One job; its `start` is when it is expected to start, where the scheduler has that."""
 

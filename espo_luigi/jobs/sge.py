@@ -263,6 +263,10 @@ def listing(user: str) -> Query[Row]:
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
+def drained_nodes() -> None:
+    """Nothing: Grid Engine takes a queue, not a host, out of use, and says so of the job."""
+
+
 def one_job(user: str, job_id: str) -> Query[Row]:
     """All jobs of this user, one of which it is; nothing is said of when it may start."""
     return listing(user)

@@ -46,7 +46,7 @@ from espo_luigi.jobs.slurm_answers import (  # noqa: F401  # some only as this i
     submitted_id,
 )
 from espo_luigi.jobs.slurm_bundles import render_job, render_member, sized
-from espo_luigi.jobs.slurm_reasons import in_words  # noqa: F401  # as this is a `Scheduler`
+from espo_luigi.jobs.slurm_reasons import in_words, parse_drained  # noqa: F401  # as this is a `Scheduler`
 from espo_luigi.jobs.slurm_steps import DIRECTIVE, sizes
 
 NAME = "Slurm"
@@ -227,6 +227,11 @@ def listing(user: str) -> Query[Row]:
     # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
+
+
+def drained_nodes() -> Query[str]:
+    """Sentences about nodes that Slurm itself took out of use, and who can resume them."""
+    return Query(("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), parse_drained)
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:

@@ -26,7 +26,31 @@ _WORDS = {
     "InvalidQOS": "its QOS is not valid: correct `qos`",
     "None": "Slurm has not looked at it yet",
 }
+# Words of the reasons for which Slurm itself takes a node out of use, until an administrator resumes it.
+_DRAINED_BY_SLURM = (
+    ("Duplicate jobid", "slurmctld lost its state, and gave out numbers of jobs that were still there"),
+    ("Kill task failed", "a job's processes could not be ended"),
+    ("Prolog error", "its prolog failed"),
+    ("Epilog error", "its epilog failed"),
+    ("batch job complete failure", "it could not report a job's end"),
+    ("unexpectedly rebooted", "it started anew by itself"),
+)
 _LIMIT = re.compile(r"^(QOS|Assoc)(Grp|Max)(\w*?)(Limit)?$")
+
+
+def parse_drained(text: str) -> list[str]:
+    """Return a sentence a reason about the nodes that Slurm itself drained, from ``sinfo`` lines ``node|reason``."""
+    nodes: dict[tuple[str, str], dict[str, None]] = {}
+    for line in text.splitlines():
+        node, _, reason = line.strip().partition("|")
+        for words, meaning in _DRAINED_BY_SLURM:
+            if words.lower() in reason.lower():
+                nodes.setdefault((reason, meaning), {})[node] = None
+    return [
+        f"Slurm drained {', '.join(names)} ({reason}: {meaning}), and starts nothing there: an administrator, once no "
+        f"process of a job is left there, gives `scontrol update nodename={','.join(names)} state=resume`"
+        for (reason, meaning), names in nodes.items()
+    ]
 
 
 def in_words(reason: str) -> str:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # A driver that was away for longer than so many commands may take has been stopped, or its file system hung.
 _AWAY_COMMANDS = 4
+# While jobs pend, it is asked once in so many polls whether the scheduler itself took nodes out of use.
+_DRAINED_POLLS = 6
 
 
 class Watcher:
@@ -48,6 +50,8 @@ class Watcher:
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
         self._held: set[str] = set()
+        self._drained: tuple[str, ...] = ()
+        self._pending_since: float | None = None
         self._nodes = submitter.nodes
         self._unstartable = Unstartable(commands, submitter.nodes)
         self.leftovers = Leftovers(commands, settings.patience.latency_wait)
@@ -141,6 +145,7 @@ class Watcher:
             self._silent_since = None
         self._unstartable.learn(flights, now)
         self._say_held(flights)
+        self._say_drained(flights, now)
         for flight in flights:
             # Also of a job that is in no listing: one with a heartbeat is not lost, even if never seen running.
             if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
@@ -163,6 +168,22 @@ class Watcher:
             row = rows[job_id]
             logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
         self._held = set(rows)
+
+    def _say_drained(self, flights: Iterable[Flight], now: float) -> None:
+        """Say which nodes the scheduler itself took out of use, while jobs pend; of each reason once."""
+        pending = [flight for flight in flights if flight.row is not None and flight.row.phase is Phase.PENDING]
+        if not pending:
+            self._pending_since, self._drained = None, ()
+            return
+        self._pending_since = now if self._pending_since is None else self._pending_since
+        if now - self._pending_since >= _DRAINED_POLLS * self._settings.poll_seconds:
+            self._pending_since = now
+            said = tuple(self._commands.drained())
+            for sentence in said if said != self._drained else ():
+                logger.warning("%d job(s) pend; %s", len(pending), sentence)
+            self._drained = said
+        for flight in pending:
+            flight.drained_words = "\n".join(self._drained)
 
     def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this flight: it is known, or was known to have ended."""

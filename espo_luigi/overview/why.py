@@ -270,8 +270,9 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
             f"{name} is {row.said} on {row.node or '?'}, and has given no sign of life yet. Wait, or see `espo logs`."
         )
     start = f" It is expected to start at {row.start.replace('T', ' ')} UTC." if row.start else ""
+    drained = "".join(f" {sentence}." for sentence in commands.drained())
     words = SCHEDULERS[engine].in_words(row.reason) or row.state
-    return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}"
+    return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}{drained}"
 
 
 def _about_not_begun(task: SlurmTask, trace: Trace) -> str:

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -204,3 +205,22 @@ def test_why_a_job_pends_is_told_with_slurms_reason_and_the_expected_start(
         process.communicate(timeout=60)
     words = rf"Configured .*: job {driver.record().job_id} pends: it waits for its time .* \(BeginTime\)\. "
     assert re.fullmatch(rf"{words}It is expected to start at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said), said
+
+
+def test_nodes_that_slurm_drained_are_named_with_the_administrators_command(driver: Driver) -> None:
+    nodes = driver.cluster.spec.node_names
+    resume = f"scontrol update nodename={','.join(nodes)} state=resume"
+    update = ("scontrol", "update", f"NodeName={','.join(nodes)}")
+    driver.cluster.run(*update, "State=DRAIN", "Reason=Duplicate jobid")
+    try:
+        process = driver.start(*SLOW, "1")
+        run_json = driver.folder / "work" / "run.json"
+        eventually(lambda: resume in (run_json.read_text() if run_json.exists() else ""), 60)
+        command = [sys.executable, "-m", "espo_luigi.cli", "status"]
+        said = subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
+        assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: slurmctld lost its state" in said
+        assert resume in said
+    finally:
+        driver.cluster.run(*shlex.split(resume))
+    errors = ended(process)
+    assert "3 job(s) pend; Slurm drained" in errors and errors.count(resume) == 1

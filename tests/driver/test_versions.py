@@ -1,0 +1,86 @@
+"""Several versions of this package on one folder and a real Slurm, and hosts whose clocks differ."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_slurm_engine import Driver
+from throwaway_daemons import ended, eventually
+from throwaway_slurm import ClusterSpec
+
+import espo_luigi
+from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.lock import this_version
+
+pytestmark = pytest.mark.slurm
+CLUSTER = ClusterSpec(nodes=2, cpus=16)
+SLOW = ("SlowOnes", "--n", "3", "--seconds")
+
+
+def installed(folder: Path, version: str, layout: int = LAYOUT) -> Path:
+    """Install this package, called another version with another layout, in `folder`, or upgrade it there."""
+    package = folder / "espo_luigi"
+    shutil.copytree(Path(espo_luigi.__file__).parent, package, symlinks=False, dirs_exist_ok=True)
+    source = package / "jobs" / "layout.py"
+    source.write_text(source.read_text().replace(f"\nLAYOUT = {LAYOUT}\n", f"\nLAYOUT = {layout}\n"))
+    for old in folder.glob("*.dist-info"):
+        shutil.rmtree(old)
+    metadata = folder / f"espo_luigi-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: espo_luigi\nVersion: {version}\n")
+    return folder
+
+
+def use(driver: Driver, folder: Path) -> None:
+    driver.environ = driver.environ | {"PYTHONPATH": f"{folder}:{driver.environ['PYTHONPATH']}"}
+
+
+def espo(driver: Driver, *words: str) -> str:
+    command = [sys.executable, "-m", "espo_luigi.cli", *words]
+    return subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
+
+
+def killed(driver: Driver, seconds: str) -> None:
+    process = driver.start(*SLOW, seconds)
+    driver.wait_for_starts(3)
+    process.kill()
+    process.communicate()
+
+
+def test_a_driver_of_another_layout_refuses_beside_the_other_and_while_its_jobs_live(
+    driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = Driver(driver.folder, driver.cluster)
+    use(other, installed(tmp_path_factory.mktemp("other"), "9.9", LAYOUT + 1))
+    process = driver.start(*SLOW, "300")
+    driver.wait_for_starts(3)
+    beside = ended(other.start(*SLOW, "300"), 35)
+    assert f"process {process.pid} on " in beside
+    assert f"espo_luigi {this_version()}; this is 9.9" in beside
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    jobs = sorted(driver.jobs())
+    refused = ended(other.start(*SLOW, "1"), 35)
+    assert f"written by espo_luigi {this_version()} (layout {LAYOUT}), and this is 9.9 (layout {LAYOUT + 1})" in refused
+    assert all(name in refused for name in jobs) and "espo cancel" in refused
+    assert "Traceback" not in refused
+    assert sorted(driver.jobs()) == jobs and driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+    assert "3 job(s) cancelled" in espo(other, "cancel")
+    eventually(lambda: not driver.jobs())
+    assert "none of its jobs lives" in ended(other.start(*SLOW, "1"))
+    assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
+
+
+def test_a_driver_of_another_version_with_the_same_layout_takes_over(
+    driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    killed(driver, "6")
+    use(driver, installed(tmp_path_factory.mktemp("other"), "9.9"))
+    ended(driver.start(*SLOW, "6"))
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})

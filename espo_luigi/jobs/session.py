@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.script import SCRATCH_VARIABLE
@@ -76,6 +77,10 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 }
 
 
+# Every account of the node reaches Dask's HTTP servers, which show logs and names of tasks.
+_WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+
+
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
     """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
     for name in THREAD_POOLS:
@@ -117,8 +122,9 @@ def dask_session(
     One worker lives in this process, starts in no time, and may exceed its memory limit as far as the job's; several
     are processes, each with a nanny that restarts it near its own limit: a task under which three of them died
     fails as `KilledWorker`.
-    Traffic stays on the node's loopback, by TCP (never UCX, which aborts where InfiniBand is set up badly), and the
-    dashboard, where asked for, takes any free port: jobs on one node cannot meet.
+    Traffic stays on the node's loopback, by TLS over TCP (never UCX, which aborts where InfiniBand is set up badly),
+    with keys that only this session has. The dashboard, where asked for, takes any free port: jobs on one node cannot
+    meet. Without it, Dask's HTTP servers answer nothing.
 
     Parameters
     ----------
@@ -142,6 +148,7 @@ def dask_session(
     limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
     layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
+    layout = layout if dashboard else layout | _WITHOUT_PAGES
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
         keywords.setdefault("local_directory", str(Path(scratch)))
         with (
@@ -172,12 +179,34 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
     if not dashboard:
         keywords["worker_class"] = _without_dashboard(several)
     if several or "interface" in client or "host" in client:
-        # A worker of this process has no address by itself: it starts on an interface only with a protocol.
-        keywords["protocol"] = "tcp"
+        from espo_luigi.jobs.tls import MemorySecurity
+
+        # Whoever reaches a scheduler or a worker can have it run code; and every account of the node reaches its
+        # loopback. A worker of this process has no address, unless it is given an interface, which needs a protocol.
+        keywords |= {"protocol": "tls", "security": MemorySecurity.temporary()}
     if several and "interface" not in client:
         # Dask takes a host or an interface, never both.
         keywords["host"] = "127.0.0.1"
+    if "dashboard_address" in client:
+        client = {**client, "dashboard_address": on_loopback(client["dashboard_address"])}
     return {**keywords, **client}
+
+
+def on_loopback(address: Any) -> str:
+    """Return where Dask's dashboard is to listen, a port or an address without host, as one of the loopback.
+
+    Raises
+    ------
+    ConfigurationError
+        If it names another host.
+    """
+    host, _, port = str(address or "").rpartition(":")
+    if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1"):
+        raise ConfigurationError(
+            f"`dask.client.dashboard_address`: got {address!r}, expected a port or an address of this node alone, such "
+            "as 127.0.0.1:8787: Dask's pages ask nobody for a password. From elsewhere, use `ssh -L`."
+        )
+    return f"{host or '127.0.0.1'}:{port or 0}"
 
 
 def _without_dashboard(several: bool) -> type:

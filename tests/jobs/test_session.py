@@ -1,17 +1,23 @@
 """The Dask cluster of one job: what too little memory does in each layout, and what the user's keywords change."""
 
 import http.client
+import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import dask
+import psutil
 import pytest
 from distributed import KilledWorker
 
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.node import _outcome
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
+from espo_luigi.jobs.session import dask_session, on_loopback
 
 MIB = 2**20
 
@@ -63,7 +69,7 @@ def test_workers_talk_where_the_user_says(n_workers: int, keywords: dict[str, st
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
         assert client.submit(abs, -1).result(timeout=30) == 1
     assert len(addresses) == 1 + n_workers
-    assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
+    assert all(address.startswith("tls://127.0.0.1:") for address in addresses)
 
 
 @pytest.mark.parametrize(("dashboard", "expected"), [(False, 404), (True, 200)])
@@ -92,3 +98,76 @@ def test_no_worker_imports_what_draws_dashboards(n_workers: int) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["False", "False"]
+
+
+# What another account of the node tries at each address of a session: as a client without keys, and with its own ones.
+STRANGER = """
+import asyncio, sys, urllib.request
+from distributed.core import connect
+from distributed.security import Security
+
+async def try_each():
+    own = Security.temporary().get_connection_args("client")
+    for port in sys.argv[1:]:
+        for protocol, keys in (("tcp", {}), ("tls", own)):
+            try:
+                comm = await asyncio.wait_for(connect(f"{protocol}://127.0.0.1:{port}", timeout=1, **keys), 2)
+                await asyncio.wait_for(comm.write({"op": "identity", "reply": True}), 2)
+                print("REACHED", protocol, port, await asyncio.wait_for(comm.read(), 2))
+            except Exception as error:
+                print("refused", type(error).__name__)
+        for page in ("/", "/status", "/info/main/workers.html", "/json/counts.json", "/metrics"):
+            try:
+                print("SHOWN", page, urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=1).status)
+            except Exception as error:
+                print("not shown", type(error).__name__)
+
+asyncio.run(try_each())
+"""
+
+
+def listening() -> list[Any]:
+    """The addresses on which this process and its children listen."""
+    this = psutil.Process()
+    found = [one for each in (this, *this.children(recursive=True)) for one in each.net_connections(kind="inet")]
+    return [one.laddr for one in found if one.status == psutil.CONN_LISTEN]
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_another_account_of_the_node_reaches_no_scheduler_worker_or_page(n_workers: int) -> None:
+    if os.geteuid():
+        pytest.skip("only root can be another account: run as root")
+    with dask_session(Resources(n_workers, n_workers, "1GB")) as client:
+        assert client.submit(len, [1, 2]).result(timeout=30) == 2
+        addresses = listening()
+        assert {address.ip for address in addresses} == {"127.0.0.1"}
+        ports = [str(address.port) for address in addresses]
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", STRANGER]
+        tried = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=120, cwd="/")
+    assert tried.returncode == 0, tried.stderr
+    said = Counter(line.split()[0] for line in tried.stdout.splitlines())
+    assert said == {"refused": 2 * len(ports), "not": 5 * len(ports)}, tried.stdout
+
+
+def test_the_keys_of_a_session_are_in_no_file_environment_or_command_line(tmp_path: Path) -> None:
+    with dask_session(Resources(2, 2, "1GB"), client={"local_directory": str(tmp_path)}) as client:
+        key = client.cluster.security.tls_worker_key.splitlines()[1].encode()
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert not [path for path in files if key in path.read_bytes()]
+        for process in psutil.Process().children(recursive=True):
+            seen = [Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+            assert not [text for text in seen if key in text]
+
+
+@pytest.mark.parametrize(
+    ("address", "taken"),
+    [(":0", "127.0.0.1:0"), (8787, "127.0.0.1:8787"), ("localhost:1", "localhost:1"), (None, "127.0.0.1:0")],
+)
+def test_a_dashboard_listens_on_the_loopback(address: Any, taken: str) -> None:
+    assert on_loopback(address) == taken
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8787", "node12:0", "[::]:0", "192.168.1.2:80"])
+def test_a_dashboard_on_a_network_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected a port or an address of this node alone"):
+        on_loopback(address)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from espo_luigi.catalog import Catalog, Match
+from espo_luigi.catalog.read import read_catalogue
 from espo_luigi.errors import CatalogError
 
 DAILY = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
@@ -504,7 +505,8 @@ def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> 
         ("xrfreq", ""),
         ("xrfreq", "1 D"),
         ("format", "grib"),
-        *(("path", cell) for cell in ("", "/data/a\nb.nc")),
+        *(("path", cell) for cell in ("", "/data/a\nb.nc", "/data/$AWS_SECRET_ACCESS_KEY.nc", "${TOKEN}/a.nc", "${}a.nc")),
+        *(("path", cell) for cell in ("https://h/$HOME.nc", "s3://bucket/a.zarr?key=${TOKEN}")),
     ],
 )
 def test_a_cell_that_cannot_be_used_is_named_with_file_line_and_what_was_expected(
@@ -532,6 +534,34 @@ def test_an_id_that_is_made_of_the_columns_must_be_usable_too(tmp_path: Path) ->
     assert "line 2: id, made of mip_era, activity, institution, " in first
     assert "is 'CMIP6_ScenarioMIP_NOAA/GFDL_CanESM5_" in first
     assert "line 3: id is empty; expected" in second
+
+
+def test_of_environment_variables_only_the_few_of_the_list_are_replaced_in_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setenv("TOKEN", "hunter2")
+    monkeypatch.delenv("PROJECT", raising=False)
+    cells = {
+        "$SCRATCH/a.nc": "/scratch/me/a.nc",
+        "${SCRATCH}/$USER.nc": "/scratch/me/me.nc",
+        "raw/${PROJECT}/a$.nc": f"{tmp_path}/raw/${{PROJECT}}/a$.nc",
+        "/data/$TOKEN.nc": "/data/$TOKEN.nc",
+        "https://host/$USER.nc?token=$TOKEN": "https://host/$USER.nc?token=$TOKEN",
+    }
+    found = read_catalogue(write(tmp_path, [row("pr", path=cell) for cell in cells]))
+    assert [asset.path for asset in found] == list(cells.values())
+    assert [list(asset.faults) for asset in found] == [[], [], [], ["path"], ["path"]]
+    assert not any("hunter2" in str(asset) for asset in found)
+
+
+def test_a_catalogue_cannot_name_its_table_by_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    path = tmp_path / "cat.json"
+    path.write_text(json.dumps(description(catalog_file="$TOKEN.csv")))
+    with pytest.raises(CatalogError, match=r"catalog_file of .*cat\.json is '\$TOKEN\.csv'; expected a path with no other"):
+        read_catalogue(path)
 
 
 @pytest.mark.parametrize(
@@ -679,7 +709,7 @@ def test_an_error_of_a_search_that_finds_nothing_counts_the_rows_that_cannot_be_
         ({"catalog_dict": [], "assets": {"column_name": 5}}, r"assets\.column_name of .* is a number; expected a text"),
         ({"catalog_dict": [], "aggregation_control": "x"}, r"aggregation_control of .* is a text; expected a mapping"),
         ({"catalog_file": 3}, r"catalog_file of .*cat\.json is a number; expected a text"),
-        ({"catalog_file": "a\0b"}, r"the catalog_file of catalogue .*cat\.json, cannot be read"),
+        ({"catalog_file": "a\0b"}, r"catalog_file of .*cat\.json is 'a\\x00b'; expected the path"),
         ({"catalog_file": None}, "neither catalog_file nor catalog_dict"),
     ],
 )

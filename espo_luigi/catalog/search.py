@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
 from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
 from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
@@ -46,7 +47,7 @@ class Match:
     @property
     def files(self) -> list[Path]:
         """The files and Zarr folders to open, each once, without those given by a URL."""
-        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if "://" not in asset.path))
+        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if not is_url(asset.path)))
 
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""

@@ -505,7 +505,10 @@ def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> 
         ("xrfreq", ""),
         ("xrfreq", "1 D"),
         ("format", "grib"),
-        *(("path", cell) for cell in ("", "/data/a\nb.nc", "/data/$AWS_SECRET_ACCESS_KEY.nc", "${TOKEN}/a.nc", "${}a.nc")),
+        *(
+            ("path", cell)
+            for cell in ("", "/data/a\nb.nc", "/data/$AWS_SECRET_ACCESS_KEY.nc", "${TOKEN}/a.nc", "${}a.nc")
+        ),
         *(("path", cell) for cell in ("https://h/$HOME.nc", "s3://bucket/a.zarr?key=${TOKEN}")),
     ],
 )
@@ -560,7 +563,9 @@ def test_a_catalogue_cannot_name_its_table_by_a_secret(tmp_path: Path, monkeypat
     monkeypatch.setenv("TOKEN", "hunter2")
     path = tmp_path / "cat.json"
     path.write_text(json.dumps(description(catalog_file="$TOKEN.csv")))
-    with pytest.raises(CatalogError, match=r"catalog_file of .*cat\.json is '\$TOKEN\.csv'; expected a path with no other"):
+    with pytest.raises(
+        CatalogError, match=r"catalog_file of .*cat\.json is '\$TOKEN\.csv'; expected a path with no other"
+    ):
         read_catalogue(path)
 
 

@@ -16,7 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.catalog.cells import ABSENT, CHECKED, FORMATS, expand_path, fault_of, is_url, parse_date, parse_variables
+from espo_luigi.catalog.cells import (
+    ABSENT,
+    CHECKED,
+    FORMATS,
+    expand_path,
+    fault_of,
+    is_url,
+    parse_date,
+    parse_variables,
+)
 from espo_luigi.errors import CatalogError
 
 COLUMNS = (

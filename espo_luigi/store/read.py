@@ -133,7 +133,9 @@ def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
     try:
         source = DenseStore(inner(path, read_only=True), path, opened)
         if unsafe := unsafe_codec(source, {"consolidated": True}):
-            raise StoreError(f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store")
+            raise StoreError(
+                f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store"
+            )
         ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
         # In dask chunks of their own, they would contradict those of the data, which xarray refuses.
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)

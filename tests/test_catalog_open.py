@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numcodecs
+import numcodecs.zarr3
 import numpy as np
 import pytest
 import xarray as xr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.catalog import Asset, Match, open_match
+from espo_luigi.catalog.files import tracking_id
 from espo_luigi.errors import DataError
 
 LAT, LON = [40.0, 45.0, 50.0], [250.0, 255.0, 260.0, 265.0]
@@ -308,3 +315,100 @@ def test_latitude_and_longitude_of_a_rotated_grid_are_named_and_its_dimensions_k
     assert ds["tasmax"].dims == ("time", "rlat", "rlon")
     assert set(ds.coords) == {"time", "rlat", "rlon", "lat", "lon"}
     np.testing.assert_array_equal(ds["lat"], lat2d)
+
+
+class _Payload:
+    """An object whose pickle, when it is read, makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self._made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._made,)
+
+
+def hostile(path: Path, made: Path, kind: str) -> Path:
+    """Write a Zarr 2 store with the codec `pickle` for a coordinate, which makes a file when it is decoded.
+
+    Zarr looks at the first codec of text alone, so that `pickle` behind it is not seen. If `kind` is "consolidated",
+    only the consolidated metadata name it.
+    """
+    coords = {"time": np.arange(3.0), "lat": LAT, "lon": LON, "place": np.array(["here"], object)}
+    ds = xr.Dataset({"tasmax": (("time", "lat", "lon"), np.zeros((3, 3, 4), "f4"), {"units": "K"})}, coords)
+    ds["time"].attrs = {"units": "days since 2000-01-01", "calendar": "noleap"}
+    ds.to_zarr(path, zarr_format=2, consolidated=kind == "consolidated")
+    text, pickled = {"id": "vlen-utf8"}, {"id": "pickle", "protocol": 5}
+    metadata = path / (".zmetadata" if kind == "consolidated" else "place/.zarray")
+    content = json.loads(metadata.read_text())
+    array = content["metadata"]["place/.zarray"] if kind == "consolidated" else content
+    compressed = kind == "compressor"
+    array |= {"filters": [text] if compressed else [text, pickled], "compressor": pickled if compressed else None}
+    metadata.write_text(json.dumps(content))
+    (path / "place" / "0").write_bytes(pickle.dumps(_Payload(made)))
+    return path
+
+
+@pytest.fixture
+def pickles_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have numcodecs decode pickles, as its versions before 0.16.6 do."""
+    monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True)
+
+
+@pytest.mark.usefixtures("pickles_are_read")
+@pytest.mark.parametrize("kind", ["filter", "compressor", "consolidated", "archive", "url"])
+def test_a_store_whose_codec_runs_code_is_refused_and_nothing_runs(tmp_path: Path, kind: str) -> None:
+    made = tmp_path / "made"
+    path = hostile(tmp_path / "a.zarr", made, kind)
+    place = str(path)
+    if kind == "archive":
+        place = shutil.make_archive(str(path), "zip", path)
+    if kind == "url":
+        place = path.as_uri()
+    each = replace(asset(path, "tasmax"), path=place)
+    with pytest.raises(DataError, match=r"a\.zarr(\.zip)? \(id CMIP6_M\): the codec pickle of place is not one that"):
+        open_match(match(each))
+    assert tracking_id(place) == ""
+    assert not made.exists()
+    # The store does what it is for: where nobody looks at the codecs, its code runs.
+    with contextlib.suppress(Exception):
+        xr.open_dataset(str(path), engine="zarr", consolidated=kind == "consolidated").load()
+    assert made.exists()
+
+
+@pytest.mark.parametrize("inside_of_shards", [False, True])
+def test_a_codec_of_objects_of_a_zarr_3_store_is_refused(tmp_path: Path, inside_of_shards: bool) -> None:
+    path = store(daily(), tmp_path / "a.zarr")
+    metadata = path / "tasmax" / "zarr.json"
+    content = json.loads(metadata.read_text())
+    plain = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    objects = [{"name": "vlen-bytes", "configuration": {}}]
+    shards = {"chunk_shape": content["shape"], "codecs": objects, "index_codecs": plain, "index_location": "end"}
+    content["chunk_grid"]["configuration"]["chunk_shape"] = content["shape"]
+    content["codecs"] = [{"name": "sharding_indexed", "configuration": shards}] if inside_of_shards else objects
+    content |= {"data_type": "variable_length_bytes", "fill_value": ""}
+    metadata.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"a\.zarr \(id CMIP6_M\): the codec vlen-bytes of tasmax is not one that"):
+        open_match(match(asset(path, "tasmax")))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_and_lossy_filters_of_numbers_are_no_reason_to_refuse_a_store(tmp_path: Path, zarr_format: int) -> None:
+    raw = daily().drop_vars("time_bnds").assign_coords(place=("place", np.array(["here", "there"], object)))
+    lossy = numcodecs.BitRound(12) if zarr_format == 2 else numcodecs.zarr3.BitRound(keepbits=12)
+    raw.to_zarr(tmp_path / "a.zarr", zarr_format=zarr_format, encoding={"tasmax": {"filters": [lossy]}})
+    found = open_match(match(asset(tmp_path / "a.zarr", "tasmax")))
+    np.testing.assert_allclose(found["tasmax"], raw["tasmax"], rtol=1e-3)
+
+
+@pytest.mark.usefixtures("pickles_are_read")
+def test_a_file_that_another_package_would_read_by_its_name_is_refused(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    held = hostile(tmp_path / "a.zarr", made, "filter")
+    texts = {str(file.relative_to(held)): file for file in held.rglob("*") if file.name.startswith(".z")}
+    chunk = {"place/0": "base64:" + base64.b64encode((held / "place" / "0").read_bytes()).decode()}
+    references = tmp_path / "a.json"
+    references.write_text(json.dumps({name: file.read_text() for name, file in texts.items()} | chunk))
+    with pytest.raises(DataError, match=r"a\.json \(id CMIP6_M\): by its name, xarray would read it with kerchunk"):
+        open_match(match(asset(references, "tasmax")))
+    assert tracking_id(str(references)) == ""
+    assert not made.exists()

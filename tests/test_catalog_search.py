@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from espo_luigi.catalog import Catalog, Match
+from espo_luigi.catalog.read import read_catalogue
 from espo_luigi.errors import CatalogError
 
 DAILY = {"tasmax": "D", "tasmin": "D", "pr": "D", "dtr": "D"}
@@ -504,7 +505,11 @@ def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> 
         ("xrfreq", ""),
         ("xrfreq", "1 D"),
         ("format", "grib"),
-        *(("path", cell) for cell in ("", "/data/a\nb.nc")),
+        *(
+            ("path", cell)
+            for cell in ("", "/data/a\nb.nc", "/data/$AWS_SECRET_ACCESS_KEY.nc", "${TOKEN}/a.nc", "${}a.nc")
+        ),
+        *(("path", cell) for cell in ("https://h/$HOME.nc", "s3://bucket/a.zarr?key=${TOKEN}")),
     ],
 )
 def test_a_cell_that_cannot_be_used_is_named_with_file_line_and_what_was_expected(
@@ -532,6 +537,36 @@ def test_an_id_that_is_made_of_the_columns_must_be_usable_too(tmp_path: Path) ->
     assert "line 2: id, made of mip_era, activity, institution, " in first
     assert "is 'CMIP6_ScenarioMIP_NOAA/GFDL_CanESM5_" in first
     assert "line 3: id is empty; expected" in second
+
+
+def test_of_environment_variables_only_the_few_of_the_list_are_replaced_in_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setenv("TOKEN", "hunter2")
+    monkeypatch.delenv("PROJECT", raising=False)
+    cells = {
+        "$SCRATCH/a.nc": "/scratch/me/a.nc",
+        "${SCRATCH}/$USER.nc": "/scratch/me/me.nc",
+        "raw/${PROJECT}/a$.nc": f"{tmp_path}/raw/${{PROJECT}}/a$.nc",
+        "/data/$TOKEN.nc": "/data/$TOKEN.nc",
+        "https://host/$USER.nc?token=$TOKEN": "https://host/$USER.nc?token=$TOKEN",
+    }
+    found = read_catalogue(write(tmp_path, [row("pr", path=cell) for cell in cells]))
+    assert [asset.path for asset in found] == list(cells.values())
+    assert [list(asset.faults) for asset in found] == [[], [], [], ["path"], ["path"]]
+    assert not any("hunter2" in str(asset) for asset in found)
+
+
+def test_a_catalogue_cannot_name_its_table_by_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    path = tmp_path / "cat.json"
+    path.write_text(json.dumps(description(catalog_file="$TOKEN.csv")))
+    with pytest.raises(
+        CatalogError, match=r"catalog_file of .*cat\.json is '\$TOKEN\.csv'; expected a path with no other"
+    ):
+        read_catalogue(path)
 
 
 @pytest.mark.parametrize(
@@ -621,11 +656,73 @@ def test_a_row_that_the_search_does_not_want_is_left_out_with_one_warning_howeve
         (row("dtr", **BROKEN), {}),
     ],
 )
-def test_a_row_that_the_search_may_want_stops_it_where_a_cell_cannot_be_used(
-    tmp_path: Path, broken: dict[str, str], arguments: dict[str, Any]
+def test_a_row_that_the_search_may_want_drops_its_dataset_with_a_warning_that_names_its_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: dict[str, str], arguments: dict[str, Any]
 ) -> None:
+    others = [each | {"id": "OTHER", "source": "CanESM5-1"} for each in rows_of(member="r9i1p1f1")]
+    if "source" in arguments.get("other_search_criteria", {}):
+        arguments = {"other_search_criteria": {"source": "CanESM5*"}}
+    found = search(tmp_path, [*rows_of(), broken, *others], **arguments)
+    assert broken["id"] not in found
+    assert "OTHER" in found
+    *_, its_own, last = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{broken['id']} is dropped from the search: {tmp_path / 'cat.csv'}, line 5: " in its_own
+    assert last.startswith("the search leaves out 1 row with a cell that cannot be used: ")
+    assert last.endswith(f"With them it drops {broken['id']}.")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_row_that_cannot_be_used_stops_a_strict_search_and_one_that_finds_nothing_else(
+    tmp_path: Path, strict: bool
+) -> None:
+    broken = row("pr", "2010-01-01", **BROKEN)
+    others = rows_of(source="MIROC6") if strict else []
     with pytest.raises(CatalogError, match=r"the search wants 1 row .*cat\.csv, line 5: .*Correct"):
-        search(tmp_path, [*rows_of(), broken], **arguments)
+        search(tmp_path, [*rows_of(), broken, *others], strict=strict)
+
+
+def test_a_search_for_one_dataset_stops_at_its_row_and_no_other(tmp_path: Path) -> None:
+    rows = [*rows_of(), row("pr", "2010-01-01", **BROKEN), *rows_of(source="MIROC6"), row("pr", id="a/b")]
+    ours, other = rows[0]["id"], rows[-2]["id"]
+    with pytest.raises(CatalogError, match=r"line 5: date_end"):
+        search(tmp_path, rows, other_search_criteria={"id": ours})
+    assert list(search(tmp_path, rows, other_search_criteria={"id": other})) == [other]
+
+
+def test_no_other_member_takes_the_place_of_one_that_is_dropped(tmp_path: Path) -> None:
+    first, second = (rows_of(member=f"r{number}i1p1f1") for number in (1, 2))
+    rows = [*first, row("pr", "2010-01-01", **BROKEN), *second, *rows_of(source="MIROC6")]
+    found = search(tmp_path, rows, restrict_members={"ordered": 1})
+    assert list(found) == [row("pr", source="MIROC6")["id"]]
+
+
+def test_hostile_rows_stop_nobody_who_wants_other_datasets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hostile = [
+        row("pr", id="../../etc/passwd"),
+        row("pr", id="\x1b[2Jowned"),
+        row("pr", source="MIROC6") | {"variable": "{[]}"},
+        row("pr", "2015-00-10", source="MIROC6"),
+        row("pr", source="MIROC6", path="/data/$TOKEN"),
+    ]
+    assert list(search(tmp_path, [*rows_of(), *hostile])) == [row("pr")["id"]]
+    assert "\x1b" not in dropped(caplog)
+    for line in range(5, 10):
+        assert f"cat.csv, line {line}: " in dropped(caplog)
+
+
+def test_a_run_with_two_ids_is_dropped_and_stops_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        each | ({"date_end": "2004-12-31"} if experiment == "historical" else {"date_start": "2005-01-01"})
+        for experiment in ("historical", "ssp585")
+        for source in ("CanESM5", "MIROC6")
+        for each in rows_of(source=source, experiment=experiment)
+    ]
+    rows[-1]["id"] = "another"
+    found = search(tmp_path, rows, match_hist_and_fut=True)
+    assert list(found) == [row("pr")["id"]]
+    assert "experiment ssp585 of one run has two ids, " in dropped(caplog)
+    with pytest.raises(CatalogError, match="experiment ssp585 of one run has two ids"):
+        search(tmp_path, rows, match_hist_and_fut=True, other_search_criteria={"source": "MIROC6"})
 
 
 def test_a_broken_historical_row_is_named_once_however_many_futures_it_was_joined_to(tmp_path: Path) -> None:
@@ -679,7 +776,7 @@ def test_an_error_of_a_search_that_finds_nothing_counts_the_rows_that_cannot_be_
         ({"catalog_dict": [], "assets": {"column_name": 5}}, r"assets\.column_name of .* is a number; expected a text"),
         ({"catalog_dict": [], "aggregation_control": "x"}, r"aggregation_control of .* is a text; expected a mapping"),
         ({"catalog_file": 3}, r"catalog_file of .*cat\.json is a number; expected a text"),
-        ({"catalog_file": "a\0b"}, r"the catalog_file of catalogue .*cat\.json, cannot be read"),
+        ({"catalog_file": "a\0b"}, r"catalog_file of .*cat\.json is 'a\\x00b'; expected the path"),
         ({"catalog_file": None}, "neither catalog_file nor catalog_dict"),
     ],
 )

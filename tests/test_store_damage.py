@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,3 +74,13 @@ def test_a_file_of_no_bytes_is_an_error_when_a_store_is_opened(every_kind: Path)
         with pytest.raises(StoreError, match="run the task"):
             open_store(every_kind)
         file.write_bytes(whole)
+
+
+def test_a_store_that_somebody_gave_another_codec_is_not_read(every_kind: Path) -> None:
+    metadata = every_kind / "zarr.json"
+    content = json.loads(metadata.read_text())
+    objects = {"codecs": [{"name": "vlen-bytes"}], "data_type": "variable_length_bytes", "fill_value": ""}
+    content["consolidated_metadata"]["metadata"]["pr"] |= objects
+    metadata.write_text(json.dumps(content))
+    with pytest.raises(StoreError, match=r"espo_luigi never writes the codec vlen-bytes of pr, which may run code"):
+        open_store(every_kind, check=False)

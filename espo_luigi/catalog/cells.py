@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import os
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -32,8 +33,24 @@ FORMATS = {name: "nc" for name in ("nc", "nc4", "netcdf", "netcdf4", "hdf5", "op
     name: "zarr" for name in ("zarr", "zarr2", "zarr3", "zarr.zip")
 }
 """What a catalogue may call a format, in small letters, and what it is here."""
+PATH_VARIABLES = ("HOME", "USER", "SCRATCH", "PROJECT", "SLURM_TMPDIR")
+"""The environment variables that a catalogue's paths may name: the catalogue may be somebody else's, and others secret."""
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 # Lone surrogates stand for bytes of a file's name that are not UTF-8; a catalogue cannot be written with them.
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def expand_path(path: str) -> str:
+    """Return a catalogue's path with `PATH_VARIABLES` replaced, as far as they are set; a URL as it is."""
+    if is_url(path):
+        return path
+    values = {name: os.environ[name] for name in PATH_VARIABLES if name in os.environ}
+    return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), path)
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
 
 
 def parse_date(text: str | None, where: str = "", *, end: bool = False) -> datetime | None:
@@ -114,8 +131,13 @@ def _expected_format(text: str) -> str:
 
 
 def _expected_path(text: str) -> str:
-    fits = text and not _NOT_IN_PATHS.search(text)
-    return "" if fits else "the path of a file or Zarr store, in UTF-8 and without control characters"
+    if not text or _NOT_IN_PATHS.search(text):
+        return "the path of a file or Zarr store, in UTF-8 and without control characters"
+    variables = {"".join(names) for names in _VARIABLE.findall(text)}
+    if is_url(text):
+        return "a URL without environment variables (write %24 for a dollar sign)" if variables else ""
+    listing = ", ".join(f"${name}" for name in PATH_VARIABLES)
+    return "" if variables <= set(PATH_VARIABLES) else f"a path with no other environment variables than {listing}"
 
 
 _EXPECTED: dict[str, Callable[[str], str]] = {

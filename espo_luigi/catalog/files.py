@@ -9,6 +9,7 @@ from typing import Any
 import cftime
 import numpy as np
 import xarray as xr
+from xarray.backends.plugins import guess_engine
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
@@ -18,6 +19,7 @@ TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
 # Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
+_NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
 
 
 def is_zarr(path: str, stated_format: str = "") -> bool:
@@ -29,11 +31,24 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     """Open a Zarr store, directory or archive, in its own chunks; time deltas stay numbers; lazy.
 
     As `open_netcdf`, it has the coordinate `TO_MIDPOINT` where times have bounds.
+
+    Raises
+    ------
+    DataError
+        If it has a codec that may run code, or if the bounds of times make no sense.
     """
     from zarr.storage import ZipStore
 
+    from espo_luigi.store.codecs import unsafe_codec
+
     # A plain path to an archive is not opened by zarr 3.
     store: Any = ZipStore(path, mode="r") if path.endswith(".zip") else path
+    if unsafe := unsafe_codec(store, {**options, **(options.get("backend_kwargs") or {})}):
+        raise DataError(
+            f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "
+            "a compressor, a checksum or a filter of numbers. Do not open the store elsewhere; have its owner write it "
+            "with another codec."
+        )
     ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
     time = ds.variables.get("time", xr.Variable((), 0))
     if "bounds" not in {**time.attrs, **time.encoding}:
@@ -55,15 +70,29 @@ def open_netcdf(
     Raises
     ------
     DataError
-        If the bounds of times make no sense.
+        If the bounds of times make no sense, or if another package than those for NetCDF would read the file.
     """
-    engine = {"engine": options["engine"]} if "engine" in options else {}
-    with xr.open_dataset(path, decode_cf=False, **engine) as raw:
+    options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
+    with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
         held = [raw[name] for name in variables if name in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
         return _with_midpoints(ds, raw)
+
+
+def _netcdf_engine(path: str) -> str:
+    """The engine that xarray takes by itself, if it is one for NetCDF.
+
+    Others are chosen by a file's name: kerchunk's reads a Zarr store that nobody has looked at, cfgrib's reads pickles.
+    """
+    engine = guess_engine(path)
+    if engine not in _NETCDF_ENGINES:
+        raise DataError(
+            f"by its name, xarray would read it with {engine}; expected a NetCDF file, or `zarr` as its format in the "
+            "catalogue. Convert it to one of them, or name the engine in xr_open_kwargs if you trust the file."
+        )
+    return str(engine)
 
 
 def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
@@ -134,7 +163,11 @@ def _bytes_per_day(data: xr.DataArray) -> int:
 def tracking_id(path: str) -> str:
     """Return a file's attribute `tracking_id`, by which ESGF knows it; nothing without one, or if it cannot be read."""
     try:
-        with open_zarr(path, {}) if is_zarr(path) else xr.open_dataset(path, decode_cf=False) as ds:
+        if is_zarr(path):
+            ds = open_zarr(path, {})
+        else:
+            ds = xr.open_dataset(path, decode_cf=False, engine=_netcdf_engine(path))
+        with ds:
             return str(ds.attrs.get("tracking_id", ""))
     # A damaged file may raise nearly anything from its backend; other checks report what is wrong.
     except Exception:

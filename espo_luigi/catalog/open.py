@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import Asset
@@ -139,7 +140,7 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
 
 
 def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_bytes: float) -> xr.Dataset:
-    if "://" not in asset.path and not Path(asset.path).exists():
+    if not is_url(asset.path) and not Path(asset.path).exists():
         raise DataError(
             f"{asset.path} is in the catalogue (id {match.id}) but does not exist; correct the catalogue or the path."
         )

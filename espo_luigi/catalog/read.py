@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
 import zlib
 from collections import Counter
@@ -17,7 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.catalog.cells import ABSENT, CHECKED, FORMATS, fault_of, parse_date, parse_variables
+from espo_luigi.catalog.cells import (
+    ABSENT,
+    CHECKED,
+    FORMATS,
+    expand_path,
+    fault_of,
+    is_url,
+    parse_date,
+    parse_variables,
+)
 from espo_luigi.errors import CatalogError
 
 COLUMNS = (
@@ -213,7 +221,10 @@ def table_of(path: Path) -> Path:
 
 def _table(description: Mapping[str, Any], path: Path) -> Path:
     name = _of_kind(description["catalog_file"], str, f"catalog_file of {path}")
-    return path.parent / os.path.expandvars(name.removeprefix("file://"))
+    name = name.removeprefix("file://")
+    if fault := fault_of("path", name):
+        raise CatalogError(f"catalog_file of {path} {fault}.")
+    return path.parent / expand_path(name)
 
 
 def _inline_rows(rows: Any, source: str, wanted: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -304,8 +315,8 @@ def _check_columns(rows: Sequence[Mapping[str, str]], source: str, wanted: Mappi
 def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     columns = row if "id" in row else {"id": make_id(row), **row}
     faults = _faults(columns, where, made="id" not in row)
-    written = os.path.expandvars(row.get("path", ""))
-    path = written if "://" in written or not written else str(folder / written)
+    written = expand_path(row.get("path", ""))
+    path = written if is_url(written) or not written else str(folder / written)
     given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
     listing = row.get("variable", "")
     # Of a faulty cell, what it may have meant: the search asks whether it may want the row.

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
 from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
 from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
@@ -46,7 +47,7 @@ class Match:
     @property
     def files(self) -> list[Path]:
         """The files and Zarr folders to open, each once, without those given by a URL."""
-        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if "://" not in asset.path))
+        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if not is_url(asset.path)))
 
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
@@ -115,13 +116,15 @@ class Catalog:
         allow_conversion: bool = True,
         match_hist_and_fut: bool = False,
         restrict_members: Mapping[str, int] | None = None,
+        strict: bool = False,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
 
         The steps, in order: history joined to futures, exclusions, criteria, variables (stored, or derived from others
         that are) covering at least 99 % of each period's hours by files that do not overlap, members. Ids that lack a
-        variable are dropped, each with a warning that says which and why. Rows with cells that cannot be used are
-        left out with one warning, unless the search may want them.
+        variable are dropped, each with a warning that says which and why. So are those of which the search may want a
+        row with a cell that cannot be used: a sound row in its place could change the result. No other member takes
+        their place. One more warning counts all such rows.
 
         Parameters
         ----------
@@ -141,6 +144,8 @@ class Catalog:
             their own files cover the periods.
         restrict_members : mapping, optional
             ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
+        strict : bool
+            Raise an error, instead of dropping a dataset, where a wanted row has a cell that cannot be used.
 
         Returns
         -------
@@ -151,7 +156,7 @@ class Catalog:
         ------
         CatalogError
             If nothing is found: with the number of rows after each step, and what values there are. If a row that the
-            search may want has a cell that cannot be used.
+            search may want has a cell that cannot be used, and nothing else is left or the search is `strict`.
         """
         if allow_resampling:
             raise CatalogError(
@@ -166,26 +171,42 @@ class Catalog:
             )
         if faulty:
             trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
-        dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), frozenset())
+        dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), {})
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
         joined = (HISTORICAL,) if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
-        found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.without_history)
+        found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
         # A member that would not be kept anyway does not matter.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
-        _refuse_faulty([asset for asset in suspects if asset.id in kept])
+        spoiled = {name: _faults_of(rows) for name in kept if (rows := [one for one in suspects if one.id == name])}
+        left = {name: match for name, match in kept.items() if name in found and name not in spoiled}
+        if spoiled and (strict or not left):
+            _refuse(spoiled)
         if not found:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
             raise CatalogError(f"nothing found. {listed(dropped) or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
-            message = "the search leaves out %s with a cell that cannot be used: %s. It wants none of them."
-            logger.warning(message, _rows(len(faulty)), _some(faulty))
-        return {name: match for name, match in kept.items() if name in found}
+            _tell_what_is_left_out(faulty, spoiled)
+        return left
+
+
+def _tell_what_is_left_out(faulty: Sequence[str], spoiled: Mapping[str, Sequence[str]]) -> None:
+    """Warn of each dataset that is dropped because of its rows, and of all rows that are left out."""
+    for name, faults in spoiled.items():
+        logger.warning("%s is dropped from the search: %s.", _called(name), _some(faults))
+    without = f"With them it drops {listed(map(_called, spoiled))}." if spoiled else "It wants none of them."
+    message = "the search leaves out %s with a cell that cannot be used: %s. %s"
+    logger.warning(message, _rows(len(faulty)), _some(faulty), without)
+
+
+def _called(name: str) -> str:
+    """A dataset's id as a text; a faulty one may be empty, or hold control characters."""
+    return (name if name.isprintable() else repr(name)) or "what has no id"
 
 
 def _faults_of(assets: Iterable[Asset]) -> list[str]:
@@ -202,17 +223,16 @@ def _some(faults: Sequence[str]) -> str:
     return "; ".join(faults[:_SHOWN]) + more
 
 
-def _refuse_faulty(assets: Iterable[Asset]) -> None:
-    faults = _faults_of(assets)
-    if faults:
-        raise CatalogError(
-            f"the search wants {_rows(len(faults))} with a cell that cannot be used: {_some(faults)}. Correct the "
-            "catalogue, or leave such rows out by exclusions in search_data_catalogs."
-        )
+def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
+    faults = list(dict.fromkeys(fault for several in spoiled.values() for fault in several))
+    raise CatalogError(
+        f"the search wants {_rows(len(faults))} with a cell that cannot be used: {_some(faults)}. Correct the "
+        "catalogue, or leave such rows out by exclusions in search_data_catalogs."
+    )
 
 
 def _complete(
-    assets: Sequence[Asset], wanted: _Wanted, without_history: frozenset[str]
+    assets: Sequence[Asset], wanted: _Wanted, of_history: Mapping[str, str]
 ) -> tuple[dict[str, Match], list[str]]:
     """The ids that have all that is wanted; the others with what they lack, each with a warning."""
     by_id: dict[str, list[Asset]] = defaultdict(list)
@@ -222,8 +242,8 @@ def _complete(
     dropped: list[str] = []
     for name in sorted(by_id):
         match, objections = _match(name, by_id[name], wanted)
-        if name in without_history:
-            objections = ["no historical run of the same simulation is in the catalogue", *objections]
+        if name in of_history:
+            objections = [of_history[name], *objections]
         if match is not None and not objections:
             found[name] = match
         else:

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.names import Written, as_written
+from espo_luigi.config.redaction import redacted
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest
 
@@ -92,7 +93,7 @@ def _sentence(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = repr(redacted(value))
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"{short} ({_KINDS.get(type(value), type(value).__name__)})"
 

@@ -16,6 +16,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
 from espo_luigi.store.archive_ends import read_packed_marker
+from espo_luigi.store.codecs import unsafe_codec
 from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.table import marker_line
@@ -131,6 +132,10 @@ def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
     inner: Any = zarr.storage.ZipStore if path.is_file() else zarr.storage.LocalStore
     try:
         source = DenseStore(inner(path, read_only=True), path, opened)
+        if unsafe := unsafe_codec(source, {"consolidated": True}):
+            raise StoreError(
+                f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store"
+            )
         ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
         # In dask chunks of their own, they would contradict those of the data, which xarray refuses.
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)

@@ -65,7 +65,7 @@ class RunContext:
 
     @functools.cached_property
     def _reference(self) -> Match:
-        return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
+        return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
 
     @property
     def mask_variable(self) -> str:
@@ -129,14 +129,16 @@ class RunContext:
                 )
         return True
 
-    def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
+    def _search(
+        self, extraction: Extraction, instead: dict[str, Any] | None, *, strict: bool = False
+    ) -> dict[str, Match]:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
         criteria = search.arguments("data_catalogs")
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
-        return Catalog.from_files(list(search.data_catalogs)).search(**criteria)
+        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict)
 
     def _missing_days(self, simulation: Match) -> str:
         """Return what a simulation lacks at the ends of the period; the search needs 99 % of it only."""

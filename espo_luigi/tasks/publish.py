@@ -6,8 +6,10 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.config.fields import find_file
+from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.records import read_json
 from espo_luigi.publication.alone import alone
@@ -64,8 +66,16 @@ def write_crate(final: Path) -> None:
     path = final / METADATA_NAME
     with alone(path) as write:
         # Looked for when nobody else writes: whoever comes last has found all.
-        document = crate(find_products(final), final, _about(), read_json(path))
+        document = crate(find_products(final), final, _about(), _former(path))
         write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _former(path: Path) -> dict[str, Any]:
+    """The former metadata file; earlier versions of espo_luigi wrote configurations with their secrets."""
+    former = read_json(path) or {}
+    entities = [one for one in former.get("@graph", ()) if isinstance(one, dict)]
+    hidden = [one | {"text": redacted_text(str(one["text"]))} if "text" in one else one for one in entities]
+    return {**former, "@graph": hidden}
 
 
 def catalogue_path() -> Path:
@@ -85,8 +95,10 @@ def _about() -> About:
         licence=next((str(attributes[name]) for name in _LICENCES if attributes.get(name)), "none stated"),
         published=datetime.now(UTC).date().isoformat(),
         config_hash=config.hash,
-        config_text=json.dumps(config.model_dump(mode="json", by_alias=True), ensure_ascii=False, default=str),
-        config_files={str(path): path.read_text(encoding="utf-8") for path in _config_files()},
+        config_text=json.dumps(
+            redacted(config.model_dump(mode="json", by_alias=True)), ensure_ascii=False, default=str
+        ),
+        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in _config_files()},
     )
 
 

@@ -199,6 +199,22 @@ def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Pa
     assert len(read_catalogue(tmp_path / "pcat.json")) == 8
 
 
+def test_a_groups_catalogue_stays_the_groups(final: Path, tmp_path: Path) -> None:
+    """What the group may write before a run publishes, it may write afterwards."""
+    if os.geteuid():
+        pytest.skip("only root may give a file to a group that it is not in: run as root")
+    add_to_catalogue(tmp_path / "pcat.json", find_products(final), final)
+    for suffix in ("json", "csv"):
+        os.chown(tmp_path / f"pcat.{suffix}", -1, 4242)
+        os.chmod(tmp_path / f"pcat.{suffix}", 0o664)
+    with (tmp_path / "pcat.csv").open("a") as table:
+        table.write("other,,,,,,,,,,,,,,,,,,,,,,/elsewhere/a.zarr\n")
+    add_to_catalogue(tmp_path / "pcat.json", find_products(final), final)
+    for suffix in ("json", "csv"):
+        found = (tmp_path / f"pcat.{suffix}").stat()
+        assert (found.st_gid, found.st_mode & 0o777) == (4242, 0o664)
+
+
 @pytest.mark.parametrize(
     ("json_text", "table", "said"),
     [

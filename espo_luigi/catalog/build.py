@@ -21,6 +21,7 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
+from espo_luigi.store.publish import keep_access
 
 logger = logging.getLogger(__name__)
 
@@ -274,6 +275,7 @@ def _replace(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")
+        keep_access(path, aside)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

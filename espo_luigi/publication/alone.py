@@ -10,7 +10,7 @@ from pathlib import Path
 
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.store.publish import disk_errors, sync_path, written_aside
+from espo_luigi.store.publish import disk_errors, keep_access, sync_path, written_aside
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> No
 def _write(target: Path, text: str, check: Callable[[], None]) -> None:
     with written_aside(target) as partial:
         partial.write_text(text, encoding="utf-8")
+        keep_access(target, partial)
         sync_path(partial)
         check()
 

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -233,6 +234,17 @@ def remove(path: Path) -> None:
             delete(aside)
         if path.parent.is_dir():
             sweep_partials(path)
+
+
+def keep_access(old: Path, new: Path) -> None:
+    """Give a file that is to replace another one its group and mode: what a group may write, it may write afterwards.
+
+    Does nothing where there is no old file, and where the group is not this user's to give.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        found = old.stat()
+        os.chown(new, -1, found.st_gid)
+        os.chmod(new, stat.S_IMODE(found.st_mode))
 
 
 def sync_path(path: Path) -> None:

@@ -787,6 +787,13 @@ def test_a_description_of_the_wrong_kind_is_a_sentence(tmp_path: Path, content: 
         Catalog.from_files([path])
 
 
+def test_a_catalogue_nested_too_deeply_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "cat.json"
+    path.write_text('{"catalog_dict": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(CatalogError, match=r"cat\.json cannot be read .*recursion"):
+        Catalog.from_files([path])
+
+
 def test_a_key_that_is_twice_in_a_row_of_the_json_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cat.json"
     path.write_text(

@@ -14,6 +14,11 @@ from espo_luigi.errors import ConfigurationError
 
 KeyPath = tuple[str, ...]
 
+# Far above what any configuration has. Aliases of aliases make billions of values of some lines.
+_LARGEST_BYTES = 5_000_000
+_DEEPEST = 50
+_MOST_VALUES = 200_000
+
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 # YAML 1.1 knows further ways to write numbers, which hardly anybody means: 010 is 8, 1:30 is 90, 1_000 is 1000.
 _DECIMALS = {
@@ -66,6 +71,7 @@ def read_yaml(path: Path) -> YamlFile:
     """
     text = _text(path)
     try:
+        _check_extent(text, path)
         loader = _Loader(text)
         node = loader.get_single_node()
         places = {} if node is None else _places(node, path)
@@ -84,11 +90,47 @@ def _explained(text: str, error: yaml.YAMLError) -> yaml.YAMLError:
         yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as own:
         return own
+    except RecursionError:
+        pass
     return error
+
+
+def _check_extent(text: str, path: Path) -> None:
+    """Refuse a text that is nested too deeply, or that aliases make too many values of; nothing is expanded."""
+    sizes: dict[str, int] = {}
+    inside = [("", 0)]
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        match event:
+            case yaml.CollectionStartEvent():
+                inside.append((event.anchor or "", 1))
+            case yaml.CollectionEndEvent():
+                _count(inside, sizes, *inside.pop())
+            case yaml.AliasEvent():
+                _count(inside, sizes, "", sizes.get(event.anchor, 1))
+            case yaml.ScalarEvent():
+                _count(inside, sizes, event.anchor or "", 1)
+        if len(inside) > _DEEPEST:
+            found, instead = f"lists or mappings are nested more than {_DEEPEST} deep", "Nest them less deeply"
+        elif inside[-1][1] > _MOST_VALUES:
+            found, instead = f"its aliases (`*name`) stand for more than {_MOST_VALUES} values", "Use fewer of them"
+        else:
+            continue
+        raise ConfigurationError(f"{path}, line {event.start_mark.line + 1}: {found}. {instead}.")
+
+
+def _count(inside: list[tuple[str, int]], sizes: dict[str, int], anchor: str, size: int) -> None:
+    """Add a value's size to the innermost of the collections that it is in, and keep it for the aliases of it."""
+    sizes[anchor] = size
+    outer, so_far = inside.pop()
+    inside.append((outer, so_far + size))
 
 
 def _text(path: Path) -> str:
     try:
+        if (size := path.stat().st_size) > _LARGEST_BYTES:
+            raise ConfigurationError(
+                f"The file {path} has {size} bytes; expected a configuration, of at most {_LARGEST_BYTES} bytes."
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigurationError(

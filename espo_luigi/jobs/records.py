@@ -255,6 +255,6 @@ def as_object(text: bytes) -> dict[str, Any] | None:
     """The JSON object that a text is, or None: a look may come in the middle of its writing."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

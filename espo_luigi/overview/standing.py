@@ -52,7 +52,7 @@ def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
     """The records that may be of jobs that are out; there may be 20 000 others, which are not parsed."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, RecursionError):
                 text = Path(entry.path).read_bytes()
                 if _OPEN.search(text):
                     yield json.loads(text)

@@ -6,6 +6,7 @@ that trains one block needs no more than this.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,17 @@ import xarray as xr
 from espo_luigi.errors import DataError
 
 _DIFFERENCE = "temperature: difference"
+
+# pint computes with numbers in a text: 9**9**9 takes for ever, and so do thousands of factors.
+_LONGEST = 100
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+# A unit's power, or one of 10: two digits, and none of a power.
+_POWER = re.compile(
+    rf"(?:(?<=[^\W\d_{_SUPERSCRIPTS}])|(?<=[%°])|(?<![\w.)])10)"
+    rf"(?:\s*(?:\*\*|\^)\s*\(?[-+]?\d{{1,2}}(?:[./]\d{{1,3}})?\)?|[⁺⁻]?[{_SUPERSCRIPTS}]{{1,2}})(?![\d.])"
+)
+_WORD_FOR_POWER = r"(?:squared?|cubed|cubic|\bsq\b)"
+_OTHER_POWER = re.compile(rf"\*\*|\^|[⁺⁻{_SUPERSCRIPTS}]|{_WORD_FOR_POWER}.*{_WORD_FOR_POWER}")
 
 
 @lru_cache(maxsize=1)
@@ -30,6 +42,12 @@ def is_difference(data: xr.DataArray) -> bool:
 
 
 def _parse(text: str, what: str) -> Any:
+    if len(text) > _LONGEST or _OTHER_POWER.search(_POWER.sub("", text)):
+        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        raise DataError(
+            f"units {shown!r} of {what} are not read: got {len(text)} characters; expected CF units such as K or "
+            f"kg m-2 s-1, of at most {_LONGEST} characters, with powers of units (m**-2) and of 10 (10**-3) only."
+        )
     registry = _registry()
     try:
         return registry.parse_units(text)

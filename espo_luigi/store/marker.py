@@ -90,7 +90,7 @@ class Marker:
             content = json.loads(text)
             known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
             return cls(**known)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
                 f"not a marker ({error}): got {text[:80]!r}, expected the JSON of an {MARKER_NAME}"
             ) from error

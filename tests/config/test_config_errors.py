@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,9 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: {a: !!int ten}\n", "got ten, which is no decimal number"),
         ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
         ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
-        ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "nested too deeply"),
+        ("custom: {a: " + "[" * 51 + "]" * 51 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
+        ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
+        ("custom:\n" + "\n".join(" " * at + "a:" for at in range(3, 3000)), "are nested more than 50 deep"),
     ],
 )  # fmt: skip
 def test_yaml_that_cannot_be_used_is_named_with_file_and_line(write: Any, text: str, expected: str) -> None:
@@ -273,6 +276,28 @@ def test_yaml_that_cannot_be_used_is_named_with_file_and_line(write: Any, text: 
         load([path])
     assert str(path) in str(caught.value)
     assert expected.replace("{file}", str(path)) in str(caught.value)
+
+
+def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once(write: Any) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 10)]
+    merged = ["b0: &b0 {x: 1, y: 2}"] + [
+        f"b{n}: &b{n} {{p: *b{n - 1}, q: *b{n - 1}, <<: *b{n - 1}}}" for n in range(1, 40)
+    ]
+    for text, line in (("\n".join(lines), 6), ("\n".join(merged), 10)):
+        begun = time.perf_counter()
+        with pytest.raises(
+            ConfigurationError, match=rf"line {line}: its aliases \(`\*name`\) stand for more than 200000"
+        ):
+            load([write(text)])
+        assert time.perf_counter() - begun < 1
+
+
+def test_a_file_that_is_too_large_to_be_a_configuration_is_not_read(write: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"has 5000008 bytes; expected a configuration, of at most 5000000 bytes"
+    ):
+        load([write("a: " + "b" * 5_000_004 + "\n")])
 
 
 def test_numbers_with_decimal_digits_are_taken_as_they_are(write: Any) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import xarray as xr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.units import convert_to, threshold_in
+from espo_luigi.science.units import convert_to, threshold_in, units_of
 
 
 def series(units: str, name: str = "pr", **attrs: str) -> xr.DataArray:
@@ -101,3 +103,26 @@ def test_units_that_do_not_convert_are_named(data: xr.DataArray, target: str, me
 def test_a_threshold_without_a_number_is_refused(threshold: str) -> None:
     with pytest.raises(DataError, match=r"0\.01 mm d-1"):
         threshold_in(threshold, "kg m-2 s-1")
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        *("9**9**9", "9^9^9", "9⁹⁹⁹", "m**9**9", "m2**99", "m²**9", "m**999", "((9**99)**99)**99", "10**10**9"),
+        *("9 squared squared squared squared", "10^(9**9)", "m" + " m" * 20000, "(" * 3000 + "m" + ")" * 3000),
+    ],
+)
+def test_units_that_would_take_for_ever_are_refused_at_once(units: str) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(DataError, match=r"units .* are not read: .*expected CF units such as K") as caught:
+        convert_to(series(units), "K")
+    assert time.perf_counter() - begun < 1
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "units",
+    ["kg m-2 s-1", "kg m**-2 s^-1", "kg·m⁻²·s⁻¹", "kg/(m^2 s)", "kg m**(-2) s-1", "10^0 K", "m s-1"],
+)
+def test_spellings_of_units_are_read_as_pint_reads_them(units: str) -> None:
+    assert units_of(series(units)) == units

@@ -106,7 +106,7 @@ def _check_extent(text: str, path: Path) -> None:
             case yaml.CollectionEndEvent():
                 _count(inside, sizes, *inside.pop())
             case yaml.AliasEvent():
-                _count(inside, sizes, "", sizes.get(event.anchor, 1))
+                _count(inside, sizes, "", sizes.get(event.anchor or "", 1))
             case yaml.ScalarEvent():
                 _count(inside, sizes, event.anchor or "", 1)
         if len(inside) > _DEEPEST:
@@ -115,7 +115,8 @@ def _check_extent(text: str, path: Path) -> None:
             found, instead = f"its aliases (`*name`) stand for more than {_MOST_VALUES} values", "Use fewer of them"
         else:
             continue
-        raise ConfigurationError(f"{path}, line {event.start_mark.line + 1}: {found}. {instead}.")
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        raise ConfigurationError(f"{path}, line {line}: {found}. {instead}.")
 
 
 def _count(inside: list[tuple[str, int]], sizes: dict[str, int], anchor: str, size: int) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, ParameterError
+from espo_luigi.paths import check_wildcard
 
 ABSENT = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
 """What an empty cell may look like."""
@@ -110,8 +111,14 @@ def parse_variables(text: str) -> tuple[str, ...]:
 
 
 def _expected_id(text: str) -> str:
-    fits = text and "/" not in text and text.isprintable()
-    return "" if fits else "a name that can be part of a file name, without / and control characters"
+    try:
+        check_wildcard("id", text)
+    except ParameterError:
+        fits = False
+    else:
+        # Luigi's page takes names for HTML.
+        fits = text.isprintable() and not set("<>") & set(text)
+    return "" if fits else "a name that can be part of a file name, without / \\ + < > and control characters"
 
 
 def _expected_variables(text: str) -> str:

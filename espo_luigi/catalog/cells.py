@@ -35,7 +35,7 @@ FORMATS = {name: "nc" for name in ("nc", "nc4", "netcdf", "netcdf4", "hdf5", "op
 }
 """What a catalogue may call a format, in small letters, and what it is here."""
 PATH_VARIABLES = ("HOME", "USER", "SCRATCH", "PROJECT", "SLURM_TMPDIR")
-"""The environment variables that a catalogue's paths may name: the catalogue may be somebody else's, and others secret."""
+"""The environment variables that a catalogue's paths may name: others may be secret, and the catalogue somebody's."""
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 # Lone surrogates stand for bytes of a file's name that are not UTF-8; a catalogue cannot be written with them.
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")

@@ -57,8 +57,8 @@ def show_progress_on_stderr() -> None:
         package.setLevel(logging.INFO)
         package.propagate = False
     for name in ("", "espo_luigi", "luigi", "luigi-interface"):
-        for handler in logging.getLogger(name).handlers:
-            handler.addFilter(log_as_text)
+        for of_logger in logging.getLogger(name).handlers:
+            of_logger.addFilter(log_as_text)
 
 
 @functools.wraps(_luigis_run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import select
 import shlex
@@ -18,18 +19,21 @@ from typing import TextIO
 import click
 
 from espo_luigi import views
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, log_as_text
 
 # Errors whose texts are enough; of others, the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
 _print_json = views.print_json
+say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if logging.lastResort:
+        logging.lastResort.addFilter(log_as_text)
     # Else, a plan of 20 000 tasks would take a fifth of its time looking for garbage when the process ends.
     atexit.register(gc.freeze)
     try:
@@ -71,7 +75,7 @@ def _run(words: list[str]) -> int:
 def _failed(error: Exception, words: list[str]) -> int:
     if words[:1] == ["--debug"]:
         raise error
-    print(f"espo: {error if isinstance(error, _EXPECTED) else _unexpected(error, words)}", file=sys.stderr)
+    say(f"espo: {error if isinstance(error, _EXPECTED) else _unexpected(error, words)}", file=sys.stderr)
     return 1
 
 
@@ -131,9 +135,9 @@ def catalog(folder: Path, out: Path, as_json: bool) -> None:
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
         return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})
-    print(f"{out}: {report.found} file(s)")
+    say(f"{out}: {report.found} file(s)")
     for path, reason in report.unreadable:
-        print(f"  not read: {path}: {reason}")
+        say(f"  not read: {path}: {reason}")
 
 
 @espo.command(epilog="Example: espo make espo-demo/final/reference/Demo-Land+south+noleap.zarr")
@@ -145,9 +149,9 @@ def make(path: Path, workers: int) -> int:
     from espo_luigi.tasks.make import task_for
 
     task = task_for(path)
-    print(task.label(), file=sys.stderr)
+    say(task.label(), file=sys.stderr)
     summary = build([task], workers=workers)
-    print(summary.text, file=sys.stderr)
+    say(summary.text, file=sys.stderr)
     return 0 if summary.succeeded else 1
 
 
@@ -161,9 +165,9 @@ def rules(as_json: bool) -> None:
         return _print_json({one.__name__: {"does": _does(one), "files": template_of(one)} for one in rules()})
     files = {rule: template_of(rule) for rule in rules()}
     for rule, templates in files.items():
-        print(f"{rule.__name__}: {_does(rule)}")
+        say(f"{rule.__name__}: {_does(rule)}")
         for name, template in templates.items():
-            print(f"    {name}  {template}")
+            say(f"    {name}  {template}")
 
 
 def _does(rule: type) -> str:
@@ -187,7 +191,7 @@ def profiles(names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         return _print_json({name: said_by(name) for name in shown})
     for name in shown:
-        print(describe(name))
+        say(describe(name))
 
 
 @espo.command(
@@ -204,7 +208,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
     """
     from espo_luigi.driver.task_words import preview_of
 
-    print(preview_of(["--module", module, task, *parameters]), end="")
+    say(preview_of(["--module", module, task, *parameters]), end="")
 
 
 @espo.command(epilog="Example: espo cancel")
@@ -229,7 +233,7 @@ def _stop(how: str) -> None:
     from espo_luigi.driver.preview import stop_from_outside
 
     views.be_quiet_about_other_parameters()
-    print(stop_from_outside(how))
+    say(stop_from_outside(how))
 
 
 @espo.command(epilog="Example: espo clean --yes")
@@ -246,13 +250,13 @@ def clean(yes: bool, as_json: bool) -> None:
         found = clean.leftovers()
         for one in found:
             if not as_json:
-                print(f"{one.size_bytes:>16,}  {one.path}")
+                say(f"{one.size_bytes:>16,}  {one.path}")
             if yes:
                 clean.delete(one)
     if as_json:
         return _print_json([{"path": one.path, "size_bytes": one.size_bytes, "deleted": yes} for one in found])
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
-    print(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
+    say(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
 
 
 @espo.command(epilog="Example: espo env --wheelhouse wheels")
@@ -275,13 +279,13 @@ def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> Non
     if sum(map(bool, (requirements, wheelhouse, compile))) != 1:
         raise click.UsageError("expected one of --requirements, --wheelhouse and --compile.")
     if requirements == "-":
-        print(environment.requirements_text(), end="")
+        say(environment.requirements_text(), end="")
     elif requirements:
-        print(environment.write_requirements(Path(requirements)))
+        say(environment.write_requirements(Path(requirements)))
     elif wheelhouse:
-        print(environment.collect_wheels(wheelhouse))
+        say(environment.collect_wheels(wheelhouse))
     else:
-        print(environment.compile_kernels())
+        say(environment.compile_kernels())
 
 
 @espo.command(
@@ -310,7 +314,7 @@ def submit(words: tuple[str, ...], **options: str | None) -> None:
     """
     from espo_luigi.interactive import submit
 
-    print(submit(_given(options), words))
+    say(submit(_given(options), words))
 
 
 def _given(options: Mapping[str, str | None]) -> dict[str, str]:
@@ -328,7 +332,7 @@ def tasks(as_json: bool) -> None:
     workdir = Path(settings().workdir)
     if as_json:
         return _print_json([asdict(one) for one in rule_figures(workdir)])
-    print(job_table(workdir))
+    say(job_table(workdir))
 
 
 @espo.command(epilog="Example: espo publish --json")
@@ -346,9 +350,9 @@ def publish(catalog: bool, crate: bool, as_json: bool) -> None:
     done = publish(with_catalogue=catalog or not crate, with_crate=crate or not catalog)
     if as_json:
         return _print_json(asdict(done))
-    print(done)
+    say(done)
     for path in done.catalogued.left_out if done.catalogued else ():
-        print(f"  of no dataset, not listed: {path}")
+        say(f"  of no dataset, not listed: {path}")
 
 
 @espo.command(epilog="Example: espo report --out report.html")
@@ -358,7 +362,7 @@ def report(out: Path) -> None:
     from espo_luigi.tasks.report import write_now
 
     write_now(out.absolute())
-    print(out)
+    say(out)
 
 
 for _command in views.COMMANDS:

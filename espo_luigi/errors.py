@@ -6,6 +6,8 @@ A message says what was got, what was expected, where, and what to do about it.
 from __future__ import annotations
 
 import difflib
+import logging
+import re
 from collections.abc import Collection, Iterable
 
 
@@ -87,6 +89,27 @@ class ClaimLostError(JobError):
 
 class UnknownPathError(EspoError):
     """A path that no task makes."""
+
+
+def as_text(text: str) -> str:
+    """Return a text for a terminal: what others wrote cannot move its cursor or change its colours.
+
+    Control characters, and those that reverse the direction of writing, become escapes (``\\x1b``); ends of lines and
+    tabs stay.
+    """
+    return _NOT_TEXT.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+# C0 and C1 but for tabs and ends of lines, DEL, marks of direction, and halves of characters.
+_NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def log_as_text(record: logging.LogRecord) -> bool:
+    """Have a log's message be `as_text`: a filter for handlers that write to a terminal, which lets all through."""
+    message = record.getMessage()
+    if (harmless := as_text(message)) != message:
+        record.msg, record.args = harmless, None
+    return True
 
 
 def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str = "; did you mean {}?") -> str:

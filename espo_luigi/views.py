@@ -10,15 +10,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
+
+from espo_luigi.errors import as_text
 
 _WATCH_SECONDS = 5.0
 # How many of those that words may mean are named.
 _SHOWN = 10
 _PATH = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print a text for people, in which control characters are escapes: names and messages may be others'."""
+    print(as_text(str(text)), end=end, file=file)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
@@ -71,7 +78,7 @@ def plan(
     if as_json:
         print_json(plan_text.as_json(found), indent=None)
     else:
-        print(plan_text.render_plan(found, each=each))
+        say(plan_text.render_plan(found, each=each))
     return 1 if found.of(BLOCKED) else 0
 
 
@@ -106,7 +113,7 @@ def status(watch: bool, as_json: bool) -> int:
             columns, lines = _screen() if watch and found["alive"] else (None, 0)
             if lines:
                 click.clear()
-            print("\n".join(line[:columns] for line in standing.render(found, lines=lines)))
+            say("\n".join(line[:columns] for line in standing.render(found, lines=lines)))
         if not watch or not found["alive"]:
             return 0
         time.sleep(_WATCH_SECONDS)
@@ -127,7 +134,7 @@ def why(words: tuple[str, ...]) -> None:
     """
     from espo_luigi.overview import why
 
-    print(why.why(words))
+    say(why.why(words))
 
 
 @click.command(epilog="Example: espo logs Train south pr Demo-NoLeap")
@@ -149,10 +156,10 @@ def logs(words: tuple[str, ...], lines: int) -> int:
         raise ParameterError(f"{len(found)} jobs are {' '.join(words)}; say more of one, such as of:{labels}")
     paths = found[0].logs()
     for path in paths:
-        print(f"==> {path} <==")
-        print(end_of_log(path, lines) if lines else path.read_text(errors="replace"), end="\n" if lines else "")
+        say(f"==> {path} <==")
+        say(end_of_log(path, lines) if lines else path.read_text(errors="replace"), end="\n" if lines else "")
     if not paths:
-        print(f"{found[0].label}: no log is there yet", file=sys.stderr)
+        say(f"{found[0].label}: no log is there yet", file=sys.stderr)
     return 0 if paths else 1
 
 

@@ -72,7 +72,7 @@ def rows(draw: st.DrawFn) -> list[dict[str, Spelled]]:
             draw(st.sampled_from(["nc", "zarr"])),
         )
         cells = {
-            "id": f"{name}_{number}",
+            "id": f"{name}_{number}".replace("+", "-"),
             "source": source,
             "xrfreq": frequency,
             "format": kind,

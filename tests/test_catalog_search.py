@@ -501,7 +501,10 @@ def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> 
         ("date_end", "1999-12-31"),
         *(("variable", cell) for cell in ("{[]}", "()", "[]", "('',)", "", "('tasmax'", "['tasmax' 'tasmin']")),
         *(("variable", cell) for cell in ("tasmax, tasmin", "{'tasmax': 1}", "[[['tasmax']]]", "[None]")),
-        *(("id", cell) for cell in ("CMIP6/tasmax", "a\nb", "a\x07b", "a\u2028b")),
+        *(
+            ("id", cell)
+            for cell in ("CMIP6/tasmax", "..", "a+b", "<img src=x onerror=y>", "a\nb", "a\x07b", "a\u2028b")
+        ),
         ("xrfreq", ""),
         ("xrfreq", "1 D"),
         ("format", "grib"),
@@ -694,6 +697,12 @@ def test_no_other_member_takes_the_place_of_one_that_is_dropped(tmp_path: Path) 
     rows = [*first, row("pr", "2010-01-01", **BROKEN), *second, *rows_of(source="MIROC6")]
     found = search(tmp_path, rows, restrict_members={"ordered": 1})
     assert list(found) == [row("pr", source="MIROC6")["id"]]
+
+
+def test_values_that_a_message_lists_have_no_control_characters(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="values of source there are: a") as caught:
+        search(tmp_path, rows_of(source="a\x1b[2J", id="x"), other_search_criteria={"source": "b"})
+    assert "\x1b" not in str(caught.value)
 
 
 def test_hostile_rows_stop_nobody_who_wants_other_datasets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -175,3 +175,13 @@ def test_detach_without_a_driver_says_so(folder: Path) -> None:
     done = espo(folder, "detach")
     assert done.returncode == 0
     assert "no driver works in" in done.stdout
+
+
+def test_names_and_messages_of_others_reach_the_terminal_as_text(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a\x1b[2J.nc").write_bytes(b"no NetCDF")
+    done = espo(tmp_path, "catalog", str(raw), "--out", str(tmp_path / "cat.json"))
+    assert done.returncode == 1
+    assert "a\\x1b[2J.nc" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, ParameterError
+from espo_luigi.paths import check_wildcard
 
 ABSENT = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
 """What an empty cell may look like."""
@@ -34,7 +35,7 @@ FORMATS = {name: "nc" for name in ("nc", "nc4", "netcdf", "netcdf4", "hdf5", "op
 }
 """What a catalogue may call a format, in small letters, and what it is here."""
 PATH_VARIABLES = ("HOME", "USER", "SCRATCH", "PROJECT", "SLURM_TMPDIR")
-"""The environment variables that a catalogue's paths may name: it may be somebody else's, and ask for secrets."""
+"""The environment variables that a catalogue's paths may name: others may be secret, and the catalogue somebody's."""
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 # Lone surrogates stand for bytes of a file's name that are not UTF-8; a catalogue cannot be written with them.
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -110,8 +111,14 @@ def parse_variables(text: str) -> tuple[str, ...]:
 
 
 def _expected_id(text: str) -> str:
-    fits = text and "/" not in text and text.isprintable()
-    return "" if fits else "a name that can be part of a file name, without / and control characters"
+    try:
+        check_wildcard("id", text)
+    except ParameterError:
+        fits = False
+    else:
+        # Luigi's page takes names for HTML.
+        fits = text.isprintable() and not set("<>") & set(text)
+    return "" if fits else "a name that can be part of a file name, without / \\ + < > and control characters"
 
 
 def _expected_variables(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from espo_luigi.catalog.read import COLUMNS, Asset
-from espo_luigi.errors import CatalogError, nearest
+from espo_luigi.errors import CatalogError, as_text, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,6 @@ def values_of(assets: Iterable[Asset], column: str) -> list[str]:
 
 def listed(values: Iterable[Any]) -> str:
     """Return values as a text that stays short."""
-    texts = [str(value) for value in values]
+    texts = [as_text(str(value)) for value in values]
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return ", ".join(texts[:_SHOWN]) + more

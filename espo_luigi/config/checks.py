@@ -12,7 +12,7 @@ from typing import Any
 from espo_luigi.config.adjustment import date_of
 from espo_luigi.config.defaults import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import NoEffect, Section
+from espo_luigi.config.fields import NoEffect, Section, file_name_part
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
@@ -223,6 +223,10 @@ def _check_source(config: RunConfig) -> None:
         raise ConfigurationError(
             f"`{path}`: got {got!r}, expected one name. It is the reference dataset's source, and names its files."
         )
+    try:
+        file_name_part(config.reference_source)
+    except ValueError as error:
+        raise ConfigurationError(f"`{path if wanted else 'extraction.ref_source'}`: {error}. It names files.") from None
     if wanted and named and wanted != named:
         logger.warning("`extraction.ref_source` is %s and `%s` is %s: the latter is taken.", named, path, wanted)
 

@@ -106,7 +106,7 @@ def _check_extent(text: str, path: Path) -> None:
             case yaml.CollectionEndEvent():
                 _count(inside, sizes, *inside.pop())
             case yaml.AliasEvent():
-                _count(inside, sizes, "", sizes.get(event.anchor or "", 1))
+                _count(inside, sizes, "", sizes.get(str(event.anchor), 1))
             case yaml.ScalarEvent():
                 _count(inside, sizes, event.anchor or "", 1)
         if len(inside) > _DEEPEST:
@@ -115,8 +115,7 @@ def _check_extent(text: str, path: Path) -> None:
             found, instead = f"its aliases (`*name`) stand for more than {_MOST_VALUES} values", "Use fewer of them"
         else:
             continue
-        line = event.start_mark.line + 1 if event.start_mark else 1
-        raise ConfigurationError(f"{path}, line {line}: {found}. {instead}.")
+        raise ConfigurationError(f"{_where(event, path)}: {found}. {instead}.")
 
 
 def _count(inside: list[tuple[str, int]], sizes: dict[str, int], anchor: str, size: int) -> None:
@@ -207,8 +206,8 @@ def _check_keys(node: yaml.Node, at: KeyPath, path: Path) -> None:
         seen[key.value] = key
 
 
-def _where(node: yaml.Node, path: Path) -> str:
-    return f"{path}, line {node.start_mark.line + 1}"
+def _where(node: yaml.Node | yaml.Event, path: Path) -> str:
+    return f"{path}, line {node.start_mark.line + 1}" if node.start_mark else str(path)
 
 
 def _kind(node: yaml.Node) -> str:

@@ -17,6 +17,7 @@ from luigi.task_register import TaskClassException
 from espo_luigi.driver.linear_scheduler import LinearScheduler
 from espo_luigi.driver.remote import PatientScheduler
 from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.errors import log_as_text
 from espo_luigi.jobs.submitter import JobSettings
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,9 @@ def show_progress_on_stderr() -> None:
         package.addHandler(handler)
         package.setLevel(logging.INFO)
         package.propagate = False
+    for name in ("", "espo_luigi", "luigi", "luigi-interface"):
+        for of_logger in logging.getLogger(name).handlers:
+            of_logger.addFilter(log_as_text)
 
 
 @functools.wraps(_luigis_run)

@@ -50,7 +50,7 @@ class DriverLock:
         """Take the lock. Raises SecondDriverError when a driver that may be alive holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(self._guard):
-            holder = read_json(self.path)
+            holder = _known(read_json(self.path))
             if holder is not None and not self._is_mine(holder) and self._may_live(holder):
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
@@ -66,7 +66,7 @@ class DriverLock:
         Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
         """
         with _alone(self._guard):
-            holder = read_object(self.path)
+            holder = _known(read_object(self.path))
             if holder is not None and not self._is_mine(holder):
                 return False
             self._write()
@@ -77,14 +77,14 @@ class DriverLock:
         if not self.path.parent.is_dir():
             return
         with _alone(self._guard):
-            holder = read_json(self.path)
+            holder = _known(read_json(self.path))
             if holder is not None and self._is_mine(holder):
                 self.path.unlink(missing_ok=True)
             self._guard.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
         """Host and pid of the driver that holds the lock and may be alive, or None."""
-        holder = read_json(self.path)
+        holder = _known(read_json(self.path))
         return holder if holder is not None and self._may_live(holder) else None
 
     def _write(self) -> None:
@@ -99,7 +99,8 @@ class DriverLock:
     def _may_live(self, holder: dict[str, Any]) -> bool:
         if holder.get("host") == self._mine["host"]:
             # A later process may have the same number, but another start.
-            return _process_start(int(holder.get("pid", 0))) == holder.get("started")
+            started = _process_start(holder["pid"])
+            return started is not None and started == holder.get("started")
         return self._age() < self._stale_after
 
     def _age(self) -> float:
@@ -111,6 +112,14 @@ class DriverLock:
             return 0.0
         finally:
             self._probe.unlink(missing_ok=True)
+
+
+def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What a lock says, with what it does not say filled in: it may be damaged, or written by somebody else."""
+    if holder is None:
+        return None
+    number = holder.get("pid")
+    return {**holder, "host": str(holder.get("host", "an unknown host")), "pid": number if type(number) is int else 0}
 
 
 class HeldLocks:

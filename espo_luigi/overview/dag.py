@@ -72,7 +72,7 @@ def as_mermaid(nodes: Mapping[str, Node]) -> str:
     ids = {name: f"n{number}" for number, name in enumerate(nodes)}
     lines = ["flowchart LR"]
     for name, node in nodes.items():
-        text = node.label.replace('"', "'").replace("\n", "<br>")
+        text = "<br>".join(_escaped(line) for line in node.label.split("\n"))
         lines.append(f'  {ids[name]}["{text}"]:::{node.state.replace(" ", "_")}')
     for name in nodes:
         lines += [f"  {ids[needed]} --> {ids[name]}" for needed in sorted(_direct(nodes, name), key=list(nodes).index)]
@@ -81,6 +81,11 @@ def as_mermaid(nodes: Mapping[str, Node]) -> str:
         f"  classDef {state.replace(' ', '_')} fill:{COLOURS[state]},stroke:#333" for state in COLOURS if state in used
     ]
     return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """A label's text in Mermaid's entities, but for what names hold: it takes text for HTML, Markdown and notation."""
+    return "".join(one if one.isalnum() or one in " _-.,…=" else f"#{ord(one)};" for one in text)
 
 
 def _short(value: str) -> str:

@@ -212,6 +212,13 @@ def test_a_reference_without_one_source_is_an_error(load_with: Any) -> None:
     assert "other_search_criteria.source`: got ['A', 'B'], expected one name" in message(load_with, change)
 
 
+def test_a_reference_cannot_be_called_by_a_way_out_of_the_folder(load_with: Any) -> None:
+    change = "extraction: {reference: {search_data_catalogs: {other_search_criteria: {source: ../../x}}}}"
+    assert "other_search_criteria.source`: the name = '../../x' cannot be part of a file name" in message(
+        load_with, change
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [

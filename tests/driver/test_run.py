@@ -1,5 +1,6 @@
 """Outputs that only other tasks need are released when the last of those is done, never before."""
 
+import io
 import logging
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board, forget_board
+from espo_luigi.driver.install import show_progress_on_stderr
 from espo_luigi.driver.run import Run, checked_graph
 from espo_luigi.driver.status import standing_of
 from espo_luigi.errors import StoreError
@@ -206,3 +208,16 @@ def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptur
 def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_planned() -> None:
     graph = checked_graph(Step(n=2 * sys.getrecursionlimit()))
     assert [task.n for task, _ in graph.values()] == list(range(2 * sys.getrecursionlimit() + 1))
+
+
+def test_the_log_in_a_terminal_has_no_control_characters_of_files_that_it_quotes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = logging.getLogger("espo_luigi")
+    monkeypatch.setattr(package, "handlers", [])
+    monkeypatch.setattr(package, "propagate", package.propagate)
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    show_progress_on_stderr()
+    logging.getLogger("espo_luigi.catalog").warning("%s is dropped:\n\tsaid %s", "a\x1b[2Jb\x9b1mc\u202e", {"n": 1})
+    assert screen.getvalue().endswith(" a\\x1b[2Jb\\x9b1mc\\u202e is dropped:\n\tsaid {'n': 1}\n")

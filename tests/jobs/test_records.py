@@ -384,3 +384,25 @@ def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) ->
     command = [sys.executable, "-c", code, str(tmp_path), at]
     drivers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(5)]
     assert sorted(driver.wait() == 0 for driver in drivers) == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '{"host": 5}', '{"host": "\\u001b[2Jelsewhere", "pid": "x"}', '{"host": "elsewhere", "pid": null}'],
+)
+def test_a_lock_that_does_not_say_who_holds_it_is_respected_until_it_is_old(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "driver.lock"
+    path.write_text(content)
+    with pytest.raises(
+        SecondDriverError, match=r"a driver already works in .*: process 0 on .*remove .*driver\.lock if you"
+    ):
+        DriverLock(tmp_path).acquire()
+    assert DriverLock(tmp_path).holder() is not None
+    os.utime(path, (0, 0))
+    DriverLock(tmp_path).acquire()
+
+
+def test_a_lock_of_this_host_without_a_process_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / "driver.lock").write_text(json.dumps({"host": socket.gethostname()}))
+    assert DriverLock(tmp_path).holder() is None
+    DriverLock(tmp_path).acquire()

@@ -21,7 +21,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
-from espo_luigi.overview.dag import as_mermaid, nodes_of
+from espo_luigi.overview.dag import Node, as_mermaid, nodes_of
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.timing import Step, timing
@@ -284,6 +284,16 @@ def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> 
     held = {"a": Step(1, one, (), 8.0), "b": Step(1, one, ["a"], 4.0), "c": Step(1, one, ["b"], 2.0)}
     assert timing(held, {"cpus": 9}).temporary_bytes == 12
     assert timing({}, {"cpus": 1}).seconds == 0
+
+
+def test_a_label_of_the_picture_is_text_whatever_it_holds() -> None:
+    hostile = 'Train\na"]:::x; click n0 "javascript:x" <img src=x onerror=y>`**b**`\x1b#35;'
+    _, node, *rest = as_mermaid({"a": Node(hostile, "done")}).splitlines()
+    label = node.removeprefix('  n0["').removesuffix('"]:::done')
+    assert node == f'  n0["{label}"]:::done'
+    assert not set(label.replace("<br>", "", 1)) & set("\"<>[](){}`*:\x1b'&\\")
+    assert re.sub(r"#(\d+);", lambda match: chr(int(match[1])), label.replace("<br>", "\n")) == hostile
+    assert [line for line in rest if "click" in line] == []
 
 
 def test_the_picture_has_every_rule_or_every_task_of_a_simulation(

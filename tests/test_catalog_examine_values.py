@@ -202,6 +202,16 @@ def test_what_is_impossible_on_most_days_is_found_without_any_flag(
     assert "mislabelled_units" in {problem.kind for problem in found if problem.variable == name}
 
 
+def test_a_cell_of_zero_kelvin_on_all_days_is_not_a_matter_of_units(files: Files) -> None:
+    def broken(ds: xr.Dataset) -> xr.Dataset:
+        ds["tasmax"][:, 3, 5] = 0
+        return ds
+
+    file = files.change("tasmax", 2002, broken)
+    found = {problem.kind: problem.file for problem in files.problems()}
+    assert found == {"values_out_of_range": file, "tasmax_below_tasmin": file}
+
+
 def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
     """The first map says where land is: such cells would be left out without a word."""
 

@@ -298,3 +298,16 @@ def test_what_makes_no_sense_is_an_error_that_names_the_file(tmp_path: Path, dam
     assert problems and {one.file for one in problems} == {str(path)}
     with pytest.raises(DataError):
         extract(open_match(match_of(path, "tasmax")), variables_and_freqs={"tasmax": "D"}, period=PERIOD, region=region)
+
+
+def test_bounds_that_make_no_sense_outside_of_the_period_do_not_matter(tmp_path: Path) -> None:
+    days = np.arange(730.0)
+    bounds = np.stack([days, days + 1], 1)
+    bounds[400] = 0
+    values = np.random.default_rng(1).uniform(270, 300, (730, 4, 4)).astype("float32")
+    attrs = {"units": "days since 2001-01-01", "calendar": "noleap", "bounds": "time_bnds"}
+    coords = {"time": ("time", days + 1, attrs), "lat": LAT[20:24], "lon": LON[20:24]}
+    data = {"tasmax": (("time", "lat", "lon"), values, {"units": "K"}), "time_bnds": (("time", "bnds"), bounds)}
+    xr.Dataset(data, coords).to_netcdf(tmp_path / "a.nc")
+    found = open_match(match_of(tmp_path / "a.nc", "tasmax"))
+    np.testing.assert_array_equal(found["tasmax"], values[:365])

@@ -101,15 +101,20 @@ def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
     if bounds not in raw.variables or not raw["time"].size:
         return ds
     plain = xr.decode_cf(raw[["time", bounds]].reset_coords(bounds), decode_times=False, decode_coords=False)
-    return ds.assign_coords({TO_MIDPOINT: ("time", _to_midpoint(plain["time"], plain[bounds]))})
+    days, problem = _to_midpoint(plain["time"], plain[bounds])
+    return ds.assign_coords({TO_MIDPOINT: ("time", days, {"problem": problem})})
 
 
-def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> np.ndarray:
-    """Return how many days after each stamp the middle of its interval is, from numbers as they are stored."""
+def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> tuple[np.ndarray, str]:
+    """Return how many days after each stamp the middle of its interval is, from numbers as they are stored.
+
+    NaN where the bounds make no sense; then also what is wrong with them.
+    """
     if bounds.dims[:1] != ("time",) or bounds.shape[1:] != (2,):
-        raise DataError(
-            f"{bounds.name}, the bounds of time, is {bounds.sizes}; expected two for each of {time.size} stamps."
+        problem = (
+            f"{bounds.name}, the bounds of time, is {dict(bounds.sizes)}; expected two for each of {time.size} stamps"
         )
+        return np.full(time.size, np.nan), problem
     units, calendar = str(time.attrs.get("units", "")), str(time.attrs.get("calendar", "standard"))
     units_of_bounds = str(bounds.attrs.get("units", units))
     stamps = _days(time.values, units, calendar)
@@ -121,14 +126,15 @@ def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> np.ndarray:
     longest = 1.5 * (float(np.median(np.diff(stamps))) if stamps.size > 1 else 1.0)
     second = 1 / SECONDS_PER_DAY
     sound = (lower < upper) & (upper - lower <= longest) & (lower - second <= stamps) & (stamps <= upper + second)
-    if not sound.all():
-        at = int(np.flatnonzero(~sound)[0])
-        raise DataError(
-            f"{bounds.name}, the bounds of time, makes no sense for {int((~sound).sum())} of {time.size} stamps: stamp "
-            f"{at} lies {stamps[at] - lower[at]:g} days after its lower and {upper[at] - stamps[at]:g} days before its "
-            "upper bound. Correct the bounds, or remove the attribute `bounds` of time."
-        )
-    return (lower + upper) / 2 - stamps
+    middle = np.where(sound, (lower + upper) / 2 - stamps, np.nan)
+    if sound.all():
+        return middle, ""
+    at = int(np.flatnonzero(~sound)[0])
+    return middle, (
+        f"{bounds.name}, the bounds of time, makes no sense for {int((~sound).sum())} of {time.size} stamps: stamp "
+        f"{at} lies {stamps[at] - lower[at]:g} days after its lower and {upper[at] - stamps[at]:g} days before its "
+        "upper bound. Correct the bounds, or remove the attribute `bounds` of time"
+    )
 
 
 def _days(numbers: np.ndarray, units: str, calendar: str) -> np.ndarray:

@@ -121,7 +121,21 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         named = normalise_coordinates(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    return within(_floored(named, ds.get(TO_MIDPOINT), asset), match.periods)
+    return within(_floored(named, ds.get(TO_MIDPOINT), asset, match.periods), match.periods)
+
+
+def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
+    """Open one file for the coordinates of its grid only: `lat` and `lon`, in memory; times are not read.
+
+    What a damaged file raises is its backend's.
+    """
+    # Without times, nothing of a century of days is read or decoded.
+    options = {name: value for name, value in open_kwargs.items() if name in ("engine", "group", "storage_options")}
+    options |= {"chunks": None, "decode_times": False}
+    with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
+    ds = open_zarr(asset.path, options) if with_zarr else xr.open_dataset(asset.path, **options)
+    with ds:
+        return normalise_coordinates(ds)[["lat", "lon"]].drop_vars("time", errors="ignore").load()
 
 
 def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
@@ -162,13 +176,18 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         ) from error
 
 
-def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset) -> xr.Dataset:
+def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, periods: tuple[Period, ...]) -> xr.Dataset:
     try:
         calendar_of(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
     if ds.indexes["time"].hasnans:
         raise DataError(f"{asset.path}: {int(ds['time'].isnull().sum())} of {ds.sizes['time']} times are missing.")
+    if to_midpoint is not None and to_midpoint.isnull().any():
+        # What is wrong in years that nobody wants does not matter.
+        unknown = within(ds.assign_coords(unknown=to_midpoint.isnull().variable), periods)["unknown"]
+        if unknown.any():
+            raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
     return floor_to_day(ds, to_midpoint)
 
 

@@ -106,14 +106,15 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
     """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
 
-    The day of a step holds the middle of its interval, `to_midpoint` days (time) after the stamp, or else the stamp.
+    The day of a step holds the middle of its interval, `to_midpoint` days (time) after the stamp. Where there is none
+    (NaN), it holds the stamp.
     A second is added first: fractions of days are rounded, so that stamps lie a little before midnight.
 
     Of a file of which one date is beyond numpy's nanoseconds (2262), xarray decodes all dates as cftime's.
     By numbers: cftime's own `floor` goes date by date, which takes most of a second for a century.
     """
     axis = TimeAxis.of(obj)
-    midnights = np.floor(axis.days + (0 if to_midpoint is None else np.asarray(to_midpoint)) + 1 / SECONDS_PER_DAY)
+    midnights = np.floor(axis.days + (0 if to_midpoint is None else np.nan_to_num(to_midpoint)) + 1 / SECONDS_PER_DAY)
     as_wanted = axis.calendar != "standard" or isinstance(obj.indexes["time"], pd.DatetimeIndex)
     if as_wanted and np.array_equal(midnights, axis.days):
         return obj

@@ -355,7 +355,7 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     if ds["lat"].ndim == 2:
         return ""
     lat, lon, cells = ds["lat"], ds["lon"], max(float(region.get("tile_buffer") or 0), 0.5)
-    data = Box((float(lon.min()), float(lon.max())), (float(lat.min()), float(lat.max())))
+    data = Box(_ends(lon), (float(lat.min()), float(lat.max())))
     (west, east), (south, north) = data
     step_lon, step_lat = _largest_step(lon, 0), _largest_step(lat, 0)
     reach = data.widened(cells * step_lon, cells * step_lat)
@@ -366,9 +366,19 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     wanted = Box(tuple(region["lon_bnds"]), tuple(region["lat_bnds"]))
     beyond = missing_sides(wanted, reach._replace(lat_bnds=poles), tolerance=1e-6)
     return (
-        f"region {region['name']} ({wanted}) reaches beyond the data ({data}): {beyond} more than {cells:g} cells"
+        f"region {region['name']} ({wanted}) reaches beyond the data ({data}): {beyond} further than {cells:g} cells"
         if beyond
         else ""
+    )
+
+
+def _ends(lon: xr.DataArray) -> tuple[float, float]:
+    """Return the western and the eastern end of longitudes that may begin anywhere: the sides of their widest gap."""
+    values = np.sort(np.asarray(lon.values, dtype="float64") % 360)
+    gaps = np.diff(np.append(values, values[0] + 360))
+    widest = int(gaps.argmax())
+    return float(values[(widest + 1) % values.size]) - (360.0 if widest + 1 < values.size else 0.0), float(
+        values[widest]
     )
 
 

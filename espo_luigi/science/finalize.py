@@ -121,8 +121,8 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     )
     out = _with_attrs(joined, {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level})
     out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
-    if EXTRAPOLATED_CELLS in out.attrs:
-        out.attrs[EXTRAPOLATED_CELLS] = sum(int(part.attrs[EXTRAPOLATED_CELLS]) for part in parts)
+    if any(EXTRAPOLATED_CELLS in part.attrs for part in parts):
+        out.attrs[EXTRAPOLATED_CELLS] = sum(int(part.attrs.get(EXTRAPOLATED_CELLS, 0)) for part in parts)
     for name in out.coords:
         out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
     return out

@@ -76,7 +76,7 @@ class _Tally:
     values: int = 0
     days: set[int] = field(default_factory=set)
     far_days: set[int] = field(default_factory=set)
-    """The days on which a value is far from what is possible."""
+    """The days on which most values are far from what is possible."""
     worst: float = -1.0
     """How far the worst value is from what is possible."""
     worst_day: int = 0
@@ -322,7 +322,11 @@ def _look_at_range(block: _Block, limits: Limits | None, bounds: Limits | None, 
         excess = np.fmax(lowest - values, values - highest)
         tally = tallies.of("values_out_of_range", block.raw)
         tally.add_values(block.days[outside], excess, values, block.tile)
-        tally.far_days.update(block.days[(low < bounds[0] - far) | (high > bounds[1] + far)].tolist())
+        # A few cells of 0 K on all days are no matter of units.
+        days = np.flatnonzero((low < bounds[0] - far) | (high > bounds[1] + far))
+        cells = block.values[days]
+        impossible = ((cells < bounds[0] - far) | (cells > bounds[1] + far)).sum(axis=(1, 2))
+        tally.far_days.update(block.days[days[impossible > 0.5 * np.isfinite(cells).sum(axis=(1, 2))]].tolist())
 
 
 def _compare(warm: _Block, cold: _Block, tallies: _Tallies) -> None:

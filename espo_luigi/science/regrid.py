@@ -146,12 +146,13 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     away = cells_away(source.grid, destination.grid)
     # Half a diagonal is how far from the nearest point a target may be inside of a grid.
-    far = away > max(cells, 0.5) * np.sqrt(2) * (1 + 1e-6)
+    allowed = max(cells, 0.5)
+    far = away > allowed * np.sqrt(2) * (1 + 1e-6)
     if not far.any():
         return
     lat, lon = (values.ravel()[int(away.argmax())] for values in destination.grid.coordinates())
     raise DataError(
-        f"{int(far.sum())} of {far.size} cells of the target lie more than {cells:g} cells of the source beyond it: "
+        f"{int(far.sum())} of {far.size} cells of the target lie more than {allowed:g} cells of the source beyond it: "
         f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E. "
         "Correct the bounds of the regions, or exclude the dataset."
     )

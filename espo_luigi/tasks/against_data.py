@@ -13,7 +13,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.catalog import Match
-from espo_luigi.catalog.open import open_years
+from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.extract import beyond_the_grid, subset_box
@@ -22,18 +22,23 @@ from espo_luigi.science.stack import horizontal_dims
 
 
 def cut(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:
-    """Cut a box out of a map of the reference.
+    """Cut a box out of a map of the reference; raises `ConfigurationError`, with the box's `key`, if it has no cell."""
+    try:
+        return subset_box(whole, box)
+    except DataError as error:
+        raise ConfigurationError(f"`{key}`: {error} Correct the bounds, or the data.") from error
+
+
+def cut_region(reference: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:
+    """Cut a region out of a map of the whole reference.
 
     Raises
     ------
     ConfigurationError
-        If the map has no cell in the box, or ends before the box does; it names the box's `key`.
+        If the reference has no cell in the region, or ends before the region does; it names the region's `key`.
     """
-    try:
-        found = subset_box(whole, box)
-    except DataError as error:
-        raise ConfigurationError(f"`{key}`: {error} Correct the bounds, or the data.") from error
-    if beyond := beyond_the_grid(whole, box):
+    found = cut(reference, box, key)
+    if beyond := beyond_the_grid(reference, box):
         raise ConfigurationError(f"`{key}`: {beyond}. Correct the bounds, or take another reference.")
     return found
 
@@ -50,10 +55,10 @@ def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[st
     """
     asset = simulation.assets[0]
     try:
-        opened = open_years(asset, simulation, dict(extraction.extract_dataset.xr_open_kwargs))
-    except DataError:
+        grid = open_grid(asset, dict(extraction.extract_dataset.xr_open_kwargs))
+    # A backend may raise nearly anything on a damaged file.
+    except Exception:
         return ""
-    grid = opened[["lat", "lon"]].drop_vars("time", errors="ignore")
     try:
         found = subset_box(grid, box)
     except DataError as error:
@@ -66,6 +71,11 @@ def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[st
 
 def shared_rows(maps: Mapping[str, xr.Dataset]) -> str:
     """Say which rows of the reference lie in two of the regions, as a bound lies on them, or return nothing."""
+    if any("lat" in found.coords and found["lat"].ndim == 2 for found in maps.values()) and len(maps) > 1:
+        return (
+            "`custom.regions` has several bands of latitude, and on the reference's rotated grid they share rows: give "
+            "one region"
+        )
     axes = {name: horizontal_dims(found)[0] for name, found in maps.items()}
     rows = {name: set(maps[name][y].values.tolist()) for name, y in axes.items() if y in maps[name].coords}
     for one, other in itertools.combinations(rows, 2):

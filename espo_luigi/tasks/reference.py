@@ -15,7 +15,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.ports import kept, upstream
 from espo_luigi.science import calendar, chunks, extract, stack
 from espo_luigi.science.land import land_map
-from espo_luigi.tasks.against_data import cut, missing_land
+from espo_luigi.tasks.against_data import cut_region, missing_land
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
 from espo_luigi.tasks.inputs import RefInputCheck
 
@@ -64,7 +64,7 @@ class RefDefault(EspoTask):
     def land(self) -> xr.Dataset:
         """Return the region's `land_map`, lazily: from the product where it is there, else from the raw file."""
         if not self.complete():
-            return cut(self.context.reference_on_its_first_day, self._box, f"custom.regions.{self.region}")
+            return cut_region(self.context.reference_on_its_first_day, self._box, f"custom.regions.{self.region}")
         land = store.open_store(self.out_grid().path)["land"]
         return land_map(land.where(land))
 

@@ -274,12 +274,12 @@ def test_cells_without_coordinates_are_refused_inside_of_the_box_only() -> None:
         (
             {"lat": (45.0, 50.7)},
             0,
-            r"\(45..50.7 degrees north.* data \(40..50 degrees.*: 0.2 degrees in the north more",
+            r"\(45..50.7 degrees north.* data \(40..50 degrees.*: 0.2 degrees in the north further",
         ),
         ({"lat": (45.0, 51.5)}, 1.5, ""),
-        ({"lat": (38.0, 50.0)}, 1.5, r"0.5 degrees in the south more than 1.5 cells"),
-        ({"lon": (-110.0, -89.0)}, 0, r"9.5 degrees in the west and 0.5 degrees in the east more than 0.5 cells"),
-        ({"lon": (250.0, 271.0)}, 1.5, r"8.5 degrees in the west more than 1.5 cells"),
+        ({"lat": (38.0, 50.0)}, 1.5, r"0.5 degrees in the south further than 1.5 cells"),
+        ({"lon": (-110.0, -89.0)}, 0, r"9.5 degrees in the west and 0.5 degrees in the east further than 0.5 cells"),
+        ({"lon": (250.0, 271.0)}, 1.5, r"8.5 degrees in the west further than 1.5 cells"),
     ],
 )
 def test_a_box_that_reaches_beyond_the_grid_says_how_far(
@@ -289,6 +289,13 @@ def test_a_box_that_reaches_beyond_the_grid_says_how_far(
     box = region(**{"lat": (41.0, 49.0), "lon": (-99.0, -91.0)} | bounds, tile_buffer=buffer)
     assert bool(beyond_the_grid(regional, box)) == bool(message)
     assert re.search(message, beyond_the_grid(regional, box))
+
+
+def test_a_grid_across_its_own_first_longitude_is_no_globe() -> None:
+    alps = world(lon=np.append(np.arange(350.0, 360.0), np.arange(0.0, 11.0)), end="2000-12-31")
+    assert not beyond_the_grid(alps, region(lon=(-9.0, 9.0)))
+    assert "30 degrees in the west and 50" in beyond_the_grid(alps, region(lon=(-40.5, 60.5))).replace(".5", "")
+    assert beyond_the_grid(alps, region(lon=(-40.0, 9.0)))
 
 
 def test_nothing_is_beyond_the_poles_or_the_edge_of_a_global_grid() -> None:

@@ -178,7 +178,7 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
     fails(tasks.All())
     assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
     assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
-    assert "0.5 degrees in the north more than 1.5 cells" in log.text
+    assert "0.5 degrees in the north further than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
     assert nothing_started(tmp_path)
 
@@ -193,7 +193,7 @@ def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
     (sim_id,) = (name for name in context().simulations if "360Day" in name)
     regrid = tasks.Regrid(sim_id=sim_id, region="north")
     assert espo_luigi.build([regrid]).succeeded
-    assert "extrapolation (warn): " in log.text and "0.5 degrees in the north more than 1.5 cells" in log.text
+    assert "extrapolation (warn): " in log.text and "0.5 degrees in the north further than 1.5 cells" in log.text
     made = store.open_store(regrid.out_regridded().path)
     assert made.attrs["espo_luigi_extrapolated_cells"] == made.sizes["loc"] == 15
 
@@ -234,6 +234,11 @@ def test_a_domain_without_a_land_cell_stops_the_run_before_it_starts(
     assert "`off-diag.domains.Highland` has no land: of the reference's 6 cells" in log.text
     assert "-65.25 to -64.5 °E, 47 to 47.5 °N" in log.text
     assert nothing_started(tmp_path)
+
+
+def test_a_domain_that_sticks_out_of_its_host_is_diagnosed_where_it_lies_inside(configured: Configure) -> None:
+    with_box(configured(), "off-diag.domains.Highland", lon_bnds=[-68.5, -65.0])
+    tasks.OffDiagRefProp(diag_domain="Highland").check()
 
 
 def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configure) -> None:

@@ -73,7 +73,7 @@ def prepare(store: RecordStore, commands: Commands) -> None:
     store.create_folders()
     if written != Written(LAYOUT, this_version()) or not (store.folder / _FILE).exists():
         text = json.dumps({"layout": LAYOUT, "version": this_version()})
-        write_atomically(store.folder / _FILE, text, durable=True, public=True)
+        write_atomically(store.folder / _FILE, text, durable=True)
 
 
 def cancel_other(folder: Path, commands: Commands) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import logging
 import os
 import select
 import shlex
@@ -32,8 +31,11 @@ say = views.say
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if logging.lastResort:
-        logging.lastResort.addFilter(log_as_text)
+    if words and "--help" not in words:  # the help imports nothing
+        import logging
+
+        if logging.lastResort:
+            logging.lastResort.addFilter(log_as_text)
     # Else, a plan of 20 000 tasks would take a fifth of its time looking for garbage when the process ends.
     atexit.register(gc.freeze)
     try:

@@ -6,9 +6,12 @@ A message says what was got, what was expected, where, and what to do about it.
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
 
 
 class EspoError(Exception):

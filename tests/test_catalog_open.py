@@ -20,6 +20,7 @@ from xclim.core.units import convert_units_to
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.files import tracking_id
+from espo_luigi.catalog.open import open_grid
 from espo_luigi.errors import DataError
 
 LAT, LON = [40.0, 45.0, 50.0], [250.0, 255.0, 260.0, 265.0]
@@ -410,5 +411,7 @@ def test_a_file_that_another_package_would_read_by_its_name_is_refused(tmp_path:
     references.write_text(json.dumps({name: file.read_text() for name, file in texts.items()} | chunk))
     with pytest.raises(DataError, match=r"a\.json \(id CMIP6_M\): by its name, xarray would read it with kerchunk"):
         open_match(match(asset(references, "tasmax")))
+    with pytest.raises(DataError, match=r"by its name, xarray would read it with kerchunk"):
+        open_grid(asset(references, "tasmax"), {})
     assert tracking_id(str(references)) == ""
     assert not made.exists()

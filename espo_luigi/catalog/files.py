@@ -30,12 +30,12 @@ def is_zarr(path: str, stated_format: str = "") -> bool:
 def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     """Open a Zarr store, directory or archive, in its own chunks; time deltas stay numbers; lazy.
 
-    As `open_netcdf`, it has the coordinate `TO_MIDPOINT` where times have bounds.
+    As `open_netcdf`, it has the coordinate `TO_MIDPOINT` where times have bounds, unless they are not to be decoded.
 
     Raises
     ------
     DataError
-        If it has a codec that may run code, or if the bounds of times make no sense.
+        If it has a codec that may run code.
     """
     from zarr.storage import ZipStore
 
@@ -51,7 +51,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
         )
     ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
     time = ds.variables.get("time", xr.Variable((), 0))
-    if "bounds" not in {**time.attrs, **time.encoding}:
+    if "bounds" not in {**time.attrs, **time.encoding} or options.get("decode_times") is False:
         return ds
     how = {name: options[name] for name in ("consolidated", "group", "storage_options") if name in options}
     with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as raw:
@@ -70,7 +70,7 @@ def open_netcdf(
     Raises
     ------
     DataError
-        If the bounds of times make no sense, or if another package than those for NetCDF would read the file.
+        If another package than those for NetCDF would read the file.
     """
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
@@ -78,7 +78,7 @@ def open_netcdf(
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
-        return _with_midpoints(ds, raw)
+        return ds if options.get("decode_times") is False else _with_midpoints(ds, raw)
 
 
 def _netcdf_engine(path: str) -> str:
@@ -170,7 +170,7 @@ def tracking_id(path: str) -> str:
     """Return a file's attribute `tracking_id`, by which ESGF knows it; nothing without one, or if it cannot be read."""
     try:
         if is_zarr(path):
-            ds = open_zarr(path, {})
+            ds = open_zarr(path, {"decode_times": False})
         else:
             ds = xr.open_dataset(path, decode_cf=False, engine=_netcdf_engine(path))
         with ds:

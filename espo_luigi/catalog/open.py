@@ -133,7 +133,7 @@ def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     options = {name: value for name, value in open_kwargs.items() if name in ("engine", "group", "storage_options")}
     options |= {"chunks": None, "decode_times": False}
     with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
-    ds = open_zarr(asset.path, options) if with_zarr else xr.open_dataset(asset.path, **options)
+    ds = open_zarr(asset.path, options) if with_zarr else open_netcdf(asset.path, (), options)
     with ds:
         return normalise_coordinates(ds)[["lat", "lon"]].drop_vars("time", errors="ignore").load()
 

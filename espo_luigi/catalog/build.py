@@ -19,7 +19,7 @@ import xarray as xr
 from espo_luigi.catalog.cells import fault_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, as_text
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 from espo_luigi.store.publish import keep_access
 
@@ -91,8 +91,7 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
             reason = str(error) if isinstance(error, CatalogError) else first_line(error)
             unreadable.append((path, reason))
             # The name of a file may hold bytes that are not UTF-8, which no terminal and no log takes.
-            name = str(path).encode("utf-8", "backslashreplace").decode()
-            logger.warning("%s is not in the catalogue: %s", name, reason)
+            logger.warning("%s is not in the catalogue: %s", as_text(str(path)), reason)
     if not rows:
         reasons = (
             "; ".join(f"{path}: {reason}" for path, reason in unreadable[:5])

@@ -114,7 +114,7 @@ class OnInputProblem(Section):
     double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
     days_out_of_order: Fails = Field(default="fail", description="days after later ones")
     extrapolation: Action = Field(default="fail", description="regions that reach beyond the data's grid")
-    mislabelled_units: Action = Field(default="fail", description="impossible values on more than half of the days")
+    mislabelled_units: Action = Field(default="fail", description="values far from possible on most days")
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
     values_out_of_range: Action = Field(default="warn", description="impossible values")
     tasmax_below_tasmin: Action = Field(default="warn", description="maxima under minima")

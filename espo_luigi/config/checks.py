@@ -18,7 +18,7 @@ from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.jobs.session import on_loopback
+from espo_luigi.jobs.session import check_client
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, each_period
 
@@ -48,7 +48,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_thresholds(config)
     _check_properties(config)
     _check_unused(config)
-    on_loopback(config.dask_client.get("dashboard_address"))
+    check_client(config.dask_client)
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})

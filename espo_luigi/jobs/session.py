@@ -80,6 +80,11 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 # Every account of the node reaches Dask's HTTP servers, which show logs and names of tasks.
 _WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 
+# Keywords of Dask's `LocalCluster` by which a server could open without TLS, or elsewhere than on the loopback.
+_NOT_FOR_USERS = {"protocol", "security", "processes", "worker_class", "scheduler_kwargs"} | {
+    *("services", "service_kwargs", "worker_services", "worker_dashboard_address")
+}
+
 
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
     """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
@@ -136,7 +141,13 @@ def dask_session(
         Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
     dashboard
         Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
+
+    Raises
+    ------
+    ConfigurationError
+        If a keyword would let other accounts in (`check_client`).
     """
+    check_client(client or {})
     # A driver imports this module too, and computes nothing.
     import dask
     from distributed import Client, LocalCluster
@@ -192,6 +203,22 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
     return {**keywords, **client}
 
 
+def check_client(client: Mapping[str, Any]) -> None:
+    """Check keywords for `LocalCluster`, as in the configuration's ``dask.client``.
+
+    Raises
+    ------
+    ConfigurationError
+        If one would open a server to other accounts.
+    """
+    for name in sorted(_NOT_FOR_USERS & client.keys()):
+        raise ConfigurationError(
+            f"`dask.client.{name}`: got {client[name]!r}, expected no such key: each session sets it itself, so that "
+            "no other account can speak with its scheduler and workers (docs/security.md). Remove it."
+        )
+    on_loopback(client.get("dashboard_address"))
+
+
 def on_loopback(address: Any) -> str:
     """Return where Dask's dashboard is to listen, a port or an address without host, as one of the loopback.
 
@@ -200,13 +227,13 @@ def on_loopback(address: Any) -> str:
     ConfigurationError
         If it names another host.
     """
-    host, _, port = str(address or "").rpartition(":")
-    if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1"):
+    host, _, port = str(address or ":0").rpartition(":")
+    if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1") or not port.isdecimal():
         raise ConfigurationError(
             f"`dask.client.dashboard_address`: got {address!r}, expected a port or an address of this node alone, such "
             "as 127.0.0.1:8787: Dask's pages ask nobody for a password. From elsewhere, use `ssh -L`."
         )
-    return f"{host or '127.0.0.1'}:{port or 0}"
+    return f"{host or '127.0.0.1'}:{port}"
 
 
 def _without_dashboard(several: bool) -> type:

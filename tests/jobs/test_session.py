@@ -17,7 +17,7 @@ from distributed import KilledWorker
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.node import _outcome
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session, on_loopback
+from espo_luigi.jobs.session import check_client, dask_session, on_loopback
 
 MIB = 2**20
 
@@ -167,7 +167,25 @@ def test_a_dashboard_listens_on_the_loopback(address: Any, taken: str) -> None:
     assert on_loopback(address) == taken
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:8787", "node12:0", "[::]:0", "192.168.1.2:80"])
+@pytest.mark.parametrize("address", ["0.0.0.0:8787", "node12:0", "[::]:0", "192.168.1.2:80", "ib0"])
 def test_a_dashboard_on_a_network_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected a port or an address of this node alone"):
         on_loopback(address)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"protocol": "tcp"},
+        {"security": False},
+        {"processes": True},
+        {"worker_dashboard_address": ":0"},
+        {"scheduler_kwargs": {"jupyter": True}},
+    ],
+)
+def test_a_keyword_that_would_let_other_accounts_in_is_refused(keywords: dict[str, object]) -> None:
+    words = rf"`dask\.client\.{next(iter(keywords))}`: got .*, expected no such key.*Remove it"
+    with pytest.raises(ConfigurationError, match=words):
+        check_client(keywords)
+    with pytest.raises(ConfigurationError, match=words), dask_session(Resources(1, 1, "1GB"), client=keywords):
+        pass

@@ -1,4 +1,4 @@
-"""Several versions of this package on one folder and a real Slurm, and hosts whose clocks differ."""
+"""Several versions of this package on one folder and a real Slurm."""
 
 import shutil
 import signal

@@ -42,6 +42,8 @@ _TRIES = 6
 _PAUSE_SECONDS = 10.0
 # A driver that ended so was terminated.
 _TERMINATED = (128 + signal.SIGTERM, -signal.SIGTERM)
+# A command that ended so was ended with its job.
+_ENDED = (-signal.SIGTERM, -signal.SIGKILL)
 # Locks of one driver are refreshed one after the other.
 _AFTER_LOCK_SECONDS = 5.0
 
@@ -235,7 +237,8 @@ class DriverJob:
             logger.info("job %s is %s: it is left to Slurm", self._job_id, state)
             return True
         answer = self._commands.run(("scontrol", "requeue", self._job_id))
-        if answer.ok:
+        # Queueing it again ends the job's processes: sometimes scontrol's, too, before that has had the answer.
+        if answer.ok or answer.returncode in _ENDED:
             logger.info("job %s is queued again: the next driver goes on", self._job_id)
         else:
             logger.warning("scontrol requeue failed: %s", answer.words)

@@ -77,6 +77,26 @@ def test_a_terminated_driver_is_queued_again_and_one_that_did_its_work_meanwhile
     assert not note_path(tmp_path).exists()
 
 
+def test_that_a_job_is_queued_again_may_end_scontrol_before_it_has_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commands = Slurm()
+
+    def run(argv: tuple[str, ...], environ: object = None) -> Answer:
+        answer = Slurm.run(commands, argv)
+        if "requeue" not in argv:
+            return answer
+        commands.state = "PENDING"
+        return Answer(-signal.SIGTERM)
+
+    monkeypatch.setattr(commands, "run", run)
+    caplog.set_level("INFO")
+    assert ended(tmp_path, commands, TERMINATED) == 143
+    assert "job 7 is queued again" in caplog.text
+    assert "failed" not in caplog.text
+    assert commands.asked.count(("scontrol", "requeue", "7")) == 1
+
+
 def test_a_driver_that_gets_nowhere_five_times_is_not_queued_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

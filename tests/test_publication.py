@@ -22,6 +22,7 @@ from espo_luigi.catalog import read_catalogue
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.errors import CatalogError, StoreError
+from espo_luigi.files import write_new
 from espo_luigi.publication import alone as alone_module
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import add_to_catalogue
@@ -275,11 +276,12 @@ def test_runs_that_publish_at_the_same_time_all_leave_all_rows_and_readers_see_a
 def stop_before_the_rename(catalogue: Path, folder: Path, reached: Path) -> None:
     """A run that is about to give the new table its name."""
 
-    def wait(path: Path) -> None:
+    def write_and_wait(path: Path, text: str, durable: bool) -> None:
+        write_new(path, text, durable=durable)
         reached.touch()
         time.sleep(60)
 
-    alone_module.sync_path = wait
+    alone_module.write_new = write_and_wait
     add_to_catalogue(catalogue, find_products(folder), folder)
 
 

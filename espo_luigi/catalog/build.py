@@ -20,8 +20,8 @@ from espo_luigi.catalog.cells import fault_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import COLUMNS, make_id
 from espo_luigi.errors import CatalogError, as_text
+from espo_luigi.files import replace_text
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
-from espo_luigi.store.publish import keep_access
 
 logger = logging.getLogger(__name__)
 
@@ -266,18 +266,8 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     writer.writeheader()
     writer.writerows(rows)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _replace(table, text.getvalue())
-    _replace(out, json.dumps(description(out, table, maker), indent=2) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        keep_access(path, aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    replace_text(table, text.getvalue(), shared=True)
+    replace_text(out, json.dumps(description(out, table, maker), indent=2) + "\n", shared=True)
 
 
 def description(out: Path, table: Path, maker: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from espo_luigi.demo.sources import (
 )
 from espo_luigi.demo.weather import Field, days_of, invent_weather, is_sea
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.files import open_own, write_new
 from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _is_made(folder: Path, record: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+    with open(open_own(folder.parent / f".{folder.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -107,7 +108,7 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
         for name, sources in {"reconstruction": (REFERENCE,), "simulation": SIMULATIONS}.items():
             rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
             write_catalog(rows, partial / f"{name}.json", _MAKER)
-        (partial / _RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")
+        write_new(partial / _RECORD_NAME, json.dumps(record))
     logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
 
 

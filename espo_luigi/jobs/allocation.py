@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import open_own
 from espo_luigi.jobs import slurm
 from espo_luigi.jobs.commands import Commands, CommandSettings
 from espo_luigi.jobs.local import Child, Room
@@ -93,7 +94,7 @@ class Steps:
         """Start the step; it waits for what somebody else has taken of the allocation."""
         self._steps = [step for step in self._steps if not step.ended.is_set()]
         command = step_command(self._job_id, node, order.family, order.resources, (*self._work, str(order.files.order)))
-        with order.files.log.open("wb") as log:
+        with open(open_own(order.files.log, os.O_TRUNC), "wb") as log:
             try:
                 process = subprocess.Popen(
                     command,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
+from espo_luigi.files import open_own
 from espo_luigi.jobs.session import limit_thread_pools
 
 
@@ -145,7 +146,7 @@ def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
     os.setsid()
     code = 1
     try:
-        stream_to = os.open(log, os.O_WRONLY | os.O_CREAT | mode, 0o644)
+        stream_to = open_own(log, mode, 0o644)
         for stream in (1, 2):
             os.dup2(stream_to, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
+from espo_luigi.files import aside_of, open_own, write_new
 from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.records import read_json, read_object, write_atomically
 
@@ -41,7 +42,6 @@ class DriverLock:
         self.path = folder / name
         hidden = f".{name.removeprefix('.')}"
         self._guard = folder / f"{hidden}.guard"
-        self._probe = folder / f"{hidden}.{os.getpid()}.now"
         self._stale_after = stale_after_seconds
         self._said = {"version": this_version()} | ({"engine": engine} if engine else {})
         self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": _process_start(os.getpid())}
@@ -105,13 +105,14 @@ class DriverLock:
 
     def _age(self) -> float:
         # Both times are the file server's, so that clocks of two login nodes that differ do not matter.
+        probe = aside_of(self.path)
         try:
-            self._probe.touch()
-            return self._probe.stat().st_mtime - self.path.stat().st_mtime
+            write_new(probe, "")
+            return probe.stat().st_mtime - self.path.stat().st_mtime
         except FileNotFoundError:
             return 0.0
         finally:
-            self._probe.unlink(missing_ok=True)
+            probe.unlink(missing_ok=True)
 
 
 def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -232,7 +233,7 @@ def _alone(path: Path) -> Iterator[None]:
     """Keep two drivers apart that look at a lock in the same instant."""
     deadline = time.monotonic() + 10
     while True:
-        with path.open("w") as file:
+        with open(open_own(path), "w") as file:
             locked = _lock_until(file, deadline)
             # Who had it before may have removed it: then a third one may hold a new file of that name.
             if locked and not _is_still(path, file) and time.monotonic() < deadline:

@@ -33,12 +33,13 @@ from espo_luigi.errors import (
     SizingError,
     WorkersLostError,
 )
+from espo_luigi.files import open_own
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.outcome import ResultWord
-from espo_luigi.jobs.records import open_private
+from espo_luigi.jobs.records import private_mode
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.script import ATTEMPT_VARIABLE, LATE_VARIABLE
 from espo_luigi.jobs.session import limit_thread_pools
@@ -227,14 +228,13 @@ def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[N
 
 def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
     # Neither renamed nor forced onto the disk: any change counts, and hundreds of jobs share a metadata server.
-    text, flags = json.dumps(beat).encode(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        file = open_private(str(path), flags)
+        file = open_own(path, os.O_TRUNC, private_mode(path))
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_private(str(path), flags)
+        file = open_own(path, os.O_TRUNC, private_mode(path))
     try:
-        os.write(file, text)
+        os.write(file, json.dumps(beat).encode())
     finally:
         os.close(file)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
+from espo_luigi.files import aside_of, replace_text, write_new
 from espo_luigi.jobs.bundling import shares_job
 from espo_luigi.jobs.script import JOB_ID, start_path, submission_name
 
@@ -189,15 +190,10 @@ def write_atomically(path: Path, text: str, durable: bool = False, public: bool 
     """Write a file beside its name and rename it: a reader sees the old text or the new one.
 
     Only the user reads it, and, in a folder that hands its group on (setgid), that group as far as the umask lets it; a
-    `public` one has the mode of any file. `durable` also survives a crash of the machine.
+    `public` one has the mode of any file, or of the file that it replaces. `durable` also survives a crash of the
+    machine.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(aside, "w", encoding="utf-8", opener=None if public else open_private) as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(aside, path)
+    replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
     if durable:
         sync_folder(path.parent)
 
@@ -214,9 +210,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def open_private(path: str, flags: int) -> int:
-    """Open a file as `write_atomically` does: the user's own, and the group's where the folder says so."""
-    return os.open(path, flags, 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600)
+def private_mode(path: Path) -> int:
+    """The mode of a new file: the user's own, and the group's where the folder says so."""
+    return 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600
 
 
 @functools.lru_cache(maxsize=1024)
@@ -227,9 +223,9 @@ def _is_a_groups(folder: str) -> bool:
 
 def create_whole(path: Path, text: str) -> None:
     """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside_of(path)
     try:
-        aside.write_text(text, encoding="utf-8")
+        write_new(aside, text)
         os.link(aside, path)
     finally:
         aside.unlink(missing_ok=True)

@@ -198,13 +198,14 @@ def _render_claim(claim_file: str, job_id: str) -> str:
     # Of all jobs that may ever start under this name, one works: whoever creates the claim first, the job by its
     # id or the driver by a word. A job that is started again finds its own id and goes on. A claim is written aside and
     # linked: it appears whole. While the file system fails, and where a claim is empty, the job looks again for four
-    # minutes.
+    # minutes. With `set -C`, bash writes through no link that somebody has put there.
     return f"""\
 claim={shlex.quote(claim_file)}
-aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$
+aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in {_PAUSES}; do
-    why=$( {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 ) &&
+    why=$( rm -f -- "$aside"; set -C
+        {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -230,9 +231,10 @@ export {START_VARIABLE}={FIRST_START}
 if [ "$begun" = again ]; then
     {START_VARIABLE}=$(date +%s.%N).$HOSTNAME.$$
     start="$claim{_START}"
-    aside="$start.$HOSTNAME.$$"
+    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
     for pause in {_PAUSES}; do
-        printf '%s\\n' "${START_VARIABLE}" > "$aside" && mv -fT -- "$aside" "$start" && break
+        rm -f -- "$aside"
+        ( set -C; printf '%s\\n' "${START_VARIABLE}" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
     rm -f -- "$aside"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from espo_luigi.errors import ParameterError
+from espo_luigi.files import open_own, replace_text
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
@@ -62,7 +64,7 @@ def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
         raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
     nodes = nodes_of(plan, by_task=by_task)
     if out.suffix == ".mmd":
-        out.write_text(as_mermaid(nodes), encoding="utf-8")
+        replace_text(out, as_mermaid(nodes), shared=True)
     else:
         _draw(nodes, out)
 
@@ -153,4 +155,5 @@ def _draw(nodes: Mapping[str, Node], out: Path) -> None:
     for state in used:
         axes.scatter([], [], s=60, marker="s", facecolor=COLOURS[state], edgecolor="#333333", label=state)
     figure.legend(loc="outside lower center", ncols=len(used), frameon=False, fontsize=7)
-    figure.savefig(out, dpi=160)
+    with open(open_own(out, os.O_TRUNC), "wb") as file:
+        figure.savefig(file, dpi=160, format=out.suffix[1:])

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.store.publish import disk_errors, keep_access, sync_path, written_aside
+from espo_luigi.store.publish import disk_errors, written_aside
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,7 @@ def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> No
 
 def _write(target: Path, text: str, check: Callable[[], None]) -> None:
     with written_aside(target) as partial:
-        partial.write_text(text, encoding="utf-8")
-        keep_access(target, partial)
-        sync_path(partial)
+        write_new(partial, text, durable=True)
         check()
 
 

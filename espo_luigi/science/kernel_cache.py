@@ -19,6 +19,8 @@ import numba
 from llvmlite import binding
 from numba.core import caching
 
+from espo_luigi.files import open_own
+
 _HERE = os.path.dirname(__file__)
 _NAME = "kernels-"
 # Longer than compiling takes; then whoever waits compiles for itself.
@@ -110,7 +112,7 @@ def _take_turn(path: str) -> contextlib.ExitStack:
     turn = contextlib.ExitStack()
     deadline, pause = time.monotonic() + _PATIENCE_SECONDS, 0.1
     with contextlib.suppress(OSError):
-        file = turn.enter_context(open(path, "w"))  # noqa: SIM115 (the stack closes it)
+        file = turn.enter_context(open(open_own(path), "w"))  # noqa: SIM115 (the stack closes it)
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import replace_text
 from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
 from espo_luigi.store.publish import written_aside
@@ -61,8 +62,7 @@ def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
     content = json.loads(metadata.read_text(encoding="utf-8"))
     content["attributes"] |= attributes
     # The file may be the source's, too.
-    metadata.unlink()
-    metadata.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    replace_text(metadata, json.dumps(content, ensure_ascii=False))
 
 
 def join_stores(

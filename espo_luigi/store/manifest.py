@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import open_own, replace_text
 
 FOLDER_NAME = "espo-blocks"
 _BASE_NAME = "base.json"
@@ -58,9 +59,7 @@ def begin(partial: Path, key: str) -> Base:
     meant = {name: _meaning(partial / name) for name in files if name.endswith("zarr.json")}
     base = Base(hashlib.sha256(json.dumps([key, sorted({**files, **meant}.items())]).encode()).hexdigest(), files)
     (partial / FOLDER_NAME).mkdir()
-    aside = partial / FOLDER_NAME / f".{_BASE_NAME}"
-    aside.write_text(json.dumps({"id": base.id, "files": base.files}), encoding="utf-8")
-    os.replace(aside, partial / FOLDER_NAME / _BASE_NAME)
+    replace_text(partial / FOLDER_NAME / _BASE_NAME, json.dumps({"id": base.id, "files": base.files}))
     return base
 
 
@@ -114,7 +113,7 @@ def _own_name(pid: int) -> str:
 
 
 def _append(path: Path, text: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    descriptor = open_own(path, os.O_APPEND)
     try:
         while text:
             text = text[os.write(descriptor, text) :]

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import keep_rights
 from espo_luigi.store import manifest
 
 logger = logging.getLogger(__name__)
@@ -202,6 +202,8 @@ def _taking_the_name(partial: Path, path: Path) -> Iterator[Path | None]:
                     yield partial
                     return
                 yield _moved_aside(path)
+            # A catalogue of a group stays the group's.
+            keep_rights(partial, path)
             os.replace(partial, path)
             return
         except OSError as error:
@@ -234,17 +236,6 @@ def remove(path: Path) -> None:
             delete(aside)
         if path.parent.is_dir():
             sweep_partials(path)
-
-
-def keep_access(old: Path, new: Path) -> None:
-    """Give a file that is to replace another one its group and mode: what a group may write, it may write afterwards.
-
-    Does nothing where there is no old file, and where the group is not this user's to give.
-    """
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        found = old.stat()
-        os.chown(new, -1, found.st_gid)
-        os.chmod(new, stat.S_IMODE(found.st_mode))
 
 
 def sync_path(path: Path) -> None:

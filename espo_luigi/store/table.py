@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import write_new
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, Marker
 from espo_luigi.store.publish import written_aside
 
@@ -34,7 +35,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
     if marker is not None:
         text.write(_MARK + _in_one_line(marker) + "\n")
     with written_aside(path) as partial:
-        partial.write_text(text.getvalue(), encoding="utf-8")
+        write_new(partial, text.getvalue())
 
 
 def read_table(path: Path) -> list[Row]:
@@ -63,7 +64,7 @@ def write_page(html: str, path: Path, marker: Marker | None) -> None:
     # Nothing inside of a comment may look like its end.
     line = f"{_PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{_PAGE_END}\n" if marker else ""
     with written_aside(path) as partial:
-        partial.write_text(html.rstrip("\n") + "\n" + line, encoding="utf-8")
+        write_new(partial, html.rstrip("\n") + "\n" + line)
 
 
 def _in_one_line(marker: Marker) -> str:

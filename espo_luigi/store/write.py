@@ -14,6 +14,7 @@ import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import replace_text
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store import manifest
@@ -267,6 +268,7 @@ def finish(partial: Path, marker: Marker, work: str = "") -> None:
     check_dense(partial)
     manifest.forget(partial)
     marker_file = partial / MARKER_NAME
-    marker_file.write_text(render_marker_file(marker, take_inventory(partial), work), encoding="utf-8")
+    text = render_marker_file(marker, take_inventory(partial), work)
+    replace_text(marker_file, text)
     sync_path(marker_file)
     sync_path(partial)

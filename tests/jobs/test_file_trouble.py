@@ -14,6 +14,7 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
+from espo_luigi import files
 from espo_luigi.jobs import stopping, watcher
 from espo_luigi.jobs.bundles import Bundles
 from espo_luigi.jobs.handles import Failure, Success
@@ -265,14 +266,21 @@ def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
     assert f"{claim} is empty" in caplog.text
 
 
-def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = RecordStore(tmp_path)
     store.create_folders()
-    # The device that is always full, where what is linked is written first.
-    (tmp_path / "claims" / f".a.{os.getpid()}").symlink_to("/dev/full")
+
+    def on_a_full_disk(path: Path, mode: int) -> int:
+        path.touch()
+        return os.open("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(files, "open_new", on_a_full_disk)
     with pytest.raises(OSError, match="No space left on device"):
         store.close_unclaimed("a")
     assert list((tmp_path / "claims").iterdir()) == []
+    monkeypatch.undo()
     assert store.close_unclaimed("a")
 
 

@@ -51,9 +51,21 @@ def test_a_claim_is_made_once_the_file_system_lets_it_be_made(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, "worked\n")
 
 
+def test_a_link_where_a_claim_would_be_written_aside_is_not_written_through(tmp_path: Path) -> None:
+    precious = tmp_path / "thesis.nc"
+    precious.write_text("years of work")
+    values = replace(PLAIN, argv=("true",), workdir=str(tmp_path), claim_file=str(tmp_path / "claim"))
+    # Twice, as the second start also writes which start works.
+    for aside in (".claim.1.h.$$", "claim.start.h.$$"):
+        script = f"cd {tmp_path}; HOSTNAME=h; ln -s thesis.nc {aside}\n{render(values)}"
+        environ = {**os.environ, "SLURM_JOB_ID": "1"}
+        subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=True)
+        assert precious.read_text() == "years of work"
+
+
 def test_full_disks_make_no_empty_claim(tmp_path: Path) -> None:
-    # What is written aside goes to a device that is always full.
-    script = f"HOSTNAME=h; cd {tmp_path}; aside=.claim.1.h.$$; ln -s /dev/full $aside; sleep() {{ ls -A > seen; }}\n"
+    # What is written goes to a device that is always full.
+    script = f'cd {tmp_path}; sleep() {{ ls -A > seen; }}; printf() {{ builtin printf "$@" > /dev/full; }}\n'
     values = replace(PLAIN, argv=("echo", "worked"), workdir=str(tmp_path), claim_file=str(tmp_path / "claim"))
     environ = {**os.environ, "SLURM_JOB_ID": "1"}
     done = subprocess.run(

@@ -25,10 +25,11 @@ exec bash -- "${members[SLURM_ARRAY_TASK_ID]}"
 job_id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 
 claim=/work/state/claims/run.Train.000000000001.1
-aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$
+aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
-    why=$( { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+    why=$( rm -f -- "$aside"; set -C
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -48,9 +49,10 @@ export ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
-    aside="$start.$HOSTNAME.$$"
+    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
     for pause in 1 2 4 8 15 30 60 120 0; do
-        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        rm -f -- "$aside"
+        ( set -C; printf '%s\n' "$ESPO_START" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
     rm -f -- "$aside"

@@ -23,10 +23,11 @@ exec /env/bin/python -m espo_luigi.job --pilot /work/plan.json my.tasks
 export SLURM_CPUS_PER_TASK=3 SLURM_MEM_PER_NODE=15000
 
 claim=/work/state/claims/run.Train.000000000001.1
-aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
-    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+    why=$( rm -f -- "$aside"; set -C
+        { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -46,9 +47,10 @@ export ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
-    aside="$start.$HOSTNAME.$$"
+    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
     for pause in 1 2 4 8 15 30 60 120 0; do
-        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        rm -f -- "$aside"
+        ( set -C; printf '%s\n' "$ESPO_START" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
     rm -f -- "$aside"

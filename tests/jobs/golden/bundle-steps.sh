@@ -18,7 +18,9 @@ note_end() {
     [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
     [ -z "$stopping" ] || return
     for pause in 1 2 4 8 15 30 60 0; do
-        printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" && mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        rm -f -- "$1.end.$HOSTNAME.$$"
+        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" ) &&
+            mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
         sleep "$pause"
     done
 }
@@ -77,16 +79,19 @@ note_end() {
     [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
     [ -z "$stopping" ] || return
     for pause in 1 2 4 8 15 30 60 0; do
-        printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" && mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        rm -f -- "$1.end.$HOSTNAME.$$"
+        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" ) &&
+            mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
         sleep "$pause"
     done
 }
 
 claim=/work/state/claims/run.Train.000000000001.1
-aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$
+aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
-    why=$( { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+    why=$( rm -f -- "$aside"; set -C
+        { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -106,9 +111,10 @@ export ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
-    aside="$start.$HOSTNAME.$$"
+    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
     for pause in 1 2 4 8 15 30 60 120 0; do
-        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        rm -f -- "$aside"
+        ( set -C; printf '%s\n' "$ESPO_START" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
     rm -f -- "$aside"

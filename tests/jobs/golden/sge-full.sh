@@ -20,10 +20,11 @@ trap '' USR1
 export ESPO_MEMORY_MIB=61440
 
 claim=/work/state/claims/2024.Adjust.0123456789ab.1
-aside=${claim%/*}/.${claim##*/}.$JOB_ID.$HOSTNAME.$$
+aside=${claim%/*}/.${claim##*/}.$JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
-    why=$( { printf '%s\n' "$JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+    why=$( rm -f -- "$aside"; set -C
+        { printf '%s\n' "$JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -43,9 +44,10 @@ export ESPO_START=0
 if [ "$begun" = again ]; then
     ESPO_START=$(date +%s.%N).$HOSTNAME.$$
     start="$claim.start"
-    aside="$start.$HOSTNAME.$$"
+    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
     for pause in 1 2 4 8 15 30 60 120 0; do
-        printf '%s\n' "$ESPO_START" > "$aside" && mv -fT -- "$aside" "$start" && break
+        rm -f -- "$aside"
+        ( set -C; printf '%s\n' "$ESPO_START" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"
     done
     rm -f -- "$aside"

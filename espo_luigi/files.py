@@ -1,0 +1,91 @@
+"""How files are created in folders that others may write, too: never through a link that somebody has put there.
+
+Whoever may write a folder can give a link the name of a file that another person is about to write. Opened as usual,
+the file that the link points to is emptied, and its owner is the person who was made to write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+# What a link and a FIFO without a reader answer.
+_NO_FILE = {errno.ELOOP, errno.ENXIO}
+
+
+def open_new(path: str | os.PathLike[str], mode: int = 0o666, how: int = 0) -> int:
+    """Create a file and open it to write. Raises FileExistsError for anything that has the name, a link too."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | how, mode)
+
+
+def open_own(path: str | os.PathLike[str], how: int = 0, mode: int = 0o666) -> int:
+    """Open a file to write that may be there already, and create it otherwise.
+
+    `how` is ``O_TRUNC``, ``O_APPEND``, or 0 for a file that is only locked. A link, a FIFO and, unless it is only
+    locked, a file that has other names are removed first: their names are taken for the new file.
+    """
+    append = how & os.O_APPEND
+    try:
+        # Opened without O_TRUNC, as a hard link is seen only then; without O_NONBLOCK, a FIFO would be waited for.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | append, mode)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+    else:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and (found.st_nlink <= 1 or not how):
+            if how & os.O_TRUNC:
+                os.ftruncate(descriptor, 0)
+            return descriptor
+        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return open_new(path, mode, append)
+
+
+def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:
+    """Write a file that is not there yet; `durable` forces it onto the disk. Raises FileExistsError as `open_new`."""
+    with open(open_new(path, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False, shared: bool = False) -> None:
+    """Write a file beside its name and rename it: a reader sees the old text or the new one.
+
+    A `shared` file keeps mode and group of the file that it replaces.
+    """
+    aside = aside_of(path)
+    try:
+        write_new(aside, text, mode, durable)
+        if shared:
+            keep_rights(aside, path)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def aside_of(path: Path) -> Path:
+    """Return a hidden neighbour's name that nobody can foresee."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
+
+
+def keep_rights(new: Path, former: Path) -> None:
+    """Give a new file mode and group of the file that it is about to replace, as far as its owner may do that."""
+    with contextlib.suppress(OSError):
+        replaced = os.lstat(former)
+        descriptor = os.open(new, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            if stat.S_ISREG(replaced.st_mode) and stat.S_ISREG(os.fstat(descriptor).st_mode):
+                # The group first: its rights are not for another group.
+                os.fchown(descriptor, -1, replaced.st_gid)
+                os.fchmod(descriptor, replaced.st_mode & 0o777)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,169 @@
+"""In a folder that others may write, nothing is written through a link, nor into a file that has other names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from espo_luigi import files
+from espo_luigi.catalog.build import write_catalog
+from espo_luigi.jobs.forkserver import forked
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.node import _write_beat
+from espo_luigi.jobs.records import create_whole, write_atomically
+from espo_luigi.publication.alone import alone
+from espo_luigi.science.kernel_cache import _take_turn
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def as_nobody(code: str, *arguments: object) -> None:
+    """Run Python as another user of the machine."""
+    setpriv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    subprocess.run([*setpriv, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd="/")
+
+
+def locked(folder: Path) -> None:
+    lock = DriverLock(folder)
+    lock.acquire()
+    lock._age()
+    lock.release()
+
+
+def logged(folder: Path) -> None:
+    os.waitpid(forked(folder / "log", os.O_TRUNC, lambda: 0), 0)
+
+
+def published(folder: Path) -> None:
+    with alone(folder / "catalogue.json") as write:
+        write(folder / "catalogue.json", "{}")
+
+
+# What is written in a run's or a group's folder, and the names that somebody could foresee.
+WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "lock": (locked, (".driver.lock.guard", ".driver.lock.{pid}", ".driver.lock.{pid}.now", "driver.lock")),
+    "record": (lambda at: write_atomically(at / "a.json", "new"), (".a.json.{pid}", "a.json")),
+    "claim": (lambda at: create_whole(at / "claim", "new"), (".claim.{pid}",)),
+    "heartbeat": (lambda at: _write_beat(at / "beat", {"a": 1}), ("beat",)),
+    "log": (logged, ("log",)),
+    "catalogue": (lambda at: write_catalog([], at / "c.json", "me"), (".c.csv.{pid}", ".c.json.{pid}", "c.csv")),
+    "publication": (published, (".catalogue.json.lock", "..catalogue.json.lock.guard", "catalogue.json")),
+    "kernel cache": (lambda at: _take_turn(str(at / "kernel.lock")).close(), ("kernel.lock",)),
+}
+LINK = "import os, sys; [os.symlink(sys.argv[1], name) for name in sys.argv[2:]]"
+
+
+@as_root
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_that_another_user_has_put_in_a_groups_folder_empties_no_file(writer: str, tmp_path: Path) -> None:
+    write, names = WRITERS[writer]
+    precious, shared = tmp_path / "thesis.nc", tmp_path / "shared"
+    precious.write_text("years of work")
+    before = precious.stat().st_mtime_ns
+    shared.mkdir()
+    os.chown(shared, NOBODY, NOBODY)
+    with reachable(tmp_path):
+        as_nobody(LINK, precious, *(shared / name.format(pid=os.getpid()) for name in names))
+    with contextlib.suppress(FileExistsError):
+        write(shared)
+    assert precious.read_text() == "years of work"
+    assert precious.stat().st_mtime_ns == before
+
+
+@contextlib.contextmanager
+def reachable(folder: Path) -> Iterator[None]:
+    """Let other users go through pytest's own folders, which are for their owner alone."""
+    parents = [one for one in (folder, *folder.parents) if one.is_relative_to("/tmp") and one != Path("/tmp")]
+    modes = {one: stat.S_IMODE(one.stat().st_mode) for one in parents}
+    try:
+        for one in parents:
+            one.chmod(modes[one] | 0o011)
+        yield
+    finally:
+        for one, mode in modes.items():
+            one.chmod(mode)
+
+
+@pytest.mark.parametrize("how", [os.O_TRUNC, os.O_APPEND])
+@pytest.mark.parametrize("kind", ["symbolic", "dangling", "hard", "fifo"])
+def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int, tmp_path: Path) -> None:
+    other, name = tmp_path / "other", tmp_path / "log"
+    if kind != "dangling":
+        other.write_text("mine")
+    if kind == "fifo":
+        os.mkfifo(name)
+    elif kind == "hard":
+        os.link(other, name)
+    else:
+        name.symlink_to(other)
+    with open(files.open_own(name, how), "w") as file:
+        file.write("new")
+    assert name.read_text() == "new"
+    assert not name.is_symlink()
+    assert not other.exists() if kind == "dangling" else other.read_text() == "mine"
+
+
+def test_a_file_of_ones_own_is_appended_to_emptied_or_only_opened(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for how, expected in ((0, "1old"), (os.O_APPEND, "1old2"), (os.O_TRUNC, "3")):
+        if how == 0:
+            path.write_text("1old")
+            os.close(files.open_own(path))
+        else:
+            with open(files.open_own(path, how), "w") as file:
+                file.write(expected[-1])
+        assert path.read_text() == expected
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.replace_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        files.replace_text(path, "\ud800")
+    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+    assert path.read_text() == "old"
+
+
+@as_root
+@pytest.mark.parametrize("writer", ["catalogue", "publication", "table"])
+def test_a_groups_file_that_is_replaced_keeps_its_mode_and_its_group(writer: str, tmp_path: Path) -> None:
+    from espo_luigi.store.table import write_table
+
+    group, umask = 54321, os.umask(0o022)
+    try:
+        writers = {
+            "catalogue": ("c.csv", lambda: write_catalog([], tmp_path / "c.json", "me")),
+            "publication": ("catalogue.json", lambda: published(tmp_path)),
+            "table": ("t.csv", lambda: write_table(["a"], [{"a": "1"}], tmp_path / "t.csv", None)),
+        }
+        name, write = writers[writer]
+        write()
+        os.chown(tmp_path / name, -1, group)
+        (tmp_path / name).chmod(0o664)
+        inode = (tmp_path / name).stat().st_ino
+        write()
+    finally:
+        os.umask(umask)
+    found = (tmp_path / name).stat()
+    assert found.st_ino != inode
+    assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o664, group)
+
+
+def test_rights_are_not_kept_of_a_link_nor_with_the_bit_that_changes_the_user(tmp_path: Path) -> None:
+    former, link, new = tmp_path / "former", tmp_path / "link", tmp_path / "new"
+    former.write_text("")
+    former.chmod(0o4755)
+    link.symlink_to(former)
+    files.write_new(new, "", 0o600)
+    files.keep_rights(new, link)
+    assert stat.S_IMODE(new.stat().st_mode) == 0o600
+    files.keep_rights(new, former)
+    assert stat.S_IMODE(new.stat().st_mode) == 0o755

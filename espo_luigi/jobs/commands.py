@@ -9,7 +9,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from espo_luigi.files import replace_text
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.scheduler import Account, Memory, Query, Row, Said, Scheduler
@@ -95,9 +97,14 @@ class Commands:
         self._submit_environ = without_zone | own_zone
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        """Submit one script; ``stdout`` holds the job's id when it was accepted."""
+        """Submit one script, after `hand_on`; ``stdout`` holds the job's id when it was accepted."""
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
+
+    def hand_on(self, path: Path) -> None:
+        """Write the environment of the jobs where their scripts read it, for the user alone, if they have to."""
+        if lines := self.scheduler.handed_on(self._submit_environ):
+            replace_text(path, lines, 0o600)
 
     def jobs(self) -> list[Row] | None:
         """All jobs of this user that the scheduler knows, those that ended a short while ago included."""

@@ -28,7 +28,7 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import SCRATCH_VARIABLE, workers_name
 from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS
 from espo_luigi.jobs.trouble import Minutely
-from espo_luigi.jobs.worker_jobs import WorkerJobs, prologue, settings_file
+from espo_luigi.jobs.worker_jobs import WorkerJobs, environment_file, prologue, settings_file
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -193,6 +193,7 @@ def jobqueue_session(
         ):
             security = write_security(folder)
             write_settings(settings_path, security, all_settings)
+            session.commands.hand_on(Path(environment_file(workers, owner)))
             with (
                 _cluster(session, security, dashboard) as cluster,
                 Client(cluster) as client,

@@ -102,6 +102,11 @@ class RecordStore:
             sync_folder(self.folder.parent)
 
     @property
+    def environment_path(self) -> Path:
+        """Where a scheduler's jobs find the environment that it is not to hand on, as it would show it."""
+        return self.folder / "environment.sh"
+
+    @property
     def salt(self) -> str:
         """Text in the hash of task names, so that runs of one name in two folders differ."""
         return self._salt_path.read_text(encoding="utf-8")

@@ -78,12 +78,14 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
         claim_file=str(order.with_suffix(".claim")),
         workdir=workers.workdir,
         options=options,
+        environment_file=str(order.with_suffix(".environment")),
     )
 
 
 def _submit(session: Session, values: ScriptValues, script: Path) -> str:
     scheduler = session.commands.scheduler
     write_atomically(script, scheduler.render(values))
+    session.commands.hand_on(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     answer = session.commands.submit(scheduler.submission(values, script))
     job_id = scheduler.submitted_id(answer.stdout) if answer.ok else None

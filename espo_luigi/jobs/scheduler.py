@@ -242,6 +242,9 @@ class Scheduler(Protocol):
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
         """The environment of its commands."""
 
+    def handed_on(self, environ: Mapping[str, str], /) -> str:
+        """The bash that gives a job the environment of its submission, where the scheduler is not to do that."""
+
     def job_id(self, environ: Mapping[str, str], /) -> str | None:
         """The id of the job in which this process runs."""
 

@@ -90,7 +90,8 @@ class ScriptValues:
     """All that one submission's script is made of.
 
     `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
-    which job id does this submission's work; `workdir` is where the command starts.
+    which job id does this submission's work; `workdir` is where the command starts. `environment_file` is where
+    `Commands.hand_on` has written the job's environment, if the scheduler needs that.
     The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
     """
 
@@ -105,6 +106,7 @@ class ScriptValues:
     workdir: str
     options: JobOptions = field(default_factory=JobOptions)
     warning_seconds: int = 0
+    environment_file: str = ""
 
     @property
     def late_seconds(self) -> int:

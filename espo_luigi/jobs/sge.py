@@ -7,6 +7,8 @@ commands answer is read in `sge_answers`.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +51,13 @@ _MOST_BY_ID = 3
 _MEMORY_VARIABLE = "ESPO_MEMORY_MIB"
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# What Grid Engine or the shell sets for each job, by name or by how the name begins.
+_OF_EACH_JOB = frozenset(
+    {"ARC", "ENVIRONMENT", "HOSTNAME", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST"}
+    | {"RESTARTED", "TMP", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_", _MEMORY_VARIABLE}
+)
+_PREFIXES = ("JOB_", "SGE_O_", "SGE_STD", "SGE_TASK_", "SGE_CKPT_", "SGE_CWD_", "SGE_JOB_", "SGE_BINARY_", "SGE_ARCH")
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 # What every job is given anyway.
 _ALWAYS = ("cwd", "V", "j")
@@ -96,7 +105,7 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
     mine = [
         *("-N", sge_name(values.name)),
         *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
-        *("-j", "y", "-S", "/bin/bash", "-cwd", "-V", "-r", "y", "-notify"),
+        *("-j", "y", "-S", "/bin/bash", "-cwd", "-r", "y", "-notify"),
         *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
         *_named("queue", "-q", options.queue),
         *_named("project", "-P", options.project),
@@ -228,8 +237,13 @@ def header(values: ScriptValues) -> list[str]:
 
 
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
-    # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers.
-    first = ["trap '' USR1", f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}"]
+    file = checked("environment file", values.environment_file)
+    first = [
+        *([f". {shlex.quote(file)} || exit 1"] if file else ()),
+        # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers.
+        "trap '' USR1",
+        f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
+    ]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
@@ -320,6 +334,19 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     # A driver that is itself a job's has these of a parallel environment; its jobs may be in none.
     kept = {key: value for key, value in environ.items() if key not in ("PE", "PE_HOSTFILE")}
     return {**kept, "LC_ALL": "C.UTF-8"}
+
+
+def handed_on(environ: Mapping[str, str]) -> str:
+    """The lines of bash that give a job this environment: with ``-V``, qstat would show it to every account."""
+    names = sorted(name for name in environ if _VARIABLE.fullmatch(name) and name not in _OF_EACH_JOB)
+    return "".join(f"export {name}={_quoted(environ[name])}\n" for name in names if not name.startswith(_PREFIXES))
+
+
+def _quoted(value: str) -> str:
+    with contextlib.suppress(UnicodeEncodeError):
+        value.encode()
+        return shlex.quote(value)
+    return "$'" + "".join(f"\\x{byte:02x}" for byte in os.fsencode(value)) + "'"
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:

@@ -290,6 +290,11 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
+def handed_on(environ: Mapping[str, str]) -> str:
+    """Nothing: sbatch hands the environment on, and shows it to nobody but the job's owner and Slurm's operators."""
+    return ""
+
+
 # What of the allocation's own variables is not about its size.
 _OF_A_STEP = ("TZ", "LC_ALL", SCRATCH.removeprefix("$"))
 

@@ -199,6 +199,7 @@ class Submitter:
             workdir=str(self._settings.workdir),
             options=replace(request.options, exclude=tuple(exclude)),
             warning_seconds=request.warning_seconds(record.time_minutes),
+            environment_file=str(self._store.environment_path),
         )
 
     def _avoided(self, record: Record) -> tuple[str, ...]:
@@ -219,6 +220,8 @@ class Submitter:
         if flight.old_order and request.write_order is not None:
             request.write_order()
         flight.old_order = False
+        if not self._made_folders:
+            self._commands.hand_on(self._store.environment_path)
         log = Path(self._scheduler.log_path(log_pattern, "0"))
         folders = (log.parent, request.result_file.parent)
         for folder in (*folders, request.heartbeat_file.parent):

@@ -181,6 +181,7 @@ class WorkerJobs:
             claim_file="",
             workdir=self.workdir,
             options=self.job_options,
+            environment_file=environment_file(self, owner),
         )
 
 
@@ -210,3 +211,8 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
 def settings_file(workers: WorkerJobs, owner: str) -> str:
     """Where the workers of `owner` find Dask's settings."""
     return f"{workers.folder}/{owner}/dask.yaml"
+
+
+def environment_file(workers: WorkerJobs, owner: str) -> str:
+    """Where the jobs of `owner` find their environment, if their scheduler does not hand it on."""
+    return f"{workers.folder}/{owner}/environment.sh"

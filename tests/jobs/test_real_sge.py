@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
+import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +78,32 @@ def test_a_job_that_succeeds_is_seen_with_its_result_log_and_what_it_asked_for(
     assert outcome.log_path == work.folder / "sge_logs" / "rule" / f"rule-name=a+b_c-{outcome.job_id}.out"
     assert outcome.log_path.exists()
     assert len(work.starts()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account: run as root")
+def test_a_job_has_its_drivers_environment_and_no_other_account_sees_it(
+    work: Work, cluster: ThrowawayGridEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "hush-4711")
+    stranger = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    with running(work, cluster) as manager:
+        options = SgeOptions(setup=f'printf %s "$A_TOKEN" > {shlex.quote(str(work.folder / "token"))}')
+        handle = manager.submit(work.request("a", seconds=20, options=options))
+        eventually(at_work(handle))
+        job_id, environment = job_id_of(handle), manager.store.environment_path
+        command = [*stranger, "qstat", "-j", job_id]
+        shown = subprocess.run(command, env=cluster.environ, capture_output=True, text=True, check=True).stdout
+        command = [*stranger, "cat", str(environment)]
+        read = subprocess.run(command, capture_output=True, text=True, check=False)
+        end_work(work, "a")
+        success_of(handle)
+    assert (work.folder / "token").read_text() == "hush-4711"
+    assert f"job_number: {job_id}" in " ".join(shown.split())
+    assert "hush" not in shown
+    assert (read.returncode, read.stdout, stat.S_IMODE(environment.stat().st_mode)) == (1, "", 0o600)
+    # Nor did Grid Engine write it where others can read.
+    spooled = subprocess.run(["grep", "-rlsF", "hush-4711", str(cluster.folder)], capture_output=True, text=True)
+    assert spooled.stdout == ""
 
 
 def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(

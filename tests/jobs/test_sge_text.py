@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +19,7 @@ from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.resources import parse_time
 from espo_luigi.jobs.scheduler import Directive, Phase
 from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
-from espo_luigi.jobs.sge import SgeOptions, arguments, log_path, log_pattern, memories, render, submission
+from espo_luigi.jobs.sge import SgeOptions, arguments, handed_on, log_path, log_pattern, memories, render, submission
 from espo_luigi.jobs.sge_answers import (
     has_ended,
     parse_qacct,
@@ -40,6 +43,7 @@ PLAIN = ScriptValues(
     log_pattern="/work/sge_logs/Adjust/Adjust-region=south_nodup+var=tasmax-$JOB_ID.out",
     claim_file="/work/state/claims/2024.Adjust.0123456789ab.1",
     workdir="/work",
+    environment_file="/work/state/environment.sh",
 )
 FULL = replace(
     PLAIN,
@@ -79,6 +83,18 @@ def test_a_submission_gives_all_options_as_arguments_and_has_none_read_from_the_
     assert words[:8] == ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n")
     assert words[8:-1] == arguments(FULL)
     assert words[-1] == "/work/s.sh"
+
+
+def test_an_environment_that_is_handed_on_is_the_same_in_bash_but_for_what_is_of_each_job() -> None:
+    kept = {"A_TOKEN": "it's $(date) `x`\n\\ \t", "ODD": "\udcff", "EMPTY": "", "SGE_ROOT": "/sge", "HOME": "/home/me"}
+    of_a_job = {"JOB_ID": "7", "TMPDIR": "/tmp/7", "SGE_TASK_ID": "undefined", "HOSTNAME": "n1", "PWD": "/work"}
+    lines = handed_on({**kept, **of_a_job, "BASH_FUNC_ml%%": "() { :; }", "no-name": "x"})
+    show = "import os, json; print(json.dumps(dict(os.environ)))"
+    script = f"{lines}exec {sys.executable} -c {shlex.quote(show)}"
+    done = subprocess.run(["bash", "-c", script], env={"LC_ALL": "C"}, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in kept} == kept
+    assert not {*of_a_job, "no-name"} & {line.split("=")[0].removeprefix("export ") for line in lines.splitlines()}
 
 
 def resources(values: ScriptValues) -> str:

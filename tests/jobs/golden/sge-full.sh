@@ -4,7 +4,6 @@
 #$ -j y
 #$ -S /bin/bash
 #$ -cwd
-#$ -V
 #$ -r y
 #$ -notify
 #$ -pe smp 10
@@ -16,6 +15,7 @@
 #$ -R y
 #$ -p -100
 
+. /work/state/environment.sh || exit 1
 trap '' USR1
 export ESPO_MEMORY_MIB=61440
 

@@ -4,12 +4,12 @@
 #$ -j y
 #$ -S /bin/bash
 #$ -cwd
-#$ -V
 #$ -r y
 #$ -notify
 #$ -l h_rt=3600,h_vmem=64G
 #$ -w e
 
+. /work/state/environment.sh || exit 1
 trap '' USR1
 export ESPO_MEMORY_MIB=65536
 

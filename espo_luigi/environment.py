@@ -225,7 +225,7 @@ def _built_in(folder: str) -> dict[str, str]:
 def _pip(*arguments: str, environment: Mapping[str, str] | None = None) -> None:
     if importlib.util.find_spec("pip") is None:
         raise InstallationError(f"{sys.prefix} has no pip: `{sys.executable} -m ensurepip` installs it")
-    command = [sys.executable, "-m", "pip", *arguments]
+    command = [sys.executable, "-P", "-m", "pip", *arguments]
     # pip's messages go where our own go: standard output is for the result.
     done = subprocess.run(
         command, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **(environment or {})}

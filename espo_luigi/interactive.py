@@ -143,7 +143,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         options=request.options,
     )
     Path(values.log_pattern.replace("%%", "%")).parent.mkdir(parents=True, exist_ok=True)
-    note = new_note((python, "-m", "luigi", *arguments), alone=alone)
+    note = new_note((python, "-P", "-m", "luigi", *arguments), alone=alone)
     job_id = submit_driver(values, note, folder, Commands(slurm))
     return f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n" + (
         "`espo cancel` ends it" if alone else "`espo detach` ends it and leaves its jobs, `espo cancel` ends these, too"

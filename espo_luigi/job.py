@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.settings import settings
-from espo_luigi.driver.task import SlurmTask, rebuild_task
+from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.errors import ConfigurationChangedError
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.forkserver import serve
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     if plan:
         limit_thread_pools(os.environ)
     for name in modules:
-        importlib.import_module(name)
+        import_task_module(name)
     if plan:
         return run_plan(Path(plan), lambda order: run_order(order, work))
     serve(lambda order: run_order(order, work))

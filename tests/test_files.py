@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from strangers import AS_STRANGER, NOBODY, as_root
 
 from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
@@ -21,14 +22,10 @@ from espo_luigi.jobs.records import create_whole, write_atomically
 from espo_luigi.publication.alone import alone
 from espo_luigi.science.kernel_cache import _take_turn
 
-NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-
 
 def as_nobody(code: str, *arguments: object) -> None:
     """Run Python as another user of the machine."""
-    setpriv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    subprocess.run([*setpriv, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd="/")
+    subprocess.run([*AS_STRANGER, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd="/")
 
 
 def locked(folder: Path) -> None:

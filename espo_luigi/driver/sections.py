@@ -27,8 +27,9 @@ from espo_luigi.jobs.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.site import Site
 from espo_luigi.jobs.submitter import JobSettings
 
-# What runs a job: it takes the order's file, or ``--serve`` and modules.
-JOB_COMMAND = (sys.executable, "-m", "espo_luigi.job")
+# What runs a job: it takes the order's file, or ``--serve`` and modules. `-P`: else Python would first look for modules
+# in the work folder, where others may put some.
+JOB_COMMAND = (sys.executable, "-P", "-m", "espo_luigi.job")
 # The options of all schedulers that a task may set itself.
 OPTION_NAMES = tuple(
     dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])

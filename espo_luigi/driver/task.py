@@ -7,6 +7,9 @@ import html
 import importlib
 import math
 import multiprocessing
+import os
+import site
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -246,7 +249,7 @@ class SlurmTask(luigi.Task):
         order = JobOrder(
             id=self.task_id,
             label=self.label(),
-            module=self.task_module,
+            module=module_with_folder(self.task_module),
             family=self.get_task_family(),
             parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
@@ -308,8 +311,27 @@ def rebuild_task(order: JobOrder) -> SlurmTask:
     for section, options in order.settings.items():
         for option, value in options.items():
             configuration.set(section, option.replace("-", "_"), value.replace("%", "%%"))
-    importlib.import_module(order.module)
+    import_task_module(order.module)
     return Register.get_task_cls(order.family).from_str_params({**order.parameters, **order.resources.as_text()})
+
+
+@functools.cache
+def module_with_folder(name: str) -> str:
+    """Return ``FOLDER:NAME`` for a module of a folder in which the job's Python would not look, else its name alone."""
+    top = sys.modules[name.partition(".")[0]]
+    source = next(iter(getattr(top, "__path__", [getattr(top, "__file__", None) or ""])))
+    folder = os.path.dirname(os.path.abspath(source))
+    own = [*site.getsitepackages(), site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    jobs_path = {os.path.abspath(entry) for entry in own if entry}
+    return f"{folder}:{name}" if folder in {os.path.abspath(entry) for entry in sys.path} - jobs_path else name
+
+
+def import_task_module(text: str) -> None:
+    """Import what `module_with_folder` has named; its folder is the last in which any module is looked for."""
+    folder, _, name = text.rpartition(":")
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    importlib.import_module(name)
 
 
 def made_anew(tasks: Iterable[luigi.Task]) -> list[luigi.Task]:

@@ -17,7 +17,14 @@ from espo_luigi.errors import WorkersLostError
 from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_security, write_settings
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS, limit_thread_pools, limit_zarr, scratch_folder
+from espo_luigi.jobs.session import (
+    SETTINGS,
+    SETTINGS_OF_JOBS,
+    WITHOUT_PAGES,
+    limit_thread_pools,
+    limit_zarr,
+    scratch_folder,
+)
 from espo_luigi.jobs.slurm_steps import sizes
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ def allocation_session(
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     limit_thread_pools(os.environ)
     limit_zarr(resources.threads_per_worker)
-    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **(settings or {})}
+    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
     failing, over = Failing(WorkersLostError), threading.Event()
     with failing.raised(), quiet_logs(), private_folder(folder), dask.config.set(all_settings):
         security, settings_path = write_security(folder), folder / "dask.yaml"
@@ -68,7 +75,8 @@ def _command(nodes: int, resources: Resources, address: str) -> list[str]:
     places = sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1, cpus_per_task=resources.cpus_per_task)
     # One worker that ends must not end the others; on the first node, this process has CPUs of the job, too.
     step = ["srun", *places, "--kill-on-bad-exit=0", "--overlap"]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nworkers", str(resources.n_workers)]
+    worker = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address]
+    worker += ["--nworkers", str(resources.n_workers)]
     worker += ["--nthreads", str(resources.threads_per_worker), "--memory-limit", str(resources.worker_memory_bytes)]
     worker += ["--local-directory", scratch_folder(), "--death-timeout", "60", "--protocol", "tls://"]
     return [*step, *worker, "--nanny", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]

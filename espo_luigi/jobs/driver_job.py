@@ -87,7 +87,7 @@ def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: C
     path = note_path(state_dir)
     _refuse_second(path, commands)
     state_dir.mkdir(parents=True, exist_ok=True)
-    values = replace(values, argv=(*values.argv, "-m", __name__, str(path), note.token))
+    values = replace(values, argv=(*values.argv, "-P", "-m", __name__, str(path), note.token))
     script = path.with_suffix(".sh")
     write_atomically(script, slurm.render_plain(values))
     note.write(path)

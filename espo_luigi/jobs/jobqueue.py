@@ -26,7 +26,7 @@ from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import SCRATCH_VARIABLE, workers_name
-from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS
+from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS, WITHOUT_PAGES
 from espo_luigi.jobs.trouble import Minutely
 from espo_luigi.jobs.worker_jobs import WorkerJobs, environment_file, prologue, settings_file
 
@@ -148,7 +148,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
         "cores": workers.cores,
         "processes": workers.processes,
         "memory": f"{workers.dask_memory_bytes}B",
-        "python": shlex.quote(workers.job_options.python or sys.executable),
+        "python": f"{shlex.quote(workers.job_options.python or sys.executable)} -P",
         "death_timeout": workers.death_timeout,
         "local_directory": f'"${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"',
         # Nobody but the scheduler is to speak with a worker.
@@ -180,7 +180,7 @@ def jobqueue_session(
 
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
     settings_path = Path(settings_file(workers, owner))
-    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **(settings or {})}
+    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
     # A job that was started again: its first start's workers look for a scheduler that is gone.
     session.cancel()
     Path(SCHEDULERS[workers.scheduler].log_path(workers.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)

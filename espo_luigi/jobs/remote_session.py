@@ -70,7 +70,7 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
     return ScriptValues(
         name=owner,
         attempt=1,
-        argv=(options.python or sys.executable, "-m", "espo_luigi.jobs.remote_session", str(order)),
+        argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.remote_session", str(order)),
         cpus_per_task=resources.cpus_per_task,
         memory_bytes=resources.memory_bytes,
         time_minutes=resources.time_minutes,

@@ -78,7 +78,7 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 
 
 # Every account of the node reaches Dask's HTTP servers, which show logs and names of tasks.
-_WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 
 # Keywords of Dask's `LocalCluster` by which a server could open without TLS, or elsewhere than on the loopback.
 _NOT_FOR_USERS = {"protocol", "security", "processes", "worker_class", "scheduler_kwargs"} | {
@@ -159,7 +159,7 @@ def dask_session(
     limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
     layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
-    layout = layout if dashboard else layout | _WITHOUT_PAGES
+    layout = layout if dashboard else layout | WITHOUT_PAGES
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
         keywords.setdefault("local_directory", str(Path(scratch)))
         with (

@@ -39,6 +39,21 @@ def test_without_a_luigi_cfg_a_failure_still_has_its_exit_code(tmp_path: Path) -
     assert "no_such_function" in done.stderr
 
 
+def test_a_module_beside_the_script_that_imports_it_is_found_by_its_job_wherever_the_script_is_run(
+    tmp_path: Path,
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    (there := tmp_path / "there").mkdir()
+    (there / "squares.py").write_text(CODE)
+    (there / "main.py").write_text(
+        "import luigi\nfrom squares import Square\n"
+        "if __name__ == '__main__':\n    luigi.build([Square(n=3)], local_scheduler=True)\n"
+    )
+    command = [sys.executable, str(there / "main.py")]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    assert (here / "square-3.txt").read_text() == "5", done.stderr
+
+
 def test_a_task_defined_in_the_script_that_is_run_is_refused_with_words(tmp_path: Path) -> None:
     (tmp_path / "squares.py").write_text(CODE + "\nluigi.build([Square(n=3)], local_scheduler=True)\n")
     command = [sys.executable, "squares.py"]

@@ -5,10 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from cluster_tasks import SpreadBlocks
+from strangers import as_root, listening, no_luck, strangers_luck
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
@@ -19,6 +23,7 @@ from espo_luigi.jobs.session import dask_session
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=2)
 JOBQUEUE = "cluster = jobqueue\n"
+SPREAD = "cluster = allocation\nnodes = 2"
 
 
 def start(folder: Path, cluster: ThrowawayCluster, section: str) -> subprocess.Popen[str]:
@@ -128,7 +133,7 @@ def test_an_interrupt_cancels_the_workers_with_their_task(tmp_path: Path, cluste
 def test_one_job_of_two_nodes_computes_on_both(
     tmp_path: Path, cluster: ThrowawayCluster, local: dict[str, str]
 ) -> None:
-    ended(start(tmp_path, cluster, "cluster = allocation\nnodes = 2"))
+    ended(start(tmp_path, cluster, SPREAD))
     assert bytes_of(tmp_path) == local
     assert {place.split(".")[1] for place in makers(tmp_path).values()} == {"0", "1"}
     assert len({place.split(".")[0] for place in makers(tmp_path).values()}) == 1
@@ -167,3 +172,42 @@ def test_a_killed_notebook_leaves_no_job(tmp_path: Path, cluster: ThrowawayClust
     process.kill()
     process.communicate()
     eventually(lambda: jobs(cluster) == [])
+
+
+def listening_in(folder: Path, *but: str) -> list[Any]:
+    """Where all that works in a folder listens, as drivers, jobs and their workers do; `but` programs of Slurm's."""
+    here = []
+    for process in psutil.process_iter(["cwd", "name"]):
+        if process.info["cwd"] == str(folder) and process.info["name"] not in but:
+            with suppress(psutil.NoSuchProcess):
+                here += listening([process])
+    return list(dict.fromkeys(here))
+
+
+@as_root
+@pytest.mark.parametrize("section", [f'{JOBQUEUE}worker_jobs = {{"jobs": 2, "memory": "600MB"}}', SPREAD])
+def test_another_account_reaches_no_scheduler_worker_or_page_of_a_session_on_several_nodes(
+    tmp_path: Path, cluster: ThrowawayCluster, section: str
+) -> None:
+    process = start(tmp_path, cluster, f"{section}\nseconds = 4")
+    eventually(lambda: len(makers(tmp_path)) >= 2)
+    # srun listens for Slurm's own daemons, which speak by munge's credentials.
+    addresses = listening_in(tmp_path, "srun")
+    luck = strangers_luck(addresses)
+    ended(process)
+    # A scheduler and its pages; of each of two workers a nanny, too.
+    assert len(addresses) >= 6
+    assert luck == no_luck(len(addresses))
+
+
+@as_root
+def test_another_account_reaches_nothing_of_a_session_without_a_task(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    program = [sys.executable, "-c", PROGRAM, "wait"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
+    assert process.stdout is not None and process.stdout.readline()
+    addresses = listening_in(tmp_path)
+    luck = strangers_luck(addresses)
+    process.communicate("", timeout=60)
+    assert len(addresses) >= 6
+    assert luck == no_luck(len(addresses))

@@ -110,10 +110,12 @@ def test_the_call_of_the_document_for_grid_engine_gives_its_script() -> None:
     get_config().set("espo", "engine", "sge")
     script = workers_script(table(**SEED))
     said = directives(script)
-    assert {"-q 256G-batch", "-pe threaded 10", "-cwd", "-V", "-j y"} <= set(said)
+    assert {"-q 256G-batch", "-pe threaded 10", "-cwd", "-j y"} <= set(said)
     (resources,) = [line for line in said if line.startswith("-l ")]
     assert set(resources.removeprefix("-l ").split(",")) == {"h_vmem=64G", f"h_rt={(99 * 60 + 99 + 2) * 60}"}
-    assert f"{sys.executable} -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name NAME --nthreads 1 " in script
+    assert (
+        f"{sys.executable} -P -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name NAME --nthreads 1 " in script
+    )
     assert " --memory-limit 0.90GiB --nanny --death-timeout 60 " in script
 
 
@@ -271,4 +273,4 @@ def test_the_script_of_a_worker_is_what_bash_reads(tmp_path: Path) -> None:
         workers_script(table(environment={"A": "it's; $(touch x)"}, python="/a b/python")).partition("\n\n")[2]
     )
     assert subprocess.run(["bash", "-n", str(script)], check=False, capture_output=True).returncode == 0
-    assert "'/a b/python' -m distributed.cli.dask_worker" in script.read_text()
+    assert "'/a b/python' -P -m distributed.cli.dask_worker" in script.read_text()

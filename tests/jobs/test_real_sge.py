@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 import stat
@@ -26,6 +25,7 @@ from real_clusters import (
     success_of,
     timed_out_job,
 )
+from strangers import AS_STRANGER, as_root
 from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
@@ -80,20 +80,19 @@ def test_a_job_that_succeeds_is_seen_with_its_result_log_and_what_it_asked_for(
     assert len(work.starts()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account: run as root")
+@as_root
 def test_a_job_has_its_drivers_environment_and_no_other_account_sees_it(
     work: Work, cluster: ThrowawayGridEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "hush-4711")
-    stranger = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     with running(work, cluster) as manager:
         options = SgeOptions(setup=f'printf %s "$A_TOKEN" > {shlex.quote(str(work.folder / "token"))}')
         handle = manager.submit(work.request("a", seconds=20, options=options))
         eventually(at_work(handle))
         job_id, environment = job_id_of(handle), manager.store.environment_path
-        command = [*stranger, "qstat", "-j", job_id]
+        command = [*AS_STRANGER, "qstat", "-j", job_id]
         shown = subprocess.run(command, env=cluster.environ, capture_output=True, text=True, check=True).stdout
-        command = [*stranger, "cat", str(environment)]
+        command = [*AS_STRANGER, "cat", str(environment)]
         read = subprocess.run(command, capture_output=True, text=True, check=False)
         end_work(work, "a")
         success_of(handle)

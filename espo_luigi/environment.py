@@ -24,6 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from espo_luigi.errors import InstallationError
+from espo_luigi.files import without_others_cache
 from espo_luigi.jobs.records import write_atomically
 
 PROJECT = "espo_luigi"
@@ -141,6 +142,8 @@ def collect_wheels(folder: Path) -> str:
 
 def compile_kernels() -> str:
     """Compile all that jobs would compile at its first use; return what was done, in words."""
+    if fault := without_others_cache():
+        raise InstallationError(fault)
     from espo_luigi.science.compilation import compile_all
 
     done = compile_all()
@@ -149,8 +152,8 @@ def compile_kernels() -> str:
     if done.is_beside or os.environ.get("NUMBA_CACHE_DIR"):
         return text
     return (
-        f"{text}\nThe installation cannot be written: this code is for you alone. To have one for all who use the "
-        "installation, set NUMBA_CACHE_DIR to a folder that all of you can write, here and for the jobs"
+        f"{text}\nThe installation cannot be written, or others can write it, too: this code is for you alone. "
+        "NUMBA_CACHE_DIR may name another folder of yours, here and for the jobs"
     )
 
 

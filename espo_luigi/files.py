@@ -1,5 +1,6 @@
-"""How files are created in folders that others may write, too: never through a link that somebody has put there.
+"""How files are created in folders that others may write, too, and which folders nobody else may write.
 
+Files are never created through a link that somebody has put there.
 Whoever may write a folder can give a link the name of a file that another person is about to write. Opened as usual,
 the file that the link points to is emptied, and its owner is the person who was made to write.
 """
@@ -89,3 +90,32 @@ def keep_rights(new: Path, former: Path) -> None:
                 os.fchmod(descriptor, replaced.st_mode & 0o777)
         finally:
             os.close(descriptor)
+
+
+def is_ones_own(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
+    """Whether a folder, which is made for this user alone if need be, is this user's and gives nobody else a right.
+
+    `others` are the rights of group and others that count, by default to write. Raises OSError.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(folder, 0o700)
+    found = os.stat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(folder))
+    return found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def without_others_cache() -> str:
+    """Forget `NUMBA_CACHE_DIR` if it is not for this user alone; return why, or nothing.
+
+    To be called before numba is imported: what it keeps are pickles, those of xsdba and xclim, too.
+    """
+    folder = os.environ.get("NUMBA_CACHE_DIR", "")
+    try:
+        if not folder or is_ones_own(folder, others=0o077):
+            return ""
+        why = "others can read or write it, and whoever writes there has your jobs run what they like"
+    except OSError as error:
+        why = f"it cannot be made or looked at ({error.strerror})"
+    del os.environ["NUMBA_CACHE_DIR"]
+    return f"NUMBA_CACHE_DIR = {folder} is not used: {why}. Name a folder of your own (`mkdir -m 700`, or `chmod 700`)"

@@ -164,3 +164,23 @@ def test_rights_are_not_kept_of_a_link_nor_with_the_bit_that_changes_the_user(tm
     assert stat.S_IMODE(new.stat().st_mode) == 0o600
     files.keep_rights(new, former)
     assert stat.S_IMODE(new.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(("mode", "is_kept"), [(0o700, True), (0o755, False), (0o2770, False)])
+def test_a_cache_of_machine_code_that_others_reach_is_forgotten_with_a_sentence(
+    mode: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "kept").mkdir()
+    folder.chmod(mode)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    said = files.without_others_cache()
+    assert ("NUMBA_CACHE_DIR" in os.environ) is is_kept
+    assert (said == "") is is_kept and (is_kept or f"NUMBA_CACHE_DIR = {folder} is not used" in said)
+
+
+def test_a_cache_of_machine_code_that_is_not_there_yet_is_made_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a" / "kept"))
+    assert files.without_others_cache() == ""
+    assert stat.S_IMODE((tmp_path / "a" / "kept").stat().st_mode) == 0o700

@@ -25,7 +25,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only (or
     where ``NUMBA_CACHE_DIR`` says), in a folder for these sources and this processor (`kernel_cache.code_id`). Where
-    no folder can be written, e.g. in a read-only container, each process compiles for itself.
+    no folder can be written, or others may write it, too, each process compiles for itself.
     Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
     """
     dispatcher = inlined(function)

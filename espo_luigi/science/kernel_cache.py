@@ -19,7 +19,7 @@ import numba
 from llvmlite import binding
 from numba.core import caching
 
-from espo_luigi.files import open_own
+from espo_luigi.files import is_ones_own, open_own
 
 _HERE = os.path.dirname(__file__)
 _NAME = "kernels-"
@@ -69,6 +69,12 @@ class _ByContent:
         in_users_folder = isinstance(self, caching.UserProvidedCacheLocator)
         place = chosen_folder() if in_users_folder else super().get_cache_path()  # type: ignore[misc]
         return os.path.join(place, _NAME + code_id())
+
+    def ensure_cache_path(self) -> None:
+        # The code is kept as pickles: whoever can write one has this process run what is in it.
+        if not is_ones_own(self.get_cache_path()):
+            raise PermissionError(f"{self.get_cache_path()} is not this user's alone")
+        super().ensure_cache_path()  # type: ignore[misc]
 
     def get_source_stamp(self) -> str:
         return code_id()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from strangers import NOBODY, as_root
 
 import espo_luigi
 from espo_luigi.science import kernel_cache
@@ -36,7 +38,7 @@ print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path
 def copy(tmp_path: Path) -> Path:
     """A folder with a copy of the package's science and the toy kernel."""
     (tmp_path / "espo_luigi" / "science").mkdir(parents=True)
-    for module in ("__init__.py", "science/__init__.py", "science/compiled.py", "science/kernel_cache.py"):
+    for module in ("__init__.py", "science/__init__.py", "files.py", "science/compiled.py", "science/kernel_cache.py"):
         shutil.copy(PACKAGE / module, tmp_path / "espo_luigi" / module)
     shutil.copy(SCIENCE / "loess_kernels.py", tmp_path / "espo_luigi" / "science")
     (tmp_path / "espo_luigi" / "science" / "toy_kernels.py").write_text(TOY)
@@ -104,6 +106,34 @@ def test_where_the_package_cannot_be_written_the_code_is_in_the_users_cache(copy
     _, compilations, folder = said(start(copy))
     assert compilations == 1 and folder.is_relative_to(copy / "home")
     assert said(start(copy))[1:] == (0, folder)
+
+
+@as_root
+@pytest.mark.parametrize("how", ["another account's", "others may write it"])
+def test_code_that_others_may_have_written_is_not_read(copy: Path, how: str) -> None:
+    kept = copy / "kept"
+    value, _, folder = said(start(copy, NUMBA_CACHE_DIR=str(kept)))
+    assert folder.parent == kept
+    if how == "others may write it":
+        folder.chmod(0o777)
+    else:
+        os.chown(folder, NOBODY, NOBODY)
+    # A pickle that runs when it is read, instead of each file.
+    for file in folder.iterdir():
+        file.write_bytes(pickle.dumps(Ran(str(copy / "ran"))))
+    again = said(start(copy, NUMBA_CACHE_DIR=str(kept)))
+    assert not (copy / "ran").exists()
+    assert again[:2] == (value, 1) and not again[2].is_relative_to(kept)
+
+
+class Ran:
+    """What says that it was unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (self.path, "w")
 
 
 def test_only_code_that_nobody_has_used_for_long_is_removed(tmp_path: Path) -> None:

@@ -110,6 +110,19 @@ def test_another_account_of_the_node_reaches_no_scheduler_worker_or_page(n_worke
         assert strangers_luck(addresses) == no_luck(len(addresses))
 
 
+@as_root
+def test_with_the_dashboard_another_account_reads_its_pages_and_speaks_with_no_server() -> None:
+    before = listening([psutil.Process()])
+    with dask_session(Resources(2, 2, "1GB"), dashboard=True):
+        addresses = [address for address in listening([psutil.Process()]) if address not in before]
+        assert {address.ip for address in addresses} == {"127.0.0.1"}
+        luck = strangers_luck(addresses)
+    assert luck["refused"] == 2 * len(addresses)
+    shown = {line for line in luck if line not in ("refused", "not shown")}
+    assert any(line.startswith("SHOWN /status ") for line in shown)
+    assert all(line.startswith("SHOWN ") for line in shown)
+
+
 def test_the_keys_of_a_session_are_in_no_file_environment_or_command_line(tmp_path: Path) -> None:
     with dask_session(Resources(2, 2, "1GB"), client={"local_directory": str(tmp_path)}) as client:
         key = client.cluster.security.tls_worker_key.splitlines()[1].encode()

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,10 +26,10 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
-def as_nobody(code: str, *arguments: object) -> None:
+def as_nobody(code: str, *arguments: object, cwd: Path | str = "/") -> None:
     """Run Python as another user of the machine."""
     setpriv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    subprocess.run([*setpriv, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd="/")
+    subprocess.run([*setpriv, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd=cwd)
 
 
 def locked(folder: Path) -> None:
@@ -167,3 +168,33 @@ def test_rights_are_not_kept_of_a_link_nor_with_the_bit_that_changes_the_user(tm
     assert stat.S_IMODE(new.stat().st_mode) == 0o600
     files.keep_rights(new, former)
     assert stat.S_IMODE(new.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("ahead", [240.0, -240.0])
+def test_the_age_of_a_file_is_its_servers_whatever_this_hosts_clock_says(
+    ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sign"
+    path.touch()
+    os.utime(path, (time.time() - 1000,) * 2)
+    of_server = time.time
+    monkeypatch.setattr(time, "time", lambda: of_server() + ahead)
+    assert files.age_of(path) == pytest.approx(1000, abs=5)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@as_root
+def test_where_nothing_may_be_written_the_age_of_a_file_is_by_this_hosts_clock(tmp_path: Path) -> None:
+    path = tmp_path / "sign"
+    path.touch()
+    os.utime(path, (time.time() - 1000,) * 2)
+    tmp_path.chmod(0o755)
+    code = (
+        "import pathlib, sys, time\n"
+        "from espo_luigi.files import age_of\n"
+        "of_server = time.time\n"
+        "time.time = lambda: of_server() + 240\n"
+        "assert abs(age_of(pathlib.Path('.') / sys.argv[1]) - 1240) < 5\n"
+    )
+    as_nobody(code, path.name, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == [path]

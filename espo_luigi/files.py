@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 
 # What a link and a FIFO without a reader answer.
@@ -76,6 +78,33 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
 def aside_of(path: Path) -> Path:
     """Return a hidden neighbour's name that nobody can foresee."""
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
+
+
+def server_time(path: Path) -> float:
+    """Return the time by the clock of a file's server, from a file that is made beside it for a moment."""
+    probe = aside_of(path)
+    try:
+        write_new(probe, "")
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def age_of(path: Path) -> float:
+    """Return how many seconds ago a file was written, by its server's clock. Raises FileNotFoundError.
+
+    In a folder where this process may create no file, the time is this host's.
+    """
+    written = path.stat().st_mtime
+    with contextlib.suppress(OSError):
+        written -= _ahead(path.parent)
+    return time.time() - written
+
+
+@functools.cache
+def _ahead(folder: Path) -> float:
+    """How far the clock of a folder's server is ahead of this host's: asked once, as a folder may have many files."""
+    return server_time(folder / "clock") - time.time()
 
 
 def keep_rights(new: Path, former: Path) -> None:

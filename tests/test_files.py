@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,9 +24,9 @@ from espo_luigi.publication.alone import alone
 from espo_luigi.science.kernel_cache import _take_turn
 
 
-def as_nobody(code: str, *arguments: object) -> None:
+def as_nobody(code: str, *arguments: object, cwd: Path | str = "/") -> None:
     """Run Python as another user of the machine."""
-    subprocess.run([*AS_STRANGER, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd="/")
+    subprocess.run([*AS_STRANGER, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd=cwd)
 
 
 def locked(folder: Path) -> None:
@@ -184,3 +185,33 @@ def test_a_cache_of_machine_code_that_is_not_there_yet_is_made_for_its_owner_alo
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a" / "kept"))
     assert files.without_others_cache() == ""
     assert stat.S_IMODE((tmp_path / "a" / "kept").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("ahead", [240.0, -240.0])
+def test_the_age_of_a_file_is_its_servers_whatever_this_hosts_clock_says(
+    ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sign"
+    path.touch()
+    os.utime(path, (time.time() - 1000,) * 2)
+    of_server = time.time
+    monkeypatch.setattr(time, "time", lambda: of_server() + ahead)
+    assert files.age_of(path) == pytest.approx(1000, abs=5)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@as_root
+def test_where_nothing_may_be_written_the_age_of_a_file_is_by_this_hosts_clock(tmp_path: Path) -> None:
+    path = tmp_path / "sign"
+    path.touch()
+    os.utime(path, (time.time() - 1000,) * 2)
+    tmp_path.chmod(0o755)
+    code = (
+        "import pathlib, sys, time\n"
+        "from espo_luigi.files import age_of\n"
+        "of_server = time.time\n"
+        "time.time = lambda: of_server() + 240\n"
+        "assert abs(age_of(pathlib.Path('.') / sys.argv[1]) - 1240) < 5\n"
+    )
+    as_nobody(code, path.name, cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == [path]

@@ -14,6 +14,7 @@ from espo_luigi import job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, SizingError, StoreError
 from espo_luigi.jobs import node, slurm
+from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import GIB, Resources, headroom
 
@@ -135,6 +136,37 @@ def test_a_job_requeued_after_its_own_success_does_nothing(
     assert job.main([str(order)]) == 0
     assert runs.given == []
     assert result.read_text() == before
+
+
+def test_an_order_of_another_layout_is_refused_by_what_any_layout_has_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    in_slurm(monkeypatch)
+    monkeypatch.setattr(node, "_set_up_process", lambda: None)
+    order, result = write_order(tmp_path)
+    parts = {name: value for name, value in json.loads(order.read_text()).items() if name in ("label", "family")}
+    files = {"result": str(result), "heartbeat": str(tmp_path / "beat")}
+    order.write_text(json.dumps(parts | {"layout": LAYOUT + 1, "version": "9.9", "files": files}))
+    assert job.main([str(order)]) == 1
+    said = json.loads(result.read_text())
+    assert (said["outcome"], said["job_id"], said["traceback"]) == ("configuration", "7", None)
+    assert f"Rule was ordered by espo_luigi 9.9 (layout {LAYOUT + 1}), and its job finds" in said["exception"]
+    assert f"(layout {LAYOUT}), which cannot read the order" in said["exception"]
+
+    done = json.dumps({"outcome": "success", "job_id": "7"})
+    result.write_text(done)
+    assert job.main([str(order)]) == 0
+    assert result.read_text() == done, "a job that is requeued after its success has nothing to refuse"
+
+
+def test_an_order_of_a_version_before_orders_had_a_layout_is_of_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
+) -> None:
+    order, _ = write_order(tmp_path)
+    values = json.loads(order.read_text())
+    assert values.pop("layout") == LAYOUT
+    order.write_text(json.dumps(values))
+    assert (job.main([str(order)]), len(runs.given)) == (0, 1) if LAYOUT == 1 else (1, 0)
 
 
 @pytest.mark.parametrize(

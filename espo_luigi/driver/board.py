@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.status import RUNNING, is_alive, standing
+from espo_luigi.files import age_of
 from espo_luigi.jobs.records import read_json, write_atomically
 
 FILE = "run.json"
@@ -154,11 +155,15 @@ class Board:
     def note_stale(self, workdir: Path, told: dict[str, Any]) -> None:
         """Take note of what is stale, also in the file of this run or, if it had nothing to do, of the last one."""
         self.state.stale = told
-        state = read_json(workdir / FILE)
+        state = read_state(workdir)
         if not state or state.get("root") != self.state.root or (state["pid"] != self.state.pid and is_alive(state)):
             return
         with suppress(OSError):
-            write_atomically(workdir / FILE, json.dumps({**state, "stale": told}))
+            path, driver_said = workdir / FILE, {name: state[name] for name in state if name != "silent_seconds"}
+            written = path.stat().st_mtime_ns
+            write_atomically(path, json.dumps({**driver_said, "stale": told}))
+            # The file's time is the last sign of life of its driver.
+            os.utime(path, ns=(written, written))
 
     @property
     def is_done(self) -> bool:
@@ -175,6 +180,15 @@ class Board:
         with self._lock:
             self.state.ended = True
             self.state.outcome = outcome or self.state.outcome
+
+
+def read_state(workdir: Path) -> dict[str, Any]:
+    """Return the state that a run's driver wrote last, and how many `silent_seconds` ago; empty where there is none."""
+    path = workdir / FILE
+    state = read_json(path)
+    with suppress(FileNotFoundError):
+        return state | {"silent_seconds": age_of(path)} if state else {}
+    return {}
 
 
 class Reporter:

@@ -38,8 +38,8 @@ TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "faile
 
 
 def is_alive(state: Mapping[str, Any]) -> bool:
-    """Whether the driver that writes this state is at work."""
-    return bool(state) and not state["ended"] and time.time() - state["updated"] < _SILENT_SECONDS
+    """Whether the driver that writes this state, which `board.read_state` has read, is at work."""
+    return bool(state) and not state["ended"] and state["silent_seconds"] < _SILENT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Standing:
 
 
 def standing_of(state: Mapping[str, Any], now: float, most_failures: int = _SHOWN_FAILURES) -> Standing:
-    """Return how a run stands that has this state."""
+    """Return how a run stands that has this state; `now` is by the clock of its driver's host."""
     jobs = list(state["jobs"].values())
     counts = Counter((job["rule"], _standing(job)) for job in jobs)
     return Standing(
@@ -198,10 +198,16 @@ def _row(name: str, rule: Mapping[str, Any], counts: Mapping[tuple[str, str], in
 def _longest(jobs: list[Any], now: float) -> Iterator[str]:
     for job in sorted(jobs, key=_begun)[:LONGEST]:
         beat = read_json(Path(job["heartbeat"])) or {}
-        begun = float(beat.get("started") or _begun(job))
+        # Each by the clock of its own host; the job began before this driver did, if that has taken it over.
+        seconds = max(now - _begun(job), seconds_at_work(beat))
         # The name last: it is the longest, and a terminal may cut it.
-        said = ", ".join([duration(now - begun), *job["message"].splitlines()[:_SHOWN_LINES]])
+        said = ", ".join([duration(seconds), *job["message"].splitlines()[:_SHOWN_LINES]])
         yield f"{said}: {job.get('words') or job['label']}"
+
+
+def seconds_at_work(beat: Mapping[str, Any]) -> float:
+    """Return how long a job had worked when it wrote this sign of life; 0 where it does not say so."""
+    return float(beat["time"]) - float(beat["started"]) if beat.get("started") else 0.0
 
 
 def _begun(job: Mapping[str, Any]) -> float:

@@ -3,6 +3,10 @@
 A version that is not told by `LAYOUT` may read what this one writes. Whatever the layout, these stay as they are: the
 file `layout.json`, the driver's lock, and of each ``records/*.json`` the entries ``task``, ``submission``, ``state``,
 ``job_id`` and ``bundle``, by which jobs are known to the scheduler, and their claims in ``claims/``.
+
+A job that cannot read its order says so to the driver that wrote it. For that, these stay, too: of each order the
+entries ``layout``, ``version``, ``label``, ``family``, ``parent``, ``files.result`` and ``files.heartbeat``, of each
+result ``outcome``, ``exception`` and ``job_id``, and the command of a job, ``python -m espo_luigi.job ORDER``.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # To be raised when records, claims, orders, results or heartbeats change so that another version would misread them.
 LAYOUT = 1
+# Of what does not say it, as it was written before there was another.
+FIRST_LAYOUT = 1
 _FILE = "layout.json"
 # What of a state folder a driver of another layout does not use again.
 _CONTENTS = ("records", "claims", "scripts", "salt")
@@ -43,7 +49,7 @@ class Written:
     def of(cls, folder: Path) -> Written:
         """Return what `layout.json` says; a folder without it is of a version before there was one, or new."""
         said = read_object(folder / _FILE) or {}
-        return cls(int(said.get("layout", 1)), str(said.get("version", "an earlier one")))
+        return cls(int(said.get("layout", FIRST_LAYOUT)), str(said.get("version", "an earlier one")))
 
     @property
     def is_other(self) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
-from espo_luigi.files import aside_of, open_own, write_new
+from espo_luigi.files import open_own, server_time
 from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.records import read_json, read_object, write_atomically
 
@@ -105,14 +105,10 @@ class DriverLock:
 
     def _age(self) -> float:
         # Both times are the file server's, so that clocks of two login nodes that differ do not matter.
-        probe = aside_of(self.path)
         try:
-            write_new(probe, "")
-            return probe.stat().st_mtime - self.path.stat().st_mtime
+            return server_time(self.path) - self.path.stat().st_mtime
         except FileNotFoundError:
             return 0.0
-        finally:
-            probe.unlink(missing_ok=True)
 
 
 def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -37,6 +37,8 @@ from espo_luigi.files import open_own
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.heartbeat import Monitor, beating
+from espo_luigi.jobs.layout import FIRST_LAYOUT, LAYOUT
+from espo_luigi.jobs.lock import this_version
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.records import private_mode
@@ -58,8 +60,11 @@ Work = Callable[[JobOrder, Monitor], None]
 def run_order(path: Path, work: Work) -> int:
     """Do what the order file says, by `work`; return the process's exit code."""
     values = _read_order(path)
+    read = JobOrder.parsed
+    if values.get("layout", FIRST_LAYOUT) != LAYOUT:
+        read, work = JobOrder.of_another_layout, partial(_refuse, values)
     try:
-        order, parent = JobOrder.parsed(values), values.get("parent")
+        order, parent = read(values), values.get("parent")
     except (KeyError, TypeError) as error:
         raise SystemExit(
             f"{path}: another version of espo_luigi has written this order ({error!r}): cancel the run's jobs (espo "
@@ -84,6 +89,17 @@ def _read_order(path: Path) -> dict[str, Any]:
         return dict(json.loads(persistently(path.read_text, JOBS_PATIENCE_SECONDS)))
     except (OSError, ValueError, TypeError) as error:
         raise SystemExit(f"{path}: not a readable job order ({error})") from error
+
+
+def _refuse(values: Mapping[str, Any], order: JobOrder, _monitor: Monitor) -> None:
+    """Stand for the work of an order that this version cannot read."""
+    theirs = f"espo_luigi {values.get('version', '(unknown)')}"
+    ours = f"espo_luigi {this_version()}"
+    raise ConfigurationChangedError(
+        f"{order.label} was ordered by {theirs} (layout {values.get('layout', FIRST_LAYOUT)}), and its job finds "
+        f"{ours} (layout {LAYOUT}), which cannot read the order: the environment was upgraded meanwhile. Nothing was "
+        f"done. To go on with {ours}, give `espo cancel`, and then the command again; else install {theirs} again first"
+    )
 
 
 def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.lock import this_version
 from espo_luigi.jobs.records import write_atomically
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.script import JobOptions
@@ -141,6 +143,7 @@ class JobOrder:
     def write(self, **more: Any) -> None:
         """Write the order file, with what an engine has to add."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
+        values |= {"layout": LAYOUT, "version": this_version()}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
         parts = {name: asdict(getattr(self, name)) for name in ("resources", "files", "workers") if values[name]}
         write_json(self.files.order, values | parts | more)
@@ -152,6 +155,12 @@ class JobOrder:
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
         workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
+
+    @classmethod
+    def of_another_layout(cls, values: Mapping[str, Any]) -> JobOrder:
+        """Return what an order says in any layout: whose it is, and where its result and its sign of life go."""
+        files = {name: Path(values["files"].get(name, "")) for name in ("order", "result", "heartbeat", "log")}
+        return cls("", values["label"], "", values["family"], {}, {}, Resources(), JobFiles(**files))
 
     def report(self, standing: Standing) -> None:
         """Call `on_progress` with where the job stands."""

@@ -195,7 +195,7 @@ EXPLANATION: Mapping[Cause, str] = {
     Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
     Cause.INPUT: "an input was not the one that it began with, and nothing was published",
     Cause.FILES: "a disk, a quota or a network file system failed under it; see to it, and run again",
-    Cause.CONFIGURATION: "it was ordered under another one, and did nothing: not retried",
+    Cause.CONFIGURATION: "it was ordered under another one, or by another version, and did nothing: not retried",
     Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
     Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
     Cause.NODE: "nodes failed under it",

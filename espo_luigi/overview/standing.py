@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,12 +13,12 @@ from typing import Any
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.board import FILE
+from espo_luigi.driver.board import read_state
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.driver.stale import stale_lines
 from espo_luigi.driver.status import duration, is_alive, status_lines
 from espo_luigi.jobs.order import JobFiles, heartbeat_files
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.overview.traces import is_beating
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
@@ -28,9 +27,9 @@ _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
 def read() -> dict[str, Any]:
     """Return the state that the driver wrote last, whether it lives, and, if not, the jobs that it left."""
     workdir = Path(settings().workdir).absolute()
-    state = read_json(workdir / FILE)
-    alive = is_alive(state or {})
-    return {"workdir": str(workdir), "alive": alive, "run": state, "left": {} if alive else _left(workdir)}
+    state = read_state(workdir)
+    alive = is_alive(state)
+    return {"workdir": str(workdir), "alive": alive, "run": state or None, "left": {} if alive else _left(workdir)}
 
 
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
@@ -58,23 +57,22 @@ def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
                     yield json.loads(text)
 
 
-def render(found: Mapping[str, Any], now: float | None = None, lines: int = 0) -> list[str]:
+def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     """Return the state as lines for people; if `lines` is a number, cut to so many."""
-    now = time.time() if now is None else now
     state = found["run"]
     if state is None:
         return [f"{found['workdir']}: no run has begun here{_lacking()}", *_rendered_left(found["left"])]
+    silent = duration(state["silent_seconds"])
+    now = state["updated"] + state["silent_seconds"]  # by the clock of the driver's host, as are the times in its state
     since = f"since {duration(now - state['started'])}"
     if not found["alive"]:
         state = {**state, "jobs": {}}
     if found["alive"]:
         driver = f"driver: process {state['pid']} on {state['host']}, {since}"
     elif state["ended"]:
-        ended = f"ended {duration(now - state['updated'])} ago"
-        driver = f"no driver: the last run {ended}: {state.get('outcome', '')}".removesuffix(": ")
+        driver = f"no driver: the last run ended {silent} ago: {state.get('outcome', '')}".removesuffix(": ")
     else:
-        heard = duration(now - state["updated"])
-        driver = f"no driver: process {state['pid']} on {state['host']} was heard last {heard} ago"
+        driver = f"no driver: process {state['pid']} on {state['host']} was heard last {silent} ago"
     left = _rendered_left(found["left"])
     room = max(lines - 1 - len(left), 1) if lines else 0
     stale = [] if found["alive"] else list(stale_lines(state.get("stale", {})))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from espo_luigi.driver.settings import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
+from espo_luigi.files import age_of
 from espo_luigi.jobs.order import JobFiles, jobs_folder, label_of, order_files
 from espo_luigi.jobs.records import Record, RecordStore, read_json
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -59,7 +59,7 @@ def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
 def is_beating(files: JobFiles) -> bool:
     """Return whether a job has given a sign of life a short while ago, by its file's time: nodes' clocks may differ."""
     try:
-        silent = time.time() - files.heartbeat.stat().st_mtime
+        silent = age_of(files.heartbeat)
     except OSError:  # it has not begun, or has ended
         return False
     beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0

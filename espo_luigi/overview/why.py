@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -12,11 +11,11 @@ from typing import Any, NamedTuple
 
 from luigi.task import Task
 
-from espo_luigi.driver.board import FILE
+from espo_luigi.driver.board import read_state
 from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.sections import SECTIONS
 from espo_luigi.driver.settings import settings
-from espo_luigi.driver.status import duration, is_alive
+from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.commands import Commands
@@ -24,7 +23,7 @@ from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.outcome import ResultWord
 from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, read_json
+from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
 from espo_luigi.jobs.scheduler import Phase
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
@@ -182,7 +181,7 @@ def _has_job(trace: Trace) -> bool:
 
 
 def _run() -> Mapping[str, Any]:
-    return read_json(Path(settings().workdir).absolute() / FILE) or {}
+    return read_state(Path(settings().workdir).absolute())
 
 
 def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
@@ -246,7 +245,7 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
 
 
 def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:
-    since = f" for {duration(time.time() - float(beat['started']))}" if beat.get("started") else ""
+    since = f" for {duration(seconds_at_work(beat))}" if beat.get("started") else ""
     job = f"job {beat['job_id']}" if beat.get("job_id") else f"process {beat.get('pid')}"
     percent = f", {beat['percent']} %" if beat.get("percent") else ""
     return f"{task.label()} is at work: {job} on {beat.get('node')}{since}{percent}; {beat.get('message', '')}. Wait."

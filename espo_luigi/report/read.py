@@ -70,8 +70,10 @@ def read_jobs(workdir: Path) -> list[Job]:
     for path, result in results_of(workdir):
         order = JobFiles.at(path).order
         with suppress(KeyError, ValueError, TypeError, EspoError):
-            # When the order was written, Slurm's jobs were submitted, and others started.
-            found.append(Job.of(result, order.stat().st_mtime if order.exists() else None))
+            # When the order was written, Slurm's jobs were submitted, and others started: by the file server's clock,
+            # and the job's times are by its node's, which said `ended` when the result was written.
+            ago = path.stat().st_mtime - order.stat().st_mtime if order.exists() else None
+            found.append(Job.of(result, None if ago is None else float(result["ended"]) - ago))
     return found
 
 

@@ -1,6 +1,7 @@
 """What is stale at the end of a run: which tasks, because of which keys, and the command that makes them again."""
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -129,6 +130,7 @@ def test_what_is_stale_is_noted_for_status_where_there_was_nothing_to_do_and_for
     own_workdir.mkdir()
     before = {"root": str(Products()), "pid": 0, "ended": True, "updated": 0.0, "outcome": "done"}
     (own_workdir / FILE).write_text(json.dumps(before))
+    os.utime(own_workdir / FILE, (1000, 1000))
     words = ["Products", "--local-scheduler", "--no-lock"]
     monkeypatch.setattr(sys, "argv", ["luigi", *words])
     monkeypatch.setattr(Old, "stale", lambda task: ["a.b"])
@@ -139,3 +141,4 @@ def test_what_is_stale_is_noted_for_status_where_there_was_nothing_to_do_and_for
     monkeypatch.setattr(Old, "stale", lambda task: [])
     assert luigi_run()
     assert json.loads((own_workdir / FILE).read_text()) == {**before, "stale": {}}
+    assert (own_workdir / FILE).stat().st_mtime == 1000, "the last sign of life of the driver whose run it was"

@@ -3,6 +3,8 @@
 import configparser
 import functools
 import json
+import os
+import re
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from toy_tasks import run
 from espo_luigi import SlurmTask, cli
 from espo_luigi.driver.board import Board, Job, Reporter
 from espo_luigi.driver.status import seconds_left, standing, status_lines
+from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.slurm_reasons import in_words
 from espo_luigi.overview import standing as report
 from espo_luigi.overview.traces import trace_of, traces_like
@@ -110,13 +113,48 @@ def test_a_driver_that_died_is_told_and_what_words_mean_several_jobs_is_asked_ba
     assert report.render(report.read()) == [f"{own_workdir}: no run has begun here"]
     run(*(toy_tasks.Echo(n=n, text="same", folder=str(tmp_path)) for n in (1, 22)))
     state = json.loads((own_workdir / "run.json").read_text())
-    (own_workdir / "run.json").write_text(json.dumps({**state, "ended": False, "updated": time.time() - 300}))
+    (own_workdir / "run.json").write_text(json.dumps({**state, "ended": False}))
+    os.utime(own_workdir / "run.json", (time.time() - 300,) * 2)
     assert report.render(report.read())[0].endswith("was heard last 5 min ago")
     assert [one.label for one in traces_like(["Echo", "n=22"])] == [
         toy_tasks.Echo(n=22, text="same", folder=str(tmp_path)).label()
     ]
     assert cli.main(["logs", "Echo", "same"]) == 1
     assert "2 jobs are Echo same; say more of one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ahead", [240.0, -240.0])
+def test_the_clock_of_the_drivers_host_decides_neither_whether_it_is_at_work_nor_since_when(
+    ahead: float, tmp_path: Path, own_workdir: Path
+) -> None:
+    run(toy_tasks.Echo(n=1, text="same", folder=str(tmp_path)))
+    run_json, now = own_workdir / "run.json", time.time()
+    state = json.loads(run_json.read_text()) | {"ended": False, "started": now + ahead - 660, "updated": now + ahead}
+    run_json.write_text(json.dumps(state))
+    assert re.fullmatch(r"driver: process \d+ on \S+, since 11 min", report.render(report.read())[0])
+    os.utime(run_json, (now - 300,) * 2)
+    assert report.render(report.read())[0].endswith("was heard last 5 min ago")
+    run_json.write_text(json.dumps(state | {"ended": True, "outcome": "done"}))
+    os.utime(run_json, (now - 300,) * 2)
+    assert report.render(report.read())[0] == "no driver: the last run ended 5 min ago: done"
+
+
+@pytest.mark.parametrize("ahead", [240.0, -240.0])
+def test_how_long_a_job_is_at_work_is_said_by_the_clock_of_its_node(
+    ahead: float, tmp_path: Path, own_workdir: Path
+) -> None:
+    task, now = toy_tasks.Echo(n=1, text="same", folder=str(tmp_path)), time.time()
+    files = task.order().files
+    task.order().write()
+    write_json(files.heartbeat, {"started": now + ahead - 660, "time": now + ahead, "pid": 7, "node": "n1"})
+    assert f"{task.label()} is at work: process 7 on n1 for 11 min" in about(task)
+    # The driver took the job over two minutes ago; its clock is right.
+    job = Job(task.task_id, task.label(), "Echo", now - 120, 1, 2**30, str(files.heartbeat))
+    board = Board()
+    board.expect("All", "slurm", [(task.task_id, "Echo")])
+    board.begin(job)
+    board.tell(task.task_id, "RUNNING on n1", None, "running")
+    assert any(line.startswith("  11 min, RUNNING on n1") for line in status_lines(board.snapshot(), now))
 
 
 def board_of_a_cluster() -> Board:

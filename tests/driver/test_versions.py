@@ -5,16 +5,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from test_slurm_engine import Driver
 from throwaway_daemons import ended, eventually
-from throwaway_slurm import ClusterSpec
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 import espo_luigi
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lock import this_version
+from espo_luigi.jobs.records import RecordStore
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
@@ -49,6 +52,55 @@ def killed(driver: Driver, seconds: str) -> None:
     driver.wait_for_starts(3)
     process.kill()
     process.communicate()
+
+
+@contextmanager
+def nodes_taken(cluster: ThrowawayCluster) -> Iterator[None]:
+    """Have somebody else's job on all nodes, so that others pend."""
+    options = ("--parsable", f"--nodes={cluster.spec.nodes}", "--exclusive", "--output=/dev/null")
+    job_id = cluster.run("sbatch", *options, "--wrap", "sleep 600").strip()
+    try:
+        eventually(lambda: cluster.run("squeue", "--noheader", "--states=RUNNING", f"--jobs={job_id}"))
+        yield
+    finally:
+        cluster.run("scancel", job_id)
+
+
+def upgraded_while_jobs_pend(driver: Driver, folder: Path, layout: int) -> subprocess.Popen[str]:
+    """Start a driver of version 1.0, upgrade that to 2.0 in place while its three jobs pend, and let them start."""
+    use(driver, installed(folder, "1.0"))
+    with nodes_taken(driver.cluster):
+        process = driver.start(*SLOW, "1")
+        eventually(lambda: len(driver.jobs()) == 4)
+        installed(folder, "2.0", layout)
+    return process
+
+
+def test_jobs_that_start_after_an_upgrade_to_another_layout_say_so_and_do_nothing(
+    driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    errors = ended(upgraded_while_jobs_pend(driver, tmp_path_factory.mktemp("environment"), LAYOUT + 1), 30)
+    refusal = (
+        f"was ordered by espo_luigi 1.0 (layout {LAYOUT}), and its job finds espo_luigi 2.0 (layout {LAYOUT + 1}), "
+        "which cannot read the order: the environment was upgraded meanwhile. Nothing was done."
+    )
+    logs = [path.read_text() for path in driver.folder.glob("slurm_logs/Slow/*.out")]
+    assert len(logs) == 3 and all(log.count(refusal) == 1 and "Traceback" not in log for log in logs)
+    assert errors.count("attempt 1: configuration changed: ConfigurationChangedError: Slow ") >= 3
+    assert refusal in errors and "0 of 4 tasks done, 3 failed" in errors and "Traceback" not in errors
+    records = list(RecordStore(driver.folder / "work" / "slurm").all())
+    assert [(one.submission, one.attempt, one.learnt_memory_bytes) for one in records] == [(1, 1, 0)] * 3
+    assert driver.starts() == Counter()
+
+    assert "none of its jobs lives" in ended(driver.start(*SLOW, "1"))
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
+
+
+def test_jobs_that_start_after_an_upgrade_with_the_same_layout_run(
+    driver: Driver, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ended(upgraded_while_jobs_pend(driver, tmp_path_factory.mktemp("environment"), LAYOUT))
+    assert driver.starts() == Counter({"0": 1, "1": 1, "2": 1})
 
 
 def test_a_driver_of_another_layout_refuses_beside_the_other_and_while_its_jobs_live(

@@ -229,6 +229,7 @@ def test_used_times_are_told_of_jobs_of_seconds_and_of_hours(tmp_path: Path, vie
     order, result = (workdir / "jobs" / "Train" / f"var=pr{end}" for end in (".json", ".result.json"))
     os.utime(order, (99.9, 99.9))
     result.write_text(result.read_text().replace('"ended": 160.0', '"ended": 7300.0'))
+    os.utime(result, (7300.0, 7300.0))
     write_job(workdir, "Adjust", "var=pr", started=8000.0)
     os.utime(workdir / "jobs" / "Adjust" / "var=pr.json", (7970.0, 7970.0))
     run = make_sections(replace(view, workdir=workdir))[0][-1]

@@ -1,12 +1,16 @@
 """What the jobs of a run took, and what would have sufficed."""
 
+import os
+import time
 from dataclasses import replace
 
 import pytest
 
+from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import run
+from espo_luigi.report.read import read_jobs
 
 JOB = run.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
 
@@ -73,6 +77,16 @@ def test_requested_and_used_have_units_and_the_largest_of_each_rule() -> None:
 def test_waiting_is_from_the_order_to_the_start() -> None:
     assert JOB.waited == 30.0
     assert replace(JOB, ordered=None).waited is None
+
+
+@pytest.mark.parametrize("ahead", [240.0, -240.0])
+def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobOrder) -> None:
+    now, asked = time.time(), Resources(1, 1, "1GB", "10").as_text()
+    os.utime(order.files.order, (now - 330,) * 2)
+    result = {"family": "Rule", "started": now + ahead - 300, "ended": now + ahead, "outcome": "success"}
+    write_json(order.files.result, result | {"parameters": asked, "peak_memory_bytes": 1})
+    (job,) = read_jobs(order.files.workdir)
+    assert job.waited == pytest.approx(30, abs=5)
 
 
 def test_a_result_that_says_too_little_is_no_job() -> None:

@@ -24,7 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from espo_luigi.errors import InstallationError
-from espo_luigi.files import without_others_cache
+from espo_luigi.files import drop_shared_numba_cache
 from espo_luigi.jobs.records import write_atomically
 
 PROJECT = "espo_luigi"
@@ -142,7 +142,7 @@ def collect_wheels(folder: Path) -> str:
 
 def compile_kernels() -> str:
     """Compile all that jobs would compile at its first use; return what was done, in words."""
-    if fault := without_others_cache():
+    if fault := drop_shared_numba_cache():
         raise InstallationError(fault)
     from espo_luigi.science.compilation import compile_all
 

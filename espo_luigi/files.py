@@ -18,6 +18,7 @@ from pathlib import Path
 
 # What a link and a FIFO without a reader answer.
 _NO_FILE = {errno.ELOOP, errno.ENXIO}
+_TRIES = 5
 
 
 def open_new(path: str | os.PathLike[str], mode: int = 0o666, how: int = 0) -> int:
@@ -29,8 +30,15 @@ def open_own(path: str | os.PathLike[str], how: int = 0, mode: int = 0o666) -> i
     """Open a file to write that may be there already, and create it otherwise.
 
     `how` is ``O_TRUNC``, ``O_APPEND``, or 0 for a file that is only locked. A link, a FIFO and, unless it is only
-    locked, a file that has other names are removed first: their names are taken for the new file.
+    locked, a file that has other names or another owner are removed first: their names are taken for the new file.
     """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            return _open_own(path, how, mode)
+    raise FileExistsError(errno.EEXIST, "others put links or pipes there again and again", os.fspath(path))
+
+
+def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
     append = how & os.O_APPEND
     try:
         # Opened without O_TRUNC, as a hard link is seen only then; without O_NONBLOCK, a FIFO would be waited for.
@@ -40,7 +48,8 @@ def open_own(path: str | os.PathLike[str], how: int = 0, mode: int = 0o666) -> i
             raise
     else:
         found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode) and (found.st_nlink <= 1 or not how):
+        is_own = found.st_nlink <= 1 and found.st_uid == os.geteuid()
+        if stat.S_ISREG(found.st_mode) and (is_own or not how):
             if how & os.O_TRUNC:
                 os.ftruncate(descriptor, 0)
             return descriptor
@@ -95,16 +104,15 @@ def age_of(path: Path) -> float:
 
     In a folder where this process may create no file, the time is this host's.
     """
-    written = path.stat().st_mtime
-    with contextlib.suppress(OSError):
-        written -= _ahead(path.parent)
-    return time.time() - written
+    return time.time() + _clock_offset(path.parent) - path.stat().st_mtime
 
 
 @functools.cache
-def _ahead(folder: Path) -> float:
-    """How far the clock of a folder's server is ahead of this host's: asked once, as a folder may have many files."""
-    return server_time(folder / "clock") - time.time()
+def _clock_offset(folder: Path) -> float:
+    """Return by how much the clock of a folder's server is ahead of this host's; asked once for each folder."""
+    with contextlib.suppress(OSError):
+        return server_time(folder / "clock") - time.time()
+    return 0.0
 
 
 def keep_rights(new: Path, former: Path) -> None:
@@ -121,10 +129,10 @@ def keep_rights(new: Path, former: Path) -> None:
             os.close(descriptor)
 
 
-def is_ones_own(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
-    """Whether a folder, which is made for this user alone if need be, is this user's and gives nobody else a right.
+def make_private(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
+    """Make a folder for this user alone, if there is none; return whether it is this user's and closed to others.
 
-    `others` are the rights of group and others that count, by default to write. Raises OSError.
+    `others` are the rights of group and others that it must not give, by default to write. Raises OSError.
     """
     with contextlib.suppress(FileExistsError):
         os.makedirs(folder, 0o700)
@@ -134,16 +142,20 @@ def is_ones_own(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & others
 
 
-def without_others_cache() -> str:
-    """Forget `NUMBA_CACHE_DIR` if it is not for this user alone; return why, or nothing.
+def drop_shared_numba_cache() -> str:
+    """Unset `NUMBA_CACHE_DIR` if it is not for this user alone; return why, or nothing.
 
-    To be called before numba is imported: what it keeps are pickles, those of xsdba and xclim, too.
+    To be called before numba is imported. What numba keeps are pickles, also for the functions of xsdba and xclim.
     """
     folder = os.environ.get("NUMBA_CACHE_DIR", "")
     try:
-        if not folder or is_ones_own(folder, others=0o077):
+        if not folder or make_private(folder, others=0o077):
             return ""
-        why = "others can read or write it, and whoever writes there has your jobs run what they like"
+        found = os.stat(folder)
+        why = (
+            f"its owner is {found.st_uid} and its mode {stat.filemode(found.st_mode)}, expected {os.geteuid()} and "
+            "drwx------, as whoever can write there has your jobs run what they like"
+        )
     except OSError as error:
         why = f"it cannot be made or looked at ({error.strerror})"
     del os.environ["NUMBA_CACHE_DIR"]

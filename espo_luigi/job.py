@@ -18,7 +18,7 @@ from typing import Any
 from espo_luigi.driver.settings import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.errors import ConfigurationChangedError
-from espo_luigi.files import without_others_cache
+from espo_luigi.files import drop_shared_numba_cache
 from espo_luigi.jobs.claim import check_claim
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.heartbeat import Monitor
@@ -37,7 +37,7 @@ logger = logging.getLogger("espo_luigi.job")
 def main(arguments: list[str] | None = None) -> int:
     """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
-    if fault := without_others_cache():
+    if fault := drop_shared_numba_cache():
         logger.warning(fault)
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):

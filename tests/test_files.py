@@ -174,7 +174,7 @@ def test_a_cache_of_machine_code_that_others_reach_is_forgotten_with_a_sentence(
     (folder := tmp_path / "kept").mkdir()
     folder.chmod(mode)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
-    said = files.without_others_cache()
+    said = files.drop_shared_numba_cache()
     assert ("NUMBA_CACHE_DIR" in os.environ) is is_kept
     assert (said == "") is is_kept and (is_kept or f"NUMBA_CACHE_DIR = {folder} is not used" in said)
 
@@ -183,7 +183,7 @@ def test_a_cache_of_machine_code_that_is_not_there_yet_is_made_for_its_owner_alo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a" / "kept"))
-    assert files.without_others_cache() == ""
+    assert files.drop_shared_numba_cache() == ""
     assert stat.S_IMODE((tmp_path / "a" / "kept").stat().st_mode) == 0o700
 
 
@@ -215,3 +215,16 @@ def test_where_nothing_may_be_written_the_age_of_a_file_is_by_this_hosts_clock(t
     )
     as_nobody(code, path.name, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@as_root
+@pytest.mark.parametrize("how", [os.O_TRUNC, os.O_APPEND])
+def test_a_file_that_another_account_has_made_first_is_not_written_into(how: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("theirs")
+    path.chmod(0o666)
+    os.chown(path, NOBODY, NOBODY)
+    with open(files.open_own(path, how, 0o600), "w") as file:
+        file.write("mine")
+    assert path.read_text() == "mine"
+    assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (os.geteuid(), 0o600)

@@ -7,8 +7,6 @@ import html
 import importlib
 import math
 import multiprocessing
-import os
-import site
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +27,7 @@ from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, label_of
+from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, label_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.script import JobOptions
@@ -317,13 +315,11 @@ def rebuild_task(order: JobOrder) -> SlurmTask:
 
 @functools.cache
 def module_with_folder(name: str) -> str:
-    """Return ``FOLDER:NAME`` for a module of a folder in which the job's Python would not look, else its name alone."""
-    top = sys.modules[name.partition(".")[0]]
-    source = next(iter(getattr(top, "__path__", [getattr(top, "__file__", None) or ""])))
-    folder = os.path.dirname(os.path.abspath(source))
-    own = [*site.getsitepackages(), site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    jobs_path = {os.path.abspath(entry) for entry in own if entry}
-    return f"{folder}:{name}" if folder in {os.path.abspath(entry) for entry in sys.path} - jobs_path else name
+    """Return ``FOLDER:NAME`` for a module that the driver found in one of its `extra_folders`, else the name alone."""
+    source = Path(getattr(sys.modules[name], "__file__", None) or "").absolute()
+    within = source.parent if source.name == "__init__.py" else source
+    folder = str(within.parents[name.count(".")])
+    return f"{folder}:{name}" if folder in extra_folders() else name
 
 
 def import_task_module(text: str) -> None:

@@ -37,6 +37,16 @@ _LONGEST_START_SECONDS = 300.0
 _LONGEST_END_SECONDS = 15.0
 
 
+# What a worker spills are pickles: a folder of Dask's usual name may be another account's.
+_IN_OWN_FOLDER = """\
+trap : TERM
+folder=$(mktemp -d "$1/espo-dask-XXXXXXXXXX") || exit 1
+"${@:2}" --local-directory "$folder"
+code=$?
+rm -rf -- "$folder"
+exit $code"""
+
+
 @contextmanager
 def allocation_session(
     resources: Resources, folder: Path, settings: Mapping[str, Any] | None = None, *, dashboard: bool = False
@@ -78,8 +88,9 @@ def _command(nodes: int, resources: Resources, address: str) -> list[str]:
     worker = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address]
     worker += ["--nworkers", str(resources.n_workers)]
     worker += ["--nthreads", str(resources.threads_per_worker), "--memory-limit", str(resources.worker_memory_bytes)]
-    worker += ["--local-directory", scratch_folder(), "--death-timeout", "60", "--protocol", "tls://"]
-    return [*step, *worker, "--nanny", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    worker += ["--death-timeout", "60", "--protocol", "tls://", "--nanny"]
+    worker += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    return [*step, "bash", "-c", _IN_OWN_FOLDER, "-", scratch_folder(), *worker]
 
 
 @contextmanager

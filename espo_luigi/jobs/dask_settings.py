@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from espo_luigi.files import write_new
+from espo_luigi.jobs.order import extra_folders
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -20,6 +22,21 @@ logger = logging.getLogger(__name__)
 _PROTECTED = {"distributed.comm.require-encryption": True}
 # All messages of a worker go to its job's log, the package's own, too.
 _LOGGED = {"logging": {"distributed": "info", "espo_luigi": "info"}}
+
+
+# What a worker runs before anything else: it finds the modules that its session's process finds, and reads no machine
+# code that others may have written. An environment of its own may be without this package.
+_PRELOAD = """\
+import sys
+
+sys.path.extend(folder for folder in {folders!r} if folder not in sys.path)
+try:
+    from espo_luigi.files import drop_shared_numba_cache
+except ImportError:
+    pass
+else:
+    print(drop_shared_numba_cache(), file=sys.stderr, end="")
+"""
 
 
 @contextmanager
@@ -80,6 +97,9 @@ def write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> No
         for kind in ("key", "cert"):
             keys[f"distributed.comm.tls.{role}.{kind}"] = getattr(security, f"tls_{role}_{kind}")
     said: dict[str, Any] = {}
+    preload = path.with_suffix(".py")
+    _write_private(preload, _PRELOAD.format(folders=extra_folders()))
+    keys["distributed.worker.preload"] = [*dask.config.get("distributed.worker.preload", []), str(preload)]
     own = {name: value for name, value in settings.items() if not name.startswith("logging")}
     dask.config.set({**own, **keys, **_PROTECTED, **_LOGGED}, config=said)
     # JSON is YAML, and takes tuples.
@@ -87,5 +107,4 @@ def write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> No
 
 
 def _write_private(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    write_new(path, text, 0o600)

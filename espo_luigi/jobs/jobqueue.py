@@ -25,10 +25,10 @@ from espo_luigi.jobs.dask_settings import private_folder, quiet_logs, write_secu
 from espo_luigi.jobs.failing import Failing
 from espo_luigi.jobs.scheduler import Refusal
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import SCRATCH_VARIABLE, workers_name
+from espo_luigi.jobs.script import workers_name
 from espo_luigi.jobs.session import SETTINGS, SETTINGS_OF_JOBS, WITHOUT_PAGES
 from espo_luigi.jobs.trouble import Minutely
-from espo_luigi.jobs.worker_jobs import WorkerJobs, environment_file, prologue, settings_file
+from espo_luigi.jobs.worker_jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -150,7 +150,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
         "memory": f"{workers.dask_memory_bytes}B",
         "python": f"{shlex.quote(workers.job_options.python or sys.executable)} -P",
         "death_timeout": workers.death_timeout,
-        "local_directory": f'"${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"',
+        "local_directory": f'"${WORKER_FOLDER}"',
         # Nobody but the scheduler is to speak with a worker.
         "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         "interface": shlex.quote(workers.interface) if workers.interface else None,

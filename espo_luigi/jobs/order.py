@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import re
+import site
+import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -72,6 +75,19 @@ class JobFiles:
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
+
+
+def extra_folders() -> list[str]:
+    """Return where this process looks for modules, and a job of it would not by itself: the work folder, for example.
+
+    A job runs with ``-P``, and has `PYTHONPATH` and the installation's folders.
+    """
+    installed = [*site.getsitepackages(), site.getusersitepackages()]
+    own = [*installed, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    named = {os.path.abspath(entry) for entry in own}
+    standard = os.path.dirname(sysconfig.get_path("stdlib")) + os.sep
+    found = [os.path.abspath(entry) for entry in sys.path]
+    return [entry for entry in dict.fromkeys(found) if entry not in named and not entry.startswith(standard)]
 
 
 def jobs_folder(workdir: Path) -> Path:

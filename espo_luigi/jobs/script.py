@@ -18,7 +18,7 @@ from espo_luigi.errors import SubmissionError
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
 # Seconds between a job's tries to claim its work: four minutes in all.
-_PAUSES = "1 2 4 8 15 30 60 120 0"
+PAUSES = "1 2 4 8 15 30 60 120 0"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
 # Where a job finds its claim and which of its starts it is; what the file beside the claim is called that says
@@ -205,7 +205,7 @@ def _render_claim(claim_file: str, job_id: str) -> str:
 claim={shlex.quote(claim_file)}
 aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
-for pause in {_PAUSES}; do
+for pause in {PAUSES}; do
     why=$( rm -f -- "$aside"; set -C
         {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 ) &&
         begun=first
@@ -234,7 +234,7 @@ if [ "$begun" = again ]; then
     {START_VARIABLE}=$(date +%s.%N).$HOSTNAME.$$
     start="$claim{_START}"
     aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
-    for pause in {_PAUSES}; do
+    for pause in {PAUSES}; do
         rm -f -- "$aside"
         ( set -C; printf '%s\\n' "${START_VARIABLE}" > "$aside" ) && mv -fT -- "$aside" "$start" && break
         sleep "$pause"

@@ -20,7 +20,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundling import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib, render_memory
 from espo_luigi.jobs.scheduler import Account, Directive, Memory, Query, Row, chunked
-from espo_luigi.jobs.script import PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
+from espo_luigi.jobs.script import PAUSES, PackOptions, ScriptValues, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.sge_answers import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
@@ -55,9 +55,13 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # What Grid Engine or the shell sets for each job, by name or by how the name begins.
 _OF_EACH_JOB = frozenset(
     {"ARC", "ENVIRONMENT", "HOSTNAME", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST"}
-    | {"RESTARTED", "TMP", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_", _MEMORY_VARIABLE}
+    | {"RESTARTED", "TMP", "TMPDIR", "CUDA_VISIBLE_DEVICES", _MEMORY_VARIABLE}
+    | {"PWD", "OLDPWD", "SHLVL", "_", "IFS", "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT"}
 )
-_PREFIXES = ("JOB_", "SGE_O_", "SGE_STD", "SGE_TASK_", "SGE_CKPT_", "SGE_CWD_", "SGE_JOB_", "SGE_BINARY_", "SGE_ARCH")
+_PREFIXES = (
+    *("JOB_", "SGE_O_", "SGE_STD", "SGE_TASK_", "SGE_CKPT_", "SGE_CWD_", "SGE_JOB_"),
+    *("SGE_BINARY_", "SGE_BINDING", "SGE_ARCH", "SGE_HGR_"),
+)
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 # What every job is given anyway.
 _ALWAYS = ("cwd", "V", "j")
@@ -239,12 +243,18 @@ def header(values: ScriptValues) -> list[str]:
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     file = checked("environment file", values.environment_file)
     first = [
-        *([f". {shlex.quote(file)} || exit 1"] if file else ()),
+        *(_environment_lines(file) if file else ()),
         # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers.
         "trap '' USR1",
         f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
     ]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
+
+
+def _environment_lines(file: str) -> list[str]:
+    """The lines that read the environment; while the file system fails, the job looks again."""
+    quoted = shlex.quote(file)
+    return [f'for pause in {PAUSES}; do [ -r {quoted} ] && break; sleep "$pause"; done', f". {quoted} || exit 1"]
 
 
 def bundled(bundle: BundleValues) -> BundleText:

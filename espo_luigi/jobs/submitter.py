@@ -49,6 +49,7 @@ class Submitter:
         self._backoff = 0.0
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
+        self._handed_on = False
         self.nodes = NodeWatch()
         self.submissions = Submissions(self._scheduler, store, str(settings.log_dir), self.script_values)
 
@@ -220,8 +221,9 @@ class Submitter:
         if flight.old_order and request.write_order is not None:
             request.write_order()
         flight.old_order = False
-        if not self._made_folders:
+        if not self._handed_on:
             self._commands.hand_on(self._store.environment_path)
+            self._handed_on = True
         log = Path(self._scheduler.log_path(log_pattern, "0"))
         folders = (log.parent, request.result_file.parent)
         for folder in (*folders, request.heartbeat_file.parent):

@@ -23,6 +23,7 @@ from espo_luigi.jobs.script import (
     CLAIM_VARIABLE,
     LISTS,
     NAME_VARIABLE,
+    SCRATCH_VARIABLE,
     START_VARIABLE,
     JobOptions,
     ScriptValues,
@@ -33,6 +34,9 @@ from espo_luigi.jobs.script import (
 )
 from espo_luigi.jobs.session import THREAD_POOLS
 from espo_luigi.jobs.site import Site
+
+# The variable of a worker's job that names the folder for what Dask spills.
+WORKER_FOLDER = "espo_dask_folder"
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,9 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
         "2>&1 | grep -q 'Connection refused'; then",
         "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",
         "fi",
+        # What a worker spills are pickles: a folder of Dask's usual name may be another account's.
+        f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
+        f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
     ]
 
 

@@ -19,7 +19,7 @@ import numba
 from llvmlite import binding
 from numba.core import caching
 
-from espo_luigi.files import is_ones_own, open_own
+from espo_luigi.files import make_private, open_own
 
 _HERE = os.path.dirname(__file__)
 _NAME = "kernels-"
@@ -72,7 +72,7 @@ class _ByContent:
 
     def ensure_cache_path(self) -> None:
         # The code is kept as pickles: whoever can write one has this process run what is in it.
-        if not is_ones_own(self.get_cache_path()):
+        if not make_private(self.get_cache_path()):
             raise PermissionError(f"{self.get_cache_path()} is not this user's alone")
         super().ensure_cache_path()  # type: ignore[misc]
 

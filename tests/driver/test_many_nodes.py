@@ -139,10 +139,16 @@ def test_one_job_of_two_nodes_computes_on_both(
     assert len({place.split(".")[0] for place in makers(tmp_path).values()}) == 1
 
 
-PROGRAM = """
-import os, sys
-from espo_luigi.cluster import get_logger, session
+# A module beside the program, in a folder that only the program's own Python looks in.
+MODULE = """
+import os
+from espo_luigi.cluster import get_logger
 def job(_): get_logger().info("a message"); return os.environ["SLURM_JOB_ID"]
+"""
+PROGRAM = """
+import sys
+from espo_luigi.cluster import session
+from mine import job
 if __name__ == "__main__":
     options = {"memory": "600MB", "walltime": "10", "scheduler_memory": "600MB", "death_timeout": 3}
     with session(jobs=2, wait_for_workers="100%", scheduler_in_job=sys.argv[1] == "job", **options) as client:
@@ -154,6 +160,7 @@ if __name__ == "__main__":
 def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
     tmp_path: Path, cluster: ThrowawayCluster
 ) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
     program = [sys.executable, "-c", PROGRAM, "job"]
     done = subprocess.run(program, cwd=tmp_path, env=cluster.environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -165,6 +172,7 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
 
 
 def test_a_killed_notebook_leaves_no_job(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
     program = [sys.executable, "-c", PROGRAM, "wait"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
@@ -202,6 +210,7 @@ def test_another_account_reaches_no_scheduler_worker_or_page_of_a_session_on_sev
 
 @as_root
 def test_another_account_reaches_nothing_of_a_session_without_a_task(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
     program = [sys.executable, "-c", PROGRAM, "wait"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)

@@ -1,5 +1,6 @@
 """What of luigi.cfg travels with a job, and how many jobs it lets run at once."""
 
+import importlib
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ import toy_tasks
 from luigi.configuration import get_config
 
 from espo_luigi import job
+from espo_luigi.driver.task import module_with_folder
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.records import read_json
 
@@ -73,3 +75,19 @@ def test_as_many_tasks_run_at_once_as_jobs_may_be_in_flight_unless_luigi_cfg_say
     code = "import luigi.interface as i; from espo_luigi import install; install(); print(i.core().workers)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == workers
+
+
+def test_an_order_names_the_folder_of_a_module_that_its_job_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alone.py", "package/__init__.py", "package/inner.py", "spread/inner.py", "more/spread/second.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "more"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("alone", "package", "package.inner", "spread.inner", "spread.second"):
+        importlib.import_module(name)
+        folder = tmp_path / "more" if name == "spread.second" else tmp_path
+        assert module_with_folder(name) == f"{folder}:{name}"
+    assert module_with_folder("toy_tasks") == "toy_tasks"  # by PYTHONPATH
+    assert module_with_folder("luigi") == "luigi"

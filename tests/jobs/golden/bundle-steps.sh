@@ -18,9 +18,9 @@ note_end() {
     [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
     [ -z "$stopping" ] || return
     for pause in 1 2 4 8 15 30 60 0; do
-        rm -f -- "$1.end.$HOSTNAME.$$"
-        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" ) &&
-            mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        aside="$1.end.$HOSTNAME.$$.$RANDOM$RANDOM"
+        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$aside" ) && mv -fT -- "$aside" "$1.end" && break
+        rm -f -- "$aside"
         sleep "$pause"
     done
 }
@@ -79,9 +79,9 @@ note_end() {
     [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
     [ -z "$stopping" ] || return
     for pause in 1 2 4 8 15 30 60 0; do
-        rm -f -- "$1.end.$HOSTNAME.$$"
-        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$1.end.$HOSTNAME.$$" ) &&
-            mv -fT -- "$1.end.$HOSTNAME.$$" "$1.end" && break
+        aside="$1.end.$HOSTNAME.$$.$RANDOM$RANDOM"
+        ( set -C; printf '%s\n' "$SLURM_JOB_ID $2" > "$aside" ) && mv -fT -- "$aside" "$1.end" && break
+        rm -f -- "$aside"
         sleep "$pause"
     done
 }

@@ -15,6 +15,7 @@
 #$ -R y
 #$ -p -100
 
+for pause in 1 2 4 8 15 30 60 120 0; do [ -r /work/state/environment.sh ] && break; sleep "$pause"; done
 . /work/state/environment.sh || exit 1
 trap '' USR1
 export ESPO_MEMORY_MIB=61440

@@ -9,6 +9,7 @@
 #$ -l h_rt=3600,h_vmem=64G
 #$ -w e
 
+for pause in 1 2 4 8 15 30 60 120 0; do [ -r /work/state/environment.sh ] && break; sleep "$pause"; done
 . /work/state/environment.sh || exit 1
 trap '' USR1
 export ESPO_MEMORY_MIB=65536

@@ -41,10 +41,10 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
 
 
 def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> None:
-    assert f"\nexec {sys.executable} -m espo_luigi.job " in preview(Job())
+    assert f"\nexec {sys.executable} -P -m espo_luigi.job " in preview(Job())
     (tmp_path / "profile.yml").write_text("python: python\nsetup: source $SLURM_TMPDIR/env/bin/activate\n")
     get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
-    assert "\nexec python -m espo_luigi.job " in preview(Job())
+    assert "\nexec python -P -m espo_luigi.job " in preview(Job())
 
 
 OFFLINE = (Path(__file__).parents[2] / "docs" / "offline.md").read_text()
@@ -58,7 +58,7 @@ def test_each_profile_for_sites_without_internet_makes_a_script(profile: str, tm
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     said = yaml.safe_load(profile)
     assert said.get("setup", "").strip() in script
-    assert ("\nexec python -m espo_luigi.job " in script) == ("python" in said)
+    assert ("\nexec python -P -m espo_luigi.job " in script) == ("python" in said)
     assert all(f"export {name}={value}\n" in script for name, value in said.get("environment", {}).items())
 
 

@@ -153,6 +153,22 @@ def test_files_that_two_stores_share_are_never_written_in_place(tmp_path: Path, 
     assert contents(source) == before
 
 
+def test_a_store_that_goes_while_its_files_are_counted_is_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_store(constant(0), tmp_path / "a.zarr", Marker("Write", {}))
+    scandir = os.scandir
+
+    def gone_before(path: object) -> object:
+        if str(path).endswith("a.zarr/pr/c"):
+            (tmp_path / "a.zarr").rename(tmp_path / "gone")
+        return scandir(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", gone_before)
+    with pytest.raises(InputChangedError, match=r"a\.zarr was replaced or deleted while it was opened"):
+        open_store(tmp_path / "a.zarr")
+
+
 def value_of(found: xr.Dataset) -> int:
     """The write of which all of a store is."""
     coordinates = {int(found.time[0]) // 1000, int(found.height), found.attrs["value"]}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.errors import StoreError
+from espo_luigi.errors import InputChangedError, StoreError
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
@@ -152,9 +152,15 @@ def check_inventory(root: Path) -> None:
     ------
     StoreError
         If it has not.
+    InputChangedError
+        If the store is taken away meanwhile.
     """
-    expected = read_inventory(root)
-    found = take_inventory(root)
+    try:
+        expected = read_inventory(root)
+        found = take_inventory(root)
+    except FileNotFoundError as error:
+        gone = f"{error.filename} is gone"
+        raise InputChangedError(f"{root} was replaced or deleted while it was opened: {gone}") from error
     if expected is not None and expected != found:
         raise StoreError(
             f"{root} was changed after it was written: got {found.files} files of {found.size_bytes} bytes, expected "

@@ -31,7 +31,7 @@ def series(values):
     return xr.DataArray(values, dims=("loc", "time"), coords={"time": time}, attrs={"units": "K"}, name="tasmax")
 """
 OURS = f"""{SERIES}
-from espo_luigi.science import biasadjust
+from espo_luigi.science.adjust import biasadjust
 trained = biasadjust.train(series(reference), series(historical), period=("1990", "1999"),
                            xclim_train_args={{"kind": "+", "nquantiles": 50}})
 detrend = {{"LoessDetrend": {{"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}}}

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from adjustment import Series, make, our_steps
 
-from espo_luigi.science import compiled, quantile_mapping
-from espo_luigi.science.bit_kernels import nth_bit_anywhere, trailing_zeros
-from espo_luigi.science.compiled import inlined
-from espo_luigi.science.quantile_kernels import anomaly, quantiles_of_sorted, series_means
+from espo_luigi.science.adjust import quantile_mapping
+from espo_luigi.science.adjust.kernels import compiled
+from espo_luigi.science.adjust.kernels.bits import nth_bit_anywhere, trailing_zeros
+from espo_luigi.science.adjust.kernels.compiled import inlined
+from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted, series_means
 
 MODULES = ("bit_kernels", "sort_kernels", "loess_kernels", "quantile_kernels", "preparation_kernels", "adjust_kernels")
 # The module whose kernel does a step.

@@ -31,9 +31,9 @@ from adjustment import DAYS, FIRST_YEAR, REFERENCE_FIRST_YEAR, TRAINING_YEARS, a
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.cluster import session
+from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
-from espo_luigi.science import biasadjust
+from espo_luigi.science.adjust import biasadjust
 
 YEARS = 151
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}

@@ -92,8 +92,8 @@ def _ours(n: int, kind: str) -> tuple[Any, Any]:
     import luigi.worker
 
     from espo_luigi import SlurmTask
-    from espo_luigi.driver.install import WorkerSchedulerFactory
-    from espo_luigi.driver.settings import Settings
+    from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+    from espo_luigi.driver.settings.espo import Settings
 
     factory, base = WorkerSchedulerFactory(), SlurmTask
     scheduler = factory.create_local_scheduler()
@@ -136,7 +136,7 @@ def plan_seconds(n: int) -> dict[str, float]:
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
         made = [sys.executable, __file__, "--make-run", "--tasks", str(n)]
         subprocess.run(made, cwd=folder, env=environ, check=True)
-        command = [sys.executable, "-m", "espo_luigi.cli", "plan", "--json"]
+        command = [sys.executable, "-m", "espo_luigi.commands.cli", "plan", "--json"]
         wall, cpu = time.perf_counter(), _cpu_seconds()
         said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
         figures = {"plan_s": time.perf_counter() - wall, "plan_cpu_s": _cpu_seconds() - cpu}
@@ -153,7 +153,7 @@ def status_seconds(n: int) -> dict[str, float]:
         for driver in ("alive", "dead"):
             _make_state(folder / "run", n, time.time() if driver == "alive" else 1.0)
             wall, cpu = time.perf_counter(), _cpu_seconds()
-            command = [sys.executable, "-m", "espo_luigi.cli", "status"]
+            command = [sys.executable, "-m", "espo_luigi.commands.cli", "status"]
             said = subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
             figures |= {f"{driver}_s": time.perf_counter() - wall, f"{driver}_cpu_s": _cpu_seconds() - cpu}
             assert f"of {n} done" in said, said
@@ -161,8 +161,8 @@ def status_seconds(n: int) -> dict[str, float]:
 
 
 def _make_state(workdir: Path, n: int, updated: float) -> None:
-    from espo_luigi.driver.board import FILE, Board, Job
-    from espo_luigi.jobs.records import Record, RecordStore
+    from espo_luigi.driver.run.board import FILE, Board, Job
+    from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 
     board, store = Board(), RecordStore(workdir / "slurm")
     store.create_folders()
@@ -182,7 +182,7 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
 def make_run(n: int) -> None:
     """Make the catalogue, the markers and the results, in the working folder."""
     from espo_luigi import store, tasks
-    from espo_luigi.driver.run import each_after_its_needs, walk
+    from espo_luigi.driver.run.run import each_after_its_needs, walk
     from espo_luigi.jobs.order import write_json
     from espo_luigi.tasks.base import EspoTask
     from espo_luigi.tasks.context import context, forget

@@ -144,7 +144,7 @@ def floor(folder: Path) -> dict[str, float]:
     """Seconds of the floor, on one CPU."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "BLOSC_NTHREADS")})
-    from espo_luigi.jobs.session import keep_freed_memory
+    from espo_luigi.jobs.dask.local import keep_freed_memory
 
     keep_freed_memory()
     dask.config.set(scheduler="synchronous")
@@ -164,8 +164,8 @@ def cpu_seconds(work: Any, *arguments: Any, **keywords: Any) -> tuple[Any, float
 def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
     """CPU seconds of regridding's product, training, adjusting and properties, block by block in memory."""
     from espo_luigi.config import load
-    from espo_luigi.science import biasadjust
-    from espo_luigi.science.regrid import apply_weights
+    from espo_luigi.science.adjust import biasadjust
+    from espo_luigi.science.regrid.cascade import apply_weights
     from espo_luigi.store import open_store
     from espo_luigi.tasks.adjustment import MAKERS
 
@@ -200,7 +200,7 @@ def in_memory(data: xr.DataArray, chunks: Any = -1) -> xr.DataArray:
 
 def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
     """Load the kernels' machine code, and take the dates apart once."""
-    from espo_luigi.science import biasadjust
+    from espo_luigi.science.adjust import biasadjust
     from espo_luigi.tasks.adjustment import MAKERS
 
     for name, variable in config.biasadjust.variables.items():
@@ -211,8 +211,8 @@ def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
 
 def example_weights(cells: int) -> Any:
     """The weights of a block in the middle of the region, as `Regrid` has them."""
-    from espo_luigi.science.regrid import Stage, cascade
-    from espo_luigi.science.sphere import Extrapolation, Grid
+    from espo_luigi.science.regrid.cascade import Stage, cascade
+    from espo_luigi.science.regrid.sphere import Extrapolation, Grid
 
     how = Extrapolation()
     rows, columns = np.arange(36.0, 50.0), np.arange(276.0, 300.0)
@@ -228,7 +228,8 @@ def example_weights(cells: int) -> Any:
 
 def properties(config: Any, final: Path) -> float:
     """CPU seconds of the three steps' properties over the domain, in memory."""
-    from espo_luigi.science import diagnostics, stack
+    from espo_luigi.science import stack
+    from espo_luigi.science.diagnose import diagnostics
     from espo_luigi.store import open_store
 
     box = config.off_diag.domains["Domain"].arguments()

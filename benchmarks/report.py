@@ -29,7 +29,7 @@ from espo_luigi import store
 from espo_luigi.jobs.resources import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science import diagnostics, summaries
+from espo_luigi.science.diagnose import diagnostics, summaries
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}
 PROPERTIES = (*PUBLISHED, "mean_dtr", "q99_dtr")

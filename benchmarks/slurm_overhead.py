@@ -35,8 +35,8 @@ import luigi
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.install import WorkerSchedulerFactory
-from espo_luigi.jobs import batch
+from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.jobs import engine as batch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster

@@ -23,15 +23,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "jobs"))
 import fake_slurm
 
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.handles import JobRequest
-from espo_luigi.jobs.heartbeat import Monitor
-from espo_luigi.jobs.manager import JobManager
-from espo_luigi.jobs.node import signs_of_life
+from espo_luigi.jobs.lifecycle.handles import JobRequest
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.node.heartbeat import Monitor
+from espo_luigi.jobs.node.run import signs_of_life
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.submitter import JobSettings
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 # Calls that ask the metadata server, or the disk, on a network file system; reading a listing on asks again.
 _CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\((.*)$")

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.driver.sections import SECTIONS, BatchSection
-from espo_luigi.driver.settings import settings
-from espo_luigi.driver.worker_jobs import scheduler_job, worker_table, workers_of
+from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.sections import SECTIONS, BatchSection
+from espo_luigi.driver.settings.worker_jobs import scheduler_job, worker_table, workers_of
 from espo_luigi.errors import ConfigurationError, SubmissionError
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.worker_jobs import WorkerJobs
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -67,7 +67,7 @@ def session(
     workers = _worker_jobs(section, table)
     owner = f"espo-session.{secrets.token_hex(4)}"
     if scheduler_in_job:
-        from espo_luigi.jobs.remote_session import remote_session
+        from espo_luigi.jobs.dask.remote import remote_session
 
         asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
         amounts: dict[str, str | int] = {"memory": asked.memory, "time": asked.time, "cpus": asked.cpus_per_task}
@@ -75,7 +75,7 @@ def session(
             raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:
-        from espo_luigi.jobs.jobqueue import jobqueue_session
+        from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
         opened = jobqueue_session(workers, owner, dashboard=settings().dashboard)
     with opened as client:

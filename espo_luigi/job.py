@@ -15,19 +15,19 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.settings import settings
+from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.errors import ConfigurationChangedError
 from espo_luigi.files import drop_shared_numba_cache
-from espo_luigi.jobs.claim import check_claim
-from espo_luigi.jobs.forkserver import serve
-from espo_luigi.jobs.heartbeat import Monitor
-from espo_luigi.jobs.node import allocated, run_order, signs_of_life
+from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.dask.local import dashboard_port, dask_session, limit_thread_pools
+from espo_luigi.jobs.local.forkserver import serve
+from espo_luigi.jobs.node.claim import check_claim
+from espo_luigi.jobs.node.heartbeat import Monitor
+from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.pilot import run_plan
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.script import NAME_VARIABLE
-from espo_luigi.jobs.session import dashboard_port, dask_session, limit_thread_pools
+from espo_luigi.jobs.schedulers.script import NAME_VARIABLE
 from espo_luigi.store import manifest
 from espo_luigi.store.publish import publishing_after
 
@@ -86,7 +86,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
     if not task.uses_dask:
         return nullcontext()
     if order.workers:
-        from espo_luigi.jobs.jobqueue import jobqueue_session
+        from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
         # After too little memory, the job was given more: so are its workers.
         workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
@@ -94,7 +94,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
     if order.cluster == "allocation":
-        from espo_luigi.jobs.allocation_session import allocation_session
+        from espo_luigi.jobs.dask.multi_node import allocation_session
 
         folder = order.files.workdir / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)

@@ -107,7 +107,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
 @pytest.fixture()
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """What the package logs from INFO up, which a run would else send to standard error by a handler of its own."""
-    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.luigi_glue.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog
@@ -168,5 +168,5 @@ def fork_servers() -> Iterator[KeptServers]:
 def one_fork_server(fork_servers: KeptServers) -> Iterator[None]:
     """The runs of a module start their local jobs from one server, as far as commands and environment are the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("espo_luigi.jobs.local.ForkServer", fork_servers)
+        patch.setattr("espo_luigi.jobs.local.engine.ForkServer", fork_servers)
         yield

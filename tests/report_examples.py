@@ -11,7 +11,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science import diagnostics, summaries
+from espo_luigi.science.diagnose import diagnostics, summaries
 
 SIMULATIONS = (
     "CMIP6_ScenarioMIP_X_Model-A_ssp585_r1i1p1f1_global",

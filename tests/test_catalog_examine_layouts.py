@@ -12,7 +12,7 @@ from examined_files import BOX, LAT, LON, weather
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match
-from espo_luigi.science import input_values
+from espo_luigi.science.extract import input_values
 
 
 def one_variable(*paths: Path, **columns: str) -> Match:

@@ -26,7 +26,7 @@ from examined_files import (
 )
 
 from espo_luigi.catalog.examine import examine_match
-from espo_luigi.science.input_values import limits_of
+from espo_luigi.science.extract.input_values import limits_of
 
 
 @pytest.fixture(params=CALENDARS)

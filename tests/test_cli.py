@@ -13,11 +13,12 @@ from typing import NamedTuple
 import pytest
 from luigi.configuration import LuigiConfigParser
 
-from espo_luigi import cli, tasks
+from espo_luigi import tasks
+from espo_luigi.commands import cli
 
 REPOSITORY = Path(__file__).parent.parent
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["espo_luigi.cli", "espo_luigi.tasks"])
+FORKS.set_forkserver_preload(["espo_luigi.commands.cli", "espo_luigi.tasks"])
 
 
 class Done(NamedTuple):
@@ -77,7 +78,7 @@ def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
 def test_a_reader_that_goes_away_ends_the_command_quietly(folder: Path, arguments: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "espo_luigi.cli", *arguments]
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", *arguments]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         command, cwd=folder, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, check=False

@@ -11,8 +11,8 @@ import click
 import pytest
 from luigi.configuration import LuigiConfigParser
 
-from espo_luigi import cli
-from espo_luigi.driver.profile import packaged_profiles
+from espo_luigi.commands import cli
+from espo_luigi.driver.settings.profile import packaged_profiles
 
 COMMANDS = cli.espo.commands
 DOCUMENTED = (Path(__file__).parent.parent / "docs" / "commands.md").read_text()
@@ -93,7 +93,7 @@ def test_an_unexpected_error_is_one_line_and_with_debug_a_traceback(
     def defect() -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("espo_luigi.driver.profile.packaged_profiles", defect)
+    monkeypatch.setattr("espo_luigi.driver.settings.profile.packaged_profiles", defect)
     assert cli.main(["profiles", "--json"]) == 1
     assert capsys.readouterr().err == (
         "espo: RuntimeError: a defect (`espo --debug profiles --json` shows where in the program)\n"
@@ -112,7 +112,7 @@ def test_an_unexpected_error_is_one_line_and_with_debug_a_traceback(
 )
 def test_bash_is_offered_what_completes_a_word(line: str, offered: set[str]) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ESPO_COMPLETE": "bash_complete"}
-    command = [sys.executable, "-m", "espo_luigi.cli"]
+    command = [sys.executable, "-m", "espo_luigi.commands.cli"]
     done = subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert {answer.removeprefix("plain,") for answer in done.stdout.split()} == offered
@@ -120,7 +120,7 @@ def test_bash_is_offered_what_completes_a_word(line: str, offered: set[str]) -> 
 
 def test_the_help_imports_nothing_that_takes_long() -> None:
     program = (
-        "import sys; from espo_luigi import cli; cli.main(['--help']); "
+        "import sys; from espo_luigi.commands import cli; cli.main(['--help']); "
         "print({'luigi', 'xarray', 'yaml', 'logging'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -129,6 +129,6 @@ def test_the_help_imports_nothing_that_takes_long() -> None:
 
 def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
     (tmp_path / "luigi.cfg").write_text("[espo]\nconfig = config.yml\nreport = true\n")
-    command = [sys.executable, "-m", "espo_luigi.cli", "cancel"]
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", "cancel"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi import cli, environment
+from espo_luigi.commands import cli, environment
 from espo_luigi.errors import InstallationError
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,12 @@ def run(*command: object, folder: Path, environ: dict[str, str] | None = None) -
 def espo_here(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return run(
-        sys.executable, "-m", "espo_luigi.cli", *arguments, folder=folder, environ=dict(os.environ, PYTHONPATH=paths)
+        sys.executable,
+        "-m",
+        "espo_luigi.commands.cli",
+        *arguments,
+        folder=folder,
+        environ=dict(os.environ, PYTHONPATH=paths),
     )
 
 

@@ -16,12 +16,12 @@ from strangers import AS_STRANGER, NOBODY, as_root
 
 from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
-from espo_luigi.jobs.forkserver import forked
+from espo_luigi.jobs.lifecycle.records import create_whole, write_atomically
+from espo_luigi.jobs.local.forkserver import forked
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.node import _write_beat
-from espo_luigi.jobs.records import create_whole, write_atomically
+from espo_luigi.jobs.node.run import _write_beat
 from espo_luigi.publication.alone import alone
-from espo_luigi.science.kernel_cache import _take_turn
+from espo_luigi.science.adjust.kernel_cache import _take_turn
 
 
 def as_nobody(code: str, *arguments: object, cwd: Path | str = "/") -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from luigi.configuration import LuigiConfigParser, get_config
 
+from espo_luigi.commands.interactive import OPTIONS, allocation_command, request_of, script_command
 from espo_luigi.errors import EspoError
-from espo_luigi.interactive import OPTIONS, allocation_command, request_of, script_command
 
 # Their aliases, as that document has them.
 ALIASES = {

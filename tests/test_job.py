@@ -13,10 +13,11 @@ import pytest
 from espo_luigi import job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, SizingError, StoreError
-from espo_luigi.jobs import node, slurm
 from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import GIB, Resources, headroom
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.fixture(autouse=True)

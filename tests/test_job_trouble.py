@@ -19,11 +19,12 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import InputChangedError, StoreError
-from espo_luigi.jobs import heartbeat, node
-from espo_luigi.jobs.heartbeat import Monitor, beating
+from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.node import heartbeat
+from espo_luigi.jobs.node import run as node
+from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
 from espo_luigi.jobs.trouble import is_file_trouble, persistently
 from espo_luigi.store import Marker, write_store
 
@@ -216,7 +217,7 @@ def test_an_error_while_ending_is_no_failure_of_work_that_is_done(order: JobOrde
 _HANGS = """
 import sys, time
 from pathlib import Path
-from espo_luigi.jobs import node
+from espo_luigi.jobs.node import run as node
 node._LONGEST_END_SECONDS = 0.5
 
 def work(order, monitor):

@@ -17,9 +17,9 @@ from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract import as_maps, beyond_the_grid, check_extent, day_of, subset_boxes
-from espo_luigi.science.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
-from espo_luigi.science.input_values import Limits, value_problems
+from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, check_extent, day_of, subset_boxes
+from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
+from espo_luigi.science.extract.input_values import Limits, value_problems
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
 BLOCK_BYTES = 64 * 1024**2

@@ -19,7 +19,7 @@ from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, floor_to_day
-from espo_luigi.science.extract import (
+from espo_luigi.science.extract.dataset import (
     as_maps,
     check_regular,
     normalise_coordinates,

@@ -18,7 +18,7 @@ from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.jobs.session import check_client
+from espo_luigi.jobs.dask.local import check_client
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, each_period
 

@@ -27,8 +27,8 @@ from pydantic import (
     model_validator,
 )
 
+from espo_luigi.config.paths import check_wildcard
 from espo_luigi.errors import ParameterError
-from espo_luigi.paths import check_wildcard
 from espo_luigi.science.choices import each_period
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 from espo_luigi.errors import EspoError
 from espo_luigi.files import open_own, server_time
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.records import read_json, read_object, write_atomically
+from espo_luigi.jobs.lifecycle.records import read_json, read_object, write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.lifecycle.records import write_atomically
 from espo_luigi.jobs.lock import this_version
-from espo_luigi.jobs.records import write_atomically
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.script import JobOptions
-from espo_luigi.jobs.worker_jobs import WorkerJobs
+from espo_luigi.jobs.schedulers.script import JobOptions
 
 # So that the last lines of a log are found without all that is before them.
 _BYTES_OF_A_LINE = 1000

@@ -9,22 +9,22 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import each_after_its_needs, pending_in
-from espo_luigi.driver.sections import OPTION_NAMES, SECTIONS
-from espo_luigi.driver.settings import unchanging_settings
-from espo_luigi.driver.stale import stale_in
+from espo_luigi.driver.run.run import each_after_its_needs, pending_in
+from espo_luigi.driver.run.stale import stale_in
+from espo_luigi.driver.settings.espo import unchanging_settings
+from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError
-from espo_luigi.jobs.batch import refusals_of, tasks_at_once
+from espo_luigi.jobs.engine import refusals_of, tasks_at_once
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.room import Amounts, Room
 from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
-from espo_luigi.ports import OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks.selection import Selection
 from espo_luigi.tasks.settings import settings
 

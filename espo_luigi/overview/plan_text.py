@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.status import duration
+from espo_luigi.config.paths import existing_parent
+from espo_luigi.driver.display.status import duration
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
-from espo_luigi.paths import existing_parent
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.

@@ -7,15 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from espo_luigi.driver.engines import local_settings
-from espo_luigi.driver.sections import JOB_COMMAND, SECTIONS
-from espo_luigi.driver.settings import settings, workers
+from espo_luigi.driver.run.engines import local_settings
+from espo_luigi.driver.settings.espo import settings, workers
+from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.allocation import AllocationSettings
-from espo_luigi.jobs.local import Launcher
-from espo_luigi.jobs.local import Room as NodeRoom
+from espo_luigi.jobs.local.engine import Launcher
+from espo_luigi.jobs.local.engine import Room as NodeRoom
+from espo_luigi.jobs.local.srun import AllocationSettings
 from espo_luigi.jobs.resources import GIB, Resources
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 # How much there is, or how much a job takes, of each thing that jobs share.
 Amounts = Mapping[str, float]

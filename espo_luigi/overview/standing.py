@@ -13,12 +13,12 @@ from typing import Any
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.board import read_state
-from espo_luigi.driver.settings import settings, state_dir
-from espo_luigi.driver.stale import stale_lines
-from espo_luigi.driver.status import duration, is_alive, status_lines
+from espo_luigi.driver.display.status import duration, is_alive, status_lines
+from espo_luigi.driver.run.board import read_state
+from espo_luigi.driver.run.stale import stale_lines
+from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.order import JobFiles, heartbeat_files
-from espo_luigi.jobs.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.overview.traces import is_beating
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')

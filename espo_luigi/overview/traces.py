@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.settings import settings, state_dir
+from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.errors import JobError, ParameterError
 from espo_luigi.files import age_of
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_json
 from espo_luigi.jobs.order import JobFiles, jobs_folder, label_of, order_files
-from espo_luigi.jobs.records import Record, RecordStore, read_json
-from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import task_name
 
 # Without a sign of life for so long, or for so many times what is usual between two, a job is not at work.
 _SILENT_SECONDS, _SILENT_BEATS = 120.0, 4

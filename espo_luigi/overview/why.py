@@ -11,21 +11,21 @@ from typing import Any, NamedTuple
 
 from luigi.task import Task
 
-from espo_luigi.driver.board import read_state
-from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
-from espo_luigi.driver.sections import SECTIONS
-from espo_luigi.driver.settings import settings
-from espo_luigi.driver.status import duration, is_alive, seconds_at_work
+from espo_luigi.driver.display.status import duration, is_alive, seconds_at_work
+from espo_luigi.driver.run.board import read_state
+from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
+from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError, nearest
-from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.local import KILLED
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
+from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.node.outcome import ResultWord
 from espo_luigi.jobs.order import end_of_log
-from espo_luigi.jobs.outcome import ResultWord
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
-from espo_luigi.jobs.scheduler import Phase
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask

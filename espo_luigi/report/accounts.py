@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from espo_luigi.jobs.bundling import array_of, shares_job
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.records import Record
-from espo_luigi.jobs.scheduler import Account, Phase
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.bundles.model import array_of, shares_job
+from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.schedulers.base import Account, Phase
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.report.run import Job
 
 _LONGEST_ANSWER_SECONDS = 30.0

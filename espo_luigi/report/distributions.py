@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report.style import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
-from espo_luigi.science.summaries import SEASONS
+from espo_luigi.science.diagnose.summaries import SEASONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.read import Reader
 from espo_luigi.report.style import labels, long_name, short
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science import diagnostics
+from espo_luigi.science.diagnose import diagnostics
 from espo_luigi.store.leftovers import size_bytes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@
 | `all` | All |
 """
 
-from espo_luigi.driver.install import install
+from espo_luigi.driver.luigi_glue.install import install
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (

@@ -16,7 +16,7 @@ from espo_luigi.catalog import Match
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.extract import beyond_the_grid, subset_box
+from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.land import count_cells, holds_land
 from espo_luigi.science.stack import horizontal_dims
 

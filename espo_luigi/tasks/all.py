@@ -9,8 +9,8 @@ from pathlib import Path
 
 import luigi
 
-from espo_luigi.driver.run import each_after_its_needs
-from espo_luigi.driver.settings import give_parameter
+from espo_luigi.driver.run.run import each_after_its_needs
+from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.products import products

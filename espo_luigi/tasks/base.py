@@ -16,13 +16,13 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
+from espo_luigi.config.paths import check_wildcard
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, ParameterError, not_one_of
-from espo_luigi.paths import check_wildcard
-from espo_luigi.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks import staleness
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.extent import files_and_bytes, size_of
+from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # What jobs import, some of it only when they start: a forked one finds it there.
     preload: ClassVar[tuple[str, ...]] = (
         *SlurmTask.preload,
-        "espo_luigi.science.quantile_mapping",
+        "espo_luigi.science.adjust.quantile_mapping",
         "espo_luigi.store.archive",
         "espo_luigi.store.link",
         "espo_luigi.store.read",

@@ -14,10 +14,11 @@ import xarray as xr
 
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
+from espo_luigi.config.paths import existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
-from espo_luigi.paths import existing_parent
-from espo_luigi.science import extract, land
+from espo_luigi.science import land
+from espo_luigi.science.extract import dataset as extract
 from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)

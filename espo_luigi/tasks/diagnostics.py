@@ -10,11 +10,12 @@ import xarray as xr
 from espo_luigi.config import DiagStep, OffDiag
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import packed, temporary, upstream
-from espo_luigi.science import diagnostics, stack
+from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.diagnose import diagnostics
 from espo_luigi.tasks.against_data import cut, missing_land
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
+from espo_luigi.tasks.ports import packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatenationFinal, Move, PackTask
 from espo_luigi.tasks.reference import RefDefault
 

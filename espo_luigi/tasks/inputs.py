@@ -15,12 +15,12 @@ from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import kept
 from espo_luigi.science.choices import INPUT_PROBLEMS
-from espo_luigi.science.input_problems import Problem
-from espo_luigi.science.input_values import limits_of
+from espo_luigi.science.extract.input_problems import Problem
+from espo_luigi.science.extract.input_values import limits_of
 from espo_luigi.tasks.against_data import beyond_simulation
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
+from espo_luigi.tasks.ports import kept
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
-from espo_luigi.driver.run import walk
+from espo_luigi.config.paths import match_path, render_path
+from espo_luigi.driver.run.run import walk
 from espo_luigi.errors import ParameterError, UnknownPathError, nearest
-from espo_luigi.paths import match_path, render_path
-from espo_luigi.ports import OutputPort, ZarrInfo, ports_of, wildcard_names
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.ports import OutputPort, ZarrInfo, ports_of, wildcard_names
 
 
 def rules() -> list[type[EspoTask]]:

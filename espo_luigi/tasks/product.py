@@ -11,13 +11,16 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import kept, packed, temporary, upstream
-from espo_luigi.science import finalize, gaps, health, stack
+from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.diagnose import health
+from espo_luigi.science.finalize import gaps
+from espo_luigi.science.finalize import product as finalize
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
 from espo_luigi.tasks.against_data import shared_rows
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 

@@ -11,7 +11,7 @@ from typing import Any
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
-from espo_luigi.jobs.records import read_json
+from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate

@@ -12,12 +12,13 @@ from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import kept, upstream
-from espo_luigi.science import calendar, chunks, extract, stack
+from espo_luigi.science import calendar, chunks, stack
+from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.land import land_map
 from espo_luigi.tasks.against_data import cut_region, missing_land
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
 from espo_luigi.tasks.inputs import RefInputCheck
+from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,16 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.run.run import walk
 from espo_luigi.jobs.resources import Resources, machine_cpus
-from espo_luigi.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science import flags, samples, summaries
+from espo_luigi.science import samples
+from espo_luigi.science.diagnose import flags, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_region
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.tasks.product import ConcatenationFinal, HealthChecks, Move
 from espo_luigi.tasks.products import products
 from espo_luigi.tasks.reference import RefDefault

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from luigi.task import Task
 
-from espo_luigi.driver.run import Graph, each_after_its_needs, pending_in
+from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.errors import ParameterError, not_one_of
 
 NAMES = ("from", "until", "only", "sim_id", "region")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import luigi
 
-from espo_luigi.driver import settings as driver
+from espo_luigi.driver.settings import espo as driver
 
 
 class espo(driver.espo):

@@ -14,11 +14,14 @@ from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import temporary, upstream
-from espo_luigi.science import calendar, extract, gaps, regrid
+from espo_luigi.science import calendar
 from espo_luigi.science.chunks import block_sizes, rechunk
+from espo_luigi.science.extract import dataset as extract
+from espo_luigi.science.finalize import gaps
+from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck
+from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 
 logger = logging.getLogger(__name__)

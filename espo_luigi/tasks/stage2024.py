@@ -8,11 +8,13 @@ import xarray as xr
 from espo_luigi.config import Diagnostics as DiagnosticsSection
 from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import kept, temporary, upstream
-from espo_luigi.science import diagnostics, finalize, stack
+from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.diagnose import diagnostics
+from espo_luigi.science.finalize import product as finalize
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.diagnostics import blocks, properties_of, with_measures
+from espo_luigi.tasks.ports import kept, temporary, upstream
 from espo_luigi.tasks.product import FinalZarr
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk

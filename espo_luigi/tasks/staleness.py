@@ -11,10 +11,10 @@ from pathlib import Path
 from espo_luigi.catalog import Match
 from espo_luigi.config.parts import fingerprint, short_hash
 from espo_luigi.errors import CatalogError
-from espo_luigi.ports import ZarrInfo
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import luigi
 
-from espo_luigi.ports import WorkflowTask
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.base import RegionParameter, SimulationParameter
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.ports import WorkflowTask
 from espo_luigi.tasks.product import FinalZarr, Move
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.settings import settings

@@ -269,7 +269,7 @@ def test_the_flags_and_their_arguments_are_those_of_xclim() -> None:
 
 
 def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
-    from espo_luigi.science import regrid
+    from espo_luigi.science.regrid import cascade as regrid
 
     for name, values in regrid._KEYWORDS.items():
         if values is not None:
@@ -283,7 +283,7 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 
     from espo_luigi.science.choices import MissingMethod
-    from espo_luigi.science.health import _missing_function
+    from espo_luigi.science.diagnose.health import _missing_function
 
     known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo}
     assert {_missing_function(name) for name in get_args(MissingMethod)} == known

@@ -10,11 +10,11 @@ import pytest
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.preview import preview
-from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.batch import request_of
-from espo_luigi.jobs.bundling import ARRAY, PILOT, Bundling
+from espo_luigi.jobs.bundles.model import ARRAY, PILOT, Bundling
+from espo_luigi.jobs.engine import request_of
 
 
 class Packed(SlurmTask):
@@ -64,8 +64,8 @@ def test_the_script_of_a_bundle_can_be_seen() -> None:
 def test_what_cannot_be_had_is_refused(
     tmp_path: Path, engine: str, given: Mapping[str, str], limits: str, words: str
 ) -> None:
-    from espo_luigi.jobs.batch import BatchEngine
-    from espo_luigi.jobs.schedulers import SCHEDULERS
+    from espo_luigi.jobs.engine import BatchEngine
+    from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
     (tmp_path / "profile.yml").write_text(f"limits: {limits}\n")
     say(engine, profile=str(tmp_path / "profile.yml"))

@@ -12,12 +12,12 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.settings import state_dir
+from espo_luigi.driver.settings.espo import state_dir
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
-from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.script import task_name
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import standing, why
 
 NOT_RUN = "no driver is running: give the command of the run again"

@@ -21,16 +21,16 @@ import pytest
 from rich.console import Console
 from throwaway_daemons import eventually
 
-from espo_luigi.driver.board import Board, Job, Reporter
-from espo_luigi.driver.display import in_terminal, notify
-from espo_luigi.driver.live import Screen, as_table
-from espo_luigi.driver.status import standing_of, status_lines
+from espo_luigi.driver.display.display import in_terminal, notify
+from espo_luigi.driver.display.live import Screen, as_table
+from espo_luigi.driver.display.status import standing_of, status_lines
+from espo_luigi.driver.run.board import Board, Job, Reporter
 
 HERE = Path(__file__).parent
 RUN = """
 import sys
 import luigi, toy_tasks
-from espo_luigi.driver.install import WorkerSchedulerFactory
+from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
 
 tasks = [toy_tasks.Gated(n=n, folder=sys.argv[1], seconds=0.0) for n in range(2)]
 done = luigi.build(tasks, local_scheduler=True, worker_scheduler_factory=WorkerSchedulerFactory(), log_level="ERROR")
@@ -203,7 +203,7 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 ) -> None:
     script = tmp_path / "it's told"
     script.write_text(
-        f'#!/bin/sh\n{{ echo "$# $1|$ESPO_RESULT $ESPO_DONE/$ESPO_TOTAL $ESPO_FAILED"; cat; }} > {tmp_path}/told\n'
+        f'#!/bin/sh\n{{ echo "$# $1|$ESPO_RESULT $espo_luigi/$ESPO_TOTAL $ESPO_FAILED"; cat; }} > {tmp_path}/told\n'
     )
     script.chmod(0o700)
     notify(f'"{script}" "$(touch {tmp_path}/shell);"', ended("failed"))
@@ -218,6 +218,6 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 def test_a_message_that_cannot_be_given_is_a_warning(
     command: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.display._NOTIFY_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("espo_luigi.driver.display.display._NOTIFY_TIMEOUT_SECONDS", 0.3)
     notify(command, ended("done"))
     assert f"[espo] notify = {command}: " in log.text

@@ -16,9 +16,9 @@ from strangers import as_root, listening, no_luck, strangers_luck
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.records import RecordStore
+from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=2)

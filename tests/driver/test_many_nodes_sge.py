@@ -9,8 +9,8 @@ import pytest
 from cluster_tasks import SpreadBlocks
 from throwaway_sge import ThrowawayGridEngine
 
+from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 # As the document for Grid Engine has it; what a process maps is limited by h_vmem, beyond what it uses.

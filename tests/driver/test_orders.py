@@ -15,8 +15,8 @@ from luigi.configuration import get_config
 
 from espo_luigi import job
 from espo_luigi.driver.task import module_with_folder
+from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.records import read_json
 
 SECRETS = {"smtp": "password", "s3": "aws_secret_access_key", "my_database": "token", "core": "rpc-secret"}
 

@@ -18,7 +18,7 @@ from test_slurm_engine import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
-from espo_luigi.jobs.records import RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.overview import standing, why
 
 pytestmark = pytest.mark.slurm
@@ -216,7 +216,7 @@ def test_nodes_that_slurm_drained_are_named_with_the_administrators_command(driv
         process = driver.start(*SLOW, "1")
         run_json = driver.folder / "work" / "run.json"
         eventually(lambda: resume in (run_json.read_text() if run_json.exists() else ""), 60)
-        command = [sys.executable, "-m", "espo_luigi.cli", "status"]
+        command = [sys.executable, "-m", "espo_luigi.commands.cli", "status"]
         said = subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
         assert f"Slurm drained {', '.join(nodes)} (Duplicate jobid: slurmctld lost its state" in said
         assert resume in said

@@ -15,13 +15,13 @@ from luigi.scheduler import Scheduler, SimpleTaskState
 from luigi.worker import TaskProcess, TaskStatusReporter, Worker
 
 import espo_luigi
-import espo_luigi.ports  # which imports sciluigi without its side effects
-from espo_luigi.driver.install import WorkerSchedulerFactory, install
-from espo_luigi.driver.linear_scheduler import LinearScheduler, ReadyTasks
-from espo_luigi.driver.private_names import PRIVATE_NAMES
-from espo_luigi.driver.remote import PatientScheduler
-from espo_luigi.driver.threads import ThreadTaskProcess
-from espo_luigi.driver.worker import EspoWorker
+import espo_luigi.tasks.ports  # which imports sciluigi without its side effects
+from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory, install
+from espo_luigi.driver.luigi_glue.private_names import PRIVATE_NAMES
+from espo_luigi.driver.luigi_glue.remote import PatientScheduler
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, ReadyTasks
+from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
+from espo_luigi.driver.luigi_glue.worker import EspoWorker
 
 FOLDER = Path(espo_luigi.__file__).parent
 IMPORTS = re.compile(r"^\s*(import|from) (sci)?luigi\b", re.MULTILINE)

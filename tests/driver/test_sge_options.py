@@ -9,11 +9,11 @@ import luigi
 import pytest
 from luigi.configuration import get_config
 
-from espo_luigi.driver.preview import preview
+from espo_luigi.driver.run.preview import preview
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.sge import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
 
 
 class Walk(SlurmTask):

@@ -14,7 +14,7 @@ from test_luigid import Luigid
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.records import Record, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_json
 from espo_luigi.report.jobs import job_results
 
 pytestmark = pytest.mark.slurm

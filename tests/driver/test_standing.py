@@ -17,11 +17,12 @@ from luigi.configuration import get_config
 from throwaway_daemons import eventually
 from toy_tasks import run
 
-from espo_luigi import SlurmTask, cli
-from espo_luigi.driver.board import Board, Job, Reporter
-from espo_luigi.driver.status import seconds_left, standing, status_lines
+from espo_luigi import SlurmTask
+from espo_luigi.commands import cli
+from espo_luigi.driver.display.status import seconds_left, standing, status_lines
+from espo_luigi.driver.run.board import Board, Job, Reporter
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.slurm_reasons import in_words
+from espo_luigi.jobs.schedulers.slurm.reasons import in_words
 from espo_luigi.overview import standing as report
 from espo_luigi.overview.traces import trace_of, traces_like
 from espo_luigi.overview.why import about
@@ -80,7 +81,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
 def test_a_run_that_goes_on_is_told_with_its_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.display.Reporter", functools.partial(Reporter, every_seconds=0.1))
+    monkeypatch.setattr("espo_luigi.driver.display.display.Reporter", functools.partial(Reporter, every_seconds=0.1))
     task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
     going = threading.Thread(target=run, args=[task])
     going.start()

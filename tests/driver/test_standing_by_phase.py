@@ -7,15 +7,16 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.board import Board, Job
-from espo_luigi.driver.status import standing_of, status_lines
+from espo_luigi.driver.display.status import standing_of, status_lines
+from espo_luigi.driver.run.board import Board, Job
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs import sge_answers, slurm_answers
-from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.handles import Progress
-from espo_luigi.jobs.progress import of_batch
-from espo_luigi.jobs.records import SUBMITTED, Record
-from espo_luigi.jobs.scheduler import Row
+from espo_luigi.jobs.lifecycle.handles import Progress
+from espo_luigi.jobs.lifecycle.progress import of_batch
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.schedulers.base import Row
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
+from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
 from espo_luigi.overview import why
 from espo_luigi.overview.traces import trace_of
 

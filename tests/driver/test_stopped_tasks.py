@@ -10,8 +10,8 @@ import toy_tasks
 from luigi.configuration import get_config
 from toy_tasks import run
 
-from espo_luigi.driver.board import board
-from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.run.board import board
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -73,7 +73,7 @@ def test_a_run_that_is_ended_from_outside_has_failures_for_luigi_and_none_for_pe
     words: str,
     outcome: str,
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.manager.take_control", lambda folder: how)
+    monkeypatch.setattr("espo_luigi.jobs.lifecycle.manager.take_control", lambda folder: how)
     get_config().set("espo", "engine", "slurm")
     result = run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path)))
     assert result.status == luigi.LuigiStatusCode.FAILED

@@ -16,8 +16,8 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 import espo_luigi
 from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import this_version
-from espo_luigi.jobs.records import RecordStore
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
@@ -43,7 +43,7 @@ def use(driver: Driver, folder: Path) -> None:
 
 
 def espo(driver: Driver, *words: str) -> str:
-    command = [sys.executable, "-m", "espo_luigi.cli", *words]
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", *words]
     return subprocess.run(command, cwd=driver.folder, env=driver.environ, capture_output=True, text=True).stdout
 
 

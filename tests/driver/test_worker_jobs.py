@@ -14,13 +14,13 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.cluster import session
-from espo_luigi.driver.preview import preview
-from espo_luigi.driver.sections import SECTIONS
+from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, EspoError, SizingError, SubmissionError
-from espo_luigi.jobs.batch import BatchEngine
+from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.worker_jobs import WorkerJobs
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 SEED = {
     "walltime": "99:99:99",
@@ -197,7 +197,7 @@ def test_what_luigi_cfg_says_of_worker_jobs_goes_before_a_session_s_defaults(mon
         seen.append(workers)
         raise SubmissionError("seen")
 
-    monkeypatch.setattr("espo_luigi.jobs.jobqueue.jobqueue_session", opened)
+    monkeypatch.setattr("espo_luigi.jobs.dask.jobqueue.jobqueue_session", opened)
     monkeypatch.setattr("shutil.which", lambda _: "/bin/true")
     get_config().set("slurm", "worker_jobs", '{"idle_timeout": "10 minutes", "jobs": 4, "wait_for_workers": 3}')
     for said in ({}, {"wait_for_workers": 2}):

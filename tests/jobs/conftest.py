@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.flights import Patience
-from espo_luigi.jobs.handles import JobRequest
-from espo_luigi.jobs.manager import JobManager, JobSettings
-from espo_luigi.jobs.records import RecordStore
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.lifecycle.flights import Patience
+from espo_luigi.jobs.lifecycle.handles import JobRequest
+from espo_luigi.jobs.lifecycle.manager import JobManager, JobSettings
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 pytest.register_assert_rewrite("real_clusters")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from conftest import PILOT_JOB, Work
 
-from espo_luigi.jobs.bundling import Bundling
-from espo_luigi.jobs.handles import Success
+from espo_luigi.jobs.bundles.model import Bundling
+from espo_luigi.jobs.lifecycle.handles import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
 

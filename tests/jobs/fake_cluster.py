@@ -12,9 +12,9 @@ import fake_slurm
 from conftest import Work
 from fake_clock import FakeClock, RunningClock
 
-from espo_luigi.jobs.flights import Patience
-from espo_luigi.jobs.handles import Handle, JobRequest, Outcome
-from espo_luigi.jobs.manager import JobManager
+from espo_luigi.jobs.lifecycle.flights import Patience
+from espo_luigi.jobs.lifecycle.handles import Handle, JobRequest, Outcome
+from espo_luigi.jobs.lifecycle.manager import JobManager
 
 PATIENCE = Patience(
     latency_wait=0.6,

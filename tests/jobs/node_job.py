@@ -1,4 +1,4 @@
-"""What the tests run on a node: a job of a few lines that keeps to the same files as `espo_luigi.jobs.node`.
+"""What the tests run on a node: a job of a few lines that keeps to the same files as `espo_luigi.jobs.node.run`.
 
 It works for so many seconds, or until there is a file called as its output, with ``.told``. Usage: node_job.py
 JOB_FILE, where the file holds {"do": …, "seconds": …, "result": …, "heartbeat": …, "starts": …,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import node_job
 
-from espo_luigi.jobs.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_plan
 
 
 def _run(job_file: Path) -> int:

@@ -19,10 +19,10 @@ from conftest import NODE_JOB, Work
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
-from espo_luigi.jobs.manager import JobManager
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.script import JobOptions
+from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Success
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.script import JobOptions
 
 DRIVER = Path(__file__).with_name("driver.py")
 MIB = 2**20

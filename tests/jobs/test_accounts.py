@@ -11,11 +11,12 @@ from conftest import Work
 from real_clusters import MIB, failure_of, job_id_of, running, success_of
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs import sge, slurm
-from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.scheduler import Account, Phase
-from espo_luigi.jobs.sge_answers import parse_accounts as parse_qacct
-from espo_luigi.jobs.slurm_accounts import parse_accounts as parse_sacct
+from espo_luigi.jobs.schedulers.base import Account, Phase
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.parse import parse_accounts as parse_qacct
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.accounts import parse_accounts as parse_sacct
 from espo_luigi.report.accounts import accounted, read_accounts, submissions
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import sge, slurm
-from espo_luigi.jobs.bundling import ARRAY, PILOT, STEPS, BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.slurm import SlurmOptions
-from espo_luigi.jobs.slurm_answers import parse_sacct, parse_scontrol, parse_squeue
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.parse import parse_sacct, parse_scontrol, parse_squeue
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
 
 GOLDEN = Path(__file__).with_name("golden")
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs.bundling import ARRAY, STEPS, Bundling
-from espo_luigi.jobs.handles import Failure, Handle, JobRequest, Success
-from espo_luigi.jobs.manager import JobManager
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import PLANNED, Record, RecordStore
+from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
+from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Success
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import PLANNED, Record, RecordStore
 
 NAMES = "abcd"
 

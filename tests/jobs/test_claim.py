@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from espo_luigi.errors import ClaimLostError
-from espo_luigi.jobs import node, trouble
-from espo_luigi.jobs.claim import Claim, check_claim, start_path
-from espo_luigi.jobs.heartbeat import Monitor
+from espo_luigi.jobs import trouble
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.node import run as node
+from espo_luigi.jobs.node.claim import Claim, check_claim, start_path
+from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.records import RecordStore
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Answer, Commands
-from espo_luigi.jobs.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.script import ScriptValues
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
 
 PYTHON = sys.executable
 # The job's SIGTERM, which it hands on, arrives while the driver is at its end.

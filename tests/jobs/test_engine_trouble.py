@@ -16,15 +16,16 @@ from conftest import Work
 from fake_cluster import FakeCluster
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs import slurm, trouble
-from espo_luigi.jobs.batch import BatchEngine, BatchSettings
-from espo_luigi.jobs.handles import Handle, JobRequest, Success
+from espo_luigi.jobs import trouble
+from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.lifecycle.handles import Handle, JobRequest, Success
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
-from espo_luigi.jobs.records import SUBMITTED, Record
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.script import task_name
-from espo_luigi.jobs.submitter import JobSettings
+from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 

@@ -15,12 +15,13 @@ from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi import files
-from espo_luigi.jobs import stopping, watcher
-from espo_luigi.jobs.bundles import Bundles
-from espo_luigi.jobs.handles import Failure, Success
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.signals import Signals
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle import control as stopping
+from espo_luigi.jobs.lifecycle import observe as watcher
+from espo_luigi.jobs.lifecycle.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.signals import Signals
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 

@@ -8,13 +8,13 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster
 
-from espo_luigi.jobs.handles import Failure, Handle, Success
-from espo_luigi.jobs.policy import Cause, Limits, cause_of, next_record
-from espo_luigi.jobs.records import Record
-from espo_luigi.jobs.scheduler import Phase
-from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.site import Site
-from espo_luigi.jobs.slurm import SlurmOptions, directives
+from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.policy import Cause, Limits, cause_of, next_record
+from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, directives
 
 RECORD = Record("run.Rule.0", "Rule", {}, memory_bytes=2**30, time_minutes=180, log_pattern="log")
 STRICT = Limits(retries=0, memory_cap_bytes=None, time_cap_minutes=None, max_uncharged=0)

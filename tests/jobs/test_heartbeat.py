@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from espo_luigi.jobs import heartbeat
-from espo_luigi.jobs.heartbeat import Monitor, beating
+from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.node import heartbeat
+from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_work_is_seen_after_a_child_that_worked_more_has_ended() -> None:
 def test_the_peak_is_this_process_own_with_what_it_held_for_a_moment() -> None:
     # In a process of its own: what other tests held before would hide it.
     program = """
-from espo_luigi.jobs.heartbeat import Monitor
+from espo_luigi.jobs.node.heartbeat import Monitor
 monitor = Monitor()
 monitor.look()
 before = monitor.peak_memory_bytes

@@ -13,8 +13,8 @@ import pytest
 from test_slurm_text import PLAIN
 
 from espo_luigi.errors import ClaimLostError
-from espo_luigi.jobs.claim import Claim
-from espo_luigi.jobs.slurm import SlurmOptions, render
+from espo_luigi.jobs.node.claim import Claim
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, render
 
 
 def run_script(

@@ -9,10 +9,10 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.handles import Failure, Success
-from espo_luigi.jobs.policy import Cause
+from espo_luigi.jobs.lifecycle.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(

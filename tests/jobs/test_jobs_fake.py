@@ -11,12 +11,12 @@ from conftest import Work
 from fake_clock import RunningClock
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Commands, CommandSettings, RateLimit
-from espo_luigi.jobs.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.control import request_stop
+from espo_luigi.jobs.lifecycle.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.stopping import request_stop
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings, RateLimit
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])
@@ -268,7 +268,7 @@ def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: 
 def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: str
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.ownership.REFRESH_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("espo_luigi.jobs.lifecycle.ownership.REFRESH_EVERY_SECONDS", 0.1)
     manager = fake.manager()
     handle = fake.submitted(work.request("a"), manager)
     path = manager.store.folder / file

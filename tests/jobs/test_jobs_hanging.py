@@ -10,7 +10,7 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs.handles import Success
+from espo_luigi.jobs.lifecycle.handles import Success
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 

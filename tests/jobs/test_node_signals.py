@@ -17,13 +17,13 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.sge import render
+from espo_luigi.jobs.schedulers.gridengine.submit import render
+from espo_luigi.jobs.schedulers.script import ScriptValues
 
 JOB = """
 import subprocess, sys, time
 from pathlib import Path
-from espo_luigi.jobs import node
+from espo_luigi.jobs.node import run as node
 
 def at_its_work(order, monitor):
     child = subprocess.Popen(["sleep", "60"], stderr=subprocess.DEVNULL)
@@ -95,7 +95,7 @@ def test_a_job_of_slurm_is_stopped_by_its_signal(tmp_path: Path, order: JobOrder
 def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
     tmp_path: Path, order: JobOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.script.ScriptValues.late_seconds", 0)
+    monkeypatch.setattr("espo_luigi.jobs.schedulers.script.ScriptValues.late_seconds", 0)
     with at_work(tmp_path, order) as (job, _):
         job.terminate()
         job.terminate()

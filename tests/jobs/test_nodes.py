@@ -6,12 +6,12 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster
 
-from espo_luigi.jobs.handles import Failure, Handle, Success
-from espo_luigi.jobs.nodes import NodeWatch
-from espo_luigi.jobs.policy import Cause, Limits, next_record
-from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.nodes import NodeWatch
+from espo_luigi.jobs.lifecycle.policy import Cause, Limits, next_record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.script import JobOptions, task_name
+from espo_luigi.jobs.schedulers.script import JobOptions, task_name
 
 
 def excluded_by(call: str) -> list[str]:

@@ -16,19 +16,20 @@ from fake_clock import FakeClock
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.errors import JobError
-from espo_luigi.jobs import ownership, slurm
-from espo_luigi.jobs.batch import BatchEngine, BatchSettings
-from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.handles import Failure, Success
-from espo_luigi.jobs.local import LocalEngine, LocalSettings
+from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.lifecycle import ownership
+from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.policy import Cause, Limits, cause_of, next_record
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore, write_atomically
+from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder
-from espo_luigi.jobs.policy import Cause, Limits, cause_of, next_record
-from espo_luigi.jobs.records import SUBMITTED, Record, RecordStore, write_atomically
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.scheduler import Phase, Row
-from espo_luigi.jobs.stopping import cancel_records
-from espo_luigi.jobs.submitter import JobSettings
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["in squeue", "forgotten by Slurm"])

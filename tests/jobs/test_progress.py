@@ -5,14 +5,15 @@ import socket
 import pytest
 from conftest import Work
 
-from espo_luigi.jobs import slurm, slurm_answers
-from espo_luigi.jobs.flights import Flight
-from espo_luigi.jobs.handles import Handle, Progress
+from espo_luigi.jobs.lifecycle.flights import Flight
+from espo_luigi.jobs.lifecycle.handles import Handle, Progress
+from espo_luigi.jobs.lifecycle.progress import at_work, between_beats, done, of_batch
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.order import Standing
-from espo_luigi.jobs.progress import at_work, between_beats, done, of_batch
-from espo_luigi.jobs.records import SUBMITTED, Record
-from espo_luigi.jobs.scheduler import Phase
-from espo_luigi.jobs.sge_answers import phase_of
+from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.schedulers.gridengine.parse import phase_of
+from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 BEAT = {
     "percent": 43,

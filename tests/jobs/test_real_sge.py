@@ -29,9 +29,9 @@ from strangers import AS_STRANGER, as_root
 from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
-from espo_luigi.jobs.handles import Handle
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.sge import SgeOptions
+from espo_luigi.jobs.lifecycle.handles import Handle
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 

@@ -26,13 +26,13 @@ from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import sge
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.handles import Failure
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import RecordStore
-from espo_luigi.jobs.sge import SgeOptions
-from espo_luigi.jobs.stopping import cancel_records
+from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.handles import Failure
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 

@@ -25,14 +25,14 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Commands, CommandSettings
-from espo_luigi.jobs.handles import Failure, Handle, Success
-from espo_luigi.jobs.manager import JobManager
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import RecordStore
-from espo_luigi.jobs.slurm import SlurmOptions
-from espo_luigi.jobs.stopping import cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
 
 pytestmark = pytest.mark.slurm
 

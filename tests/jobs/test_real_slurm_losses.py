@@ -22,8 +22,8 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.slurm import SlurmOptions
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
 
 pytestmark = pytest.mark.slurm(accounting=True)
 

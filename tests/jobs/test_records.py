@@ -17,11 +17,11 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.jobs.lifecycle.control import request_stop, take_control
+from espo_luigi.jobs.lifecycle.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_object
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
-from espo_luigi.jobs.records import Record, RecordStore, read_object
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.stopping import request_stop, take_control
 
 RECORD = Record(
     "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
@@ -51,7 +51,7 @@ def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, 
 def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"
-        "from espo_luigi.jobs.records import Record, RecordStore\n"
+        "from espo_luigi.jobs.lifecycle.records import Record, RecordStore\n"
         "store = RecordStore(Path(sys.argv[1])); record = store.load(sys.argv[2])\n"
         "while True: store.save(replace(record, attempt=record.attempt + 1, rule='x' * 200_000))"
     )
@@ -110,7 +110,7 @@ def test_a_claim_that_names_nobody_is_told_from_one_that_is_not_there(store: Rec
 
 def test_of_many_that_want_a_name_one_gets_it_whole(store: RecordStore) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from espo_luigi.jobs.records import create_whole\n"
+        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lifecycle.records import create_whole\n"
         "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
         "create_whole(Path(sys.argv[1]), sys.argv[3])"
     )

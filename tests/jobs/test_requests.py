@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from conftest import Work
 
-from espo_luigi.jobs.handles import Failure
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.requests import Requests
-from espo_luigi.jobs.stopping import CANCEL
+from espo_luigi.jobs.lifecycle.control import CANCEL
+from espo_luigi.jobs.lifecycle.handles import Failure
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Requests
 
 
 def test_a_request_that_comes_when_all_are_closed_has_its_outcome_at_once(work: Work) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs import resources, slurm
+from espo_luigi.jobs import resources
 from espo_luigi.jobs.resources import (
     GIB,
     Resources,
@@ -17,6 +17,7 @@ from espo_luigi.jobs.resources import (
     parse_time,
     render_memory,
 )
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 MIB = 2**20
 

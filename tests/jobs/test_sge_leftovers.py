@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 from conftest import Work
 
-from espo_luigi.jobs import sge, slurm
-from espo_luigi.jobs.bundles import Bundles
-from espo_luigi.jobs.commands import Answer, Commands
-from espo_luigi.jobs.flights import Flight
-from espo_luigi.jobs.handles import Handle
-from espo_luigi.jobs.nodes import NodeWatch
-from espo_luigi.jobs.records import Record, RecordStore
-from espo_luigi.jobs.scheduler import Phase, Row, Scheduler
-from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.sge import SgeOptions
-from espo_luigi.jobs.signals import Signals
-from espo_luigi.jobs.unstartable import Unstartable
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle.flights import Flight
+from espo_luigi.jobs.lifecycle.handles import Handle
+from espo_luigi.jobs.lifecycle.nodes import NodeWatch
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.lifecycle.signals import Signals
+from espo_luigi.jobs.lifecycle.unstartable import Unstartable
+from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 def flight_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = None) -> Flight:

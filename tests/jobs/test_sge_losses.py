@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from conftest import Work
 
-from espo_luigi.jobs import sge
-from espo_luigi.jobs.commands import Commands
-from espo_luigi.jobs.flights import Flight
-from espo_luigi.jobs.handles import Handle
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.records import RecordStore
-from espo_luigi.jobs.scheduler import Phase, Row
-from espo_luigi.jobs.submitter import JobSettings, Submitter
+from espo_luigi.jobs.lifecycle.flights import Flight
+from espo_luigi.jobs.lifecycle.handles import Handle
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
 
 
 @pytest.mark.parametrize(

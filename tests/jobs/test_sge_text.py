@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs import schedulers, sge
-from espo_luigi.jobs.commands import Commands
 from espo_luigi.jobs.resources import parse_time
-from espo_luigi.jobs.scheduler import Directive, Phase
-from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
-from espo_luigi.jobs.sge import SgeOptions, arguments, handed_on, log_path, log_pattern, memories, render, submission
-from espo_luigi.jobs.sge_answers import (
+from espo_luigi.jobs.schedulers import known as schedulers
+from espo_luigi.jobs.schedulers.base import Directive, Phase
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.parse import (
     has_ended,
     parse_qacct,
     parse_qstat,
@@ -31,6 +30,17 @@ from espo_luigi.jobs.sge_answers import (
     sge_name,
     submitted_id,
 )
+from espo_luigi.jobs.schedulers.gridengine.submit import (
+    SgeOptions,
+    arguments,
+    handed_on,
+    log_path,
+    log_pattern,
+    memories,
+    render,
+    submission,
+)
+from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 
 GOLDEN = Path(__file__).with_name("golden")
 PLAIN = ScriptValues(

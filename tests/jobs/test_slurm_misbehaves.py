@@ -17,8 +17,8 @@ from real_clusters import at_work, failure_of, job_id_of, running, state_is, suc
 from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.policy import Cause
-from espo_luigi.jobs.slurm import SlurmOptions
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
 
 pytestmark = pytest.mark.slurm(accounting=True)
 # While a file called "long" is beside it, jobs stay COMPLETING.

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from espo_luigi.jobs import sge, slurm
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.script import ScriptValues
-from espo_luigi.jobs.slurm import step_environment
-from espo_luigi.jobs.slurm_steps import parse_allocation, step_command
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.steps import parse_allocation, step_command
+from espo_luigi.jobs.schedulers.slurm.submit import step_environment
 
 TWO_SIZES = """JobId=8 JobName=interactive
    UserId=root(0) GroupId=root(0) MCS_label=N/A

@@ -10,18 +10,9 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.scheduler import Directive, Phase, Refusal, chunked
-from espo_luigi.jobs.script import ScriptValues, submission_name, task_name
-from espo_luigi.jobs.slurm import (
-    SlurmOptions,
-    directive,
-    directives,
-    environment,
-    log_path,
-    log_pattern,
-    render,
-)
-from espo_luigi.jobs.slurm_answers import (
+from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, chunked
+from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
+from espo_luigi.jobs.schedulers.slurm.parse import (
     STATES,
     parse_sacct,
     parse_scontrol,
@@ -31,6 +22,15 @@ from espo_luigi.jobs.slurm_answers import (
     row,
     says_out_of_memory,
     submitted_id,
+)
+from espo_luigi.jobs.schedulers.slurm.submit import (
+    SlurmOptions,
+    directive,
+    directives,
+    environment,
+    log_path,
+    log_pattern,
+    render,
 )
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from espo_luigi.jobs.leftovers import orphans
-from espo_luigi.jobs.records import Record, RecordStore
-from espo_luigi.jobs.scheduler import Phase, Row
+from espo_luigi.jobs.lifecycle.leftovers import orphans
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.schedulers.base import Phase, Row
 
 OWNER = "run.rule.0123456789ab.2"
 

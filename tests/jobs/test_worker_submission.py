@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 
-from espo_luigi.jobs import slurm
-from espo_luigi.jobs.commands import Answer, Commands
-from espo_luigi.jobs.jobqueue import Session
-from espo_luigi.jobs.worker_jobs import WorkerJobs
+from espo_luigi.jobs.dask.jobqueue import Session
+from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from report_examples import write_job, write_run
 
-from espo_luigi.jobs.records import Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.scheduler import Account, Phase
+from espo_luigi.jobs.schedulers.base import Account, Phase
 from espo_luigi.report import accounts
 from espo_luigi.report.accounts import accounted, read_accounts, submissions
 from espo_luigi.report.run import Job

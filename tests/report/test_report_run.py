@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
-from espo_luigi.jobs.records import Record
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import run
 from espo_luigi.report.read import read_jobs

@@ -10,8 +10,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from espo_luigi import store
-from espo_luigi.jobs.bundling import element_name
-from espo_luigi.jobs.records import Record
+from espo_luigi.jobs.bundles.model import element_name
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.report.accounts import submissions
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.page import Picture, Section, Warned

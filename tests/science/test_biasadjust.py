@@ -15,7 +15,7 @@ import xarray as xr
 import xsdba
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science import biasadjust, xsdba_backend
+from espo_luigi.science.adjust import biasadjust, xsdba_backend
 
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 # Monthly groups take xsdba a fraction of a second where days of year take many.
@@ -186,7 +186,7 @@ def test_our_kernels_need_neither_xsdba_nor_xclim_to_be_imported() -> None:
     program = """
 import sys
 import numpy as np, xarray as xr
-from espo_luigi.science import biasadjust
+from espo_luigi.science.adjust import biasadjust
 time = xr.date_range("2000-01-01", "2002-12-31", calendar="noleap")
 pr = xr.DataArray(np.ones((time.size, 1), "f4"), dims=("time", "loc"), coords={"time": time}, attrs={"units": "mm d-1"})
 thresholds = {"jitter_under": {"thresh": "1e-7 kg m-2 s-1"}}

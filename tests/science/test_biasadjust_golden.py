@@ -11,7 +11,7 @@ import xarray as xr
 import xsdba
 from test_biasadjust import LOESS
 
-from espo_luigi.science import biasadjust
+from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.units import convert_to
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 import espo_luigi
-from espo_luigi import environment
+from espo_luigi.commands import environment
 from espo_luigi.errors import InstallationError
-from espo_luigi.science import adjust_kernels, compilation, loess_kernels, preparation_kernels, quantile_kernels
+from espo_luigi.science.adjust import compilation
+from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
+from espo_luigi.science.adjust.kernels import loess as loess_kernels
+from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
+from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
 
 SCIENCE = Path(espo_luigi.__file__).parent / "science"
 KERNELS = (
@@ -23,7 +27,7 @@ KERNELS = (
 
 def espo_env_compile(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(SCIENCE.parent.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "espo_luigi.cli", "env", "--compile"]
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", "env", "--compile"]
     environ = {**os.environ, "PYTHONPATH": paths, **environ}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
@@ -61,5 +65,9 @@ def test_code_in_the_users_own_cache_folder_is_said_to_be_for_one_user(
     text = environment.compile_kernels()
     assert text.startswith(f"{functions} functions compiled in 62 s: " if functions else "nothing to do: ")
     assert "this code is for you alone" in text and "NUMBA_CACHE_DIR" in text
-    monkeypatch.setattr(compilation, "compile_all", lambda: done._replace(folder=str(SCIENCE / "__pycache__" / "k")))
+    monkeypatch.setattr(
+        compilation,
+        "compile_all",
+        lambda: done._replace(folder=str(SCIENCE / "adjust" / "kernels" / "__pycache__" / "k")),
+    )
     assert "NUMBA_CACHE_DIR" not in environment.compile_kernels()

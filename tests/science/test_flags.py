@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from xclim.core import dataflags
 
-from espo_luigi.science.flags import flag_details
+from espo_luigi.science.diagnose.flags import flag_details
 
 TIME = xr.date_range("2000-01-01", periods=400, calendar="noleap", use_cftime=True)
 

@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
-from espo_luigi.science.finalize import clean_up, concatenate
-from espo_luigi.science.gaps import (
+from espo_luigi.science.diagnose.health import health_checks
+from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
     check_data,
     join_land,
@@ -17,8 +17,8 @@ from espo_luigi.science.gaps import (
     require_data,
     with_incomplete_cells,
 )
-from espo_luigi.science.health import health_checks
-from espo_luigi.science.regrid import regrid
+from espo_luigi.science.finalize.product import clean_up, concatenate
+from espo_luigi.science.regrid.cascade import regrid
 from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
 
 DAYS, ROWS, COLUMNS = 20, 6, 8

@@ -9,7 +9,7 @@ import xarray as xr
 from xclim.core.dataflags import data_flags
 
 from espo_luigi.errors import DataError, HealthCheckError
-from espo_luigi.science.health import health_checks
+from espo_luigi.science.diagnose.health import health_checks
 
 SECTION = {
     "structure": {"coords": ["lat", "lon", "time"], "dims": ["lat", "lon", "time"]},

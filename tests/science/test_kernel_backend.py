@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.science import kernel_backend, xsdba_backend
+from espo_luigi.science.adjust import kernel_backend, xsdba_backend
+from espo_luigi.science.adjust.training import AdjustmentSetup, Grouping, TrainedObject, TrainingSetup
 from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.training import AdjustmentSetup, Grouping, TrainedObject, TrainingSetup
 
 ESPO_G = {"detrend": {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}, "interp": "nearest"}
 

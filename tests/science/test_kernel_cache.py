@@ -15,21 +15,22 @@ import pytest
 from strangers import NOBODY, as_root
 
 import espo_luigi
-from espo_luigi.science import kernel_cache
+from espo_luigi.science.adjust import kernel_cache
 
 PACKAGE = Path(espo_luigi.__file__).parent
 SCIENCE = PACKAGE / "science"
+KERNELS = SCIENCE / "adjust" / "kernels"
 # A kernel in a module of its own, which calls a helper of another one.
 TOY = """
-from espo_luigi.science.compiled import compiled
-from espo_luigi.science.loess_kernels import tricube
+from espo_luigi.science.adjust.kernels.compiled import compiled
+from espo_luigi.science.adjust.kernels.loess import tricube
 
 @compiled
 def weigh(distance):
     return tricube(distance, 2.0)
 """
 RUN = """
-from espo_luigi.science.toy_kernels import weigh
+from espo_luigi.science.adjust.kernels.toy_kernels import weigh
 print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path)
 """
 
@@ -37,11 +38,19 @@ print(weigh(1.0), sum(weigh.stats.cache_misses.values()), weigh.stats.cache_path
 @pytest.fixture()
 def copy(tmp_path: Path) -> Path:
     """A folder with a copy of the package's science and the toy kernel."""
-    (tmp_path / "espo_luigi" / "science").mkdir(parents=True)
-    for module in ("__init__.py", "science/__init__.py", "files.py", "science/compiled.py", "science/kernel_cache.py"):
+    (tmp_path / "espo_luigi" / "science" / "adjust" / "kernels").mkdir(parents=True)
+    for module in (
+        "__init__.py",
+        "science/__init__.py",
+        "science/adjust/__init__.py",
+        "science/adjust/kernels/__init__.py",
+        "files.py",
+        "science/adjust/kernels/compiled.py",
+        "science/adjust/kernel_cache.py",
+    ):
         shutil.copy(PACKAGE / module, tmp_path / "espo_luigi" / module)
-    shutil.copy(SCIENCE / "loess_kernels.py", tmp_path / "espo_luigi" / "science")
-    (tmp_path / "espo_luigi" / "science" / "toy_kernels.py").write_text(TOY)
+    shutil.copy(KERNELS / "loess.py", tmp_path / "espo_luigi" / "science" / "adjust" / "kernels")
+    (tmp_path / "espo_luigi" / "science" / "adjust" / "kernels" / "toy_kernels.py").write_text(TOY)
     return tmp_path
 
 
@@ -62,9 +71,9 @@ def said(process: subprocess.Popen[str]) -> tuple[float, int, Path]:
 def test_an_edited_helper_in_another_module_is_compiled_anew(copy: Path) -> None:
     value, compilations, folder = said(start(copy))
     assert (value, compilations) == ((1 - 0.5**3) ** 3, 1)
-    assert folder.parent == copy / "espo_luigi" / "science" / "__pycache__"
+    assert folder.parent == copy / "espo_luigi" / "science" / "adjust" / "kernels" / "__pycache__"
     assert said(start(copy)) == (value, 0, folder)
-    helper = copy / "espo_luigi" / "science" / "loess_kernels.py"
+    helper = copy / "espo_luigi" / "science" / "adjust" / "kernels" / "loess.py"
     helper.write_text(helper.read_text().replace("relative = distance / half_width", "relative = distance / 4.0"))
     assert said(start(copy))[:2] == ((1 - 0.25**3) ** 3, 1)
 
@@ -102,7 +111,9 @@ def test_a_process_that_was_killed_while_it_compiled_holds_nobody_up(copy: Path)
 
 
 def test_where_the_package_cannot_be_written_the_code_is_in_the_users_cache(copy: Path) -> None:
-    (copy / "espo_luigi" / "science" / "__pycache__").touch()  # no folder, which not even root can write in
+    (
+        copy / "espo_luigi" / "science" / "adjust" / "kernels" / "__pycache__"
+    ).touch()  # no folder, which not even root can write in
     _, compilations, folder = said(start(copy))
     assert compilations == 1 and folder.is_relative_to(copy / "home")
     assert said(start(copy))[1:] == (0, folder)
@@ -149,12 +160,12 @@ def test_only_code_that_nobody_has_used_for_long_is_removed(tmp_path: Path) -> N
 
 def test_the_code_follows_every_module_that_kernels_are_made_of() -> None:
     hashed = {Path(path).name for path in kernel_cache.sources()}
-    for path in SCIENCE.glob("*.py"):
+    for path in SCIENCE.rglob("*.py"):
         names = _imported(path)
-        if names & {"espo_luigi.science.compiled"} and path.name != "compiled.py":
+        if names & {"espo_luigi.science.adjust.kernels.compiled"} and path.name != "compiled.py":
             assert path.name in hashed
     for name in hashed - {"compiled.py"}:
-        ours = {one for one in _imported(SCIENCE / name) if one.startswith("espo_luigi")}
+        ours = {one for one in _imported(KERNELS / name) if one.startswith("espo_luigi")}
         assert {f"{one.rpartition('.')[2]}.py" for one in ours} <= hashed, name
 
 

@@ -10,8 +10,8 @@ import xarray as xr
 from scipy import stats
 from test_quantile_mapping import WINDOW, days_of, numbers_of, plan_for
 
-from espo_luigi.science import quantile_mapping as qm
-from espo_luigi.science.windows import plan_windows
+from espo_luigi.science.adjust import quantile_mapping as qm
+from espo_luigi.science.adjust.windows import plan_windows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import bit_kernels, compiled
-from espo_luigi.science import quantile_mapping as qm
-from espo_luigi.science.windows import plan_windows
+from espo_luigi.science.adjust import quantile_mapping as qm
+from espo_luigi.science.adjust.kernels import bits as bit_kernels
+from espo_luigi.science.adjust.kernels import compiled
+from espo_luigi.science.adjust.windows import plan_windows
 
 WINDOW = 31
 FRACTION = 0.2

@@ -14,8 +14,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.regrid import Stage, apply_weights, cascade, check_reach, regrid
-from espo_luigi.science.sphere import Extrapolation, Grid, weight_matrix
+from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade, check_reach, regrid
+from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from espo_luigi.science.sphere import Extrapolation, Grid, bilinear_weights, inverse_distance_weights, weight_matrix
+from espo_luigi.science.regrid.sphere import (
+    Extrapolation,
+    Grid,
+    bilinear_weights,
+    inverse_distance_weights,
+    weight_matrix,
+)
 
 INVERSE_DISTANCE = Extrapolation()
 

@@ -7,7 +7,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import samples, summaries
+from espo_luigi.science import samples
+from espo_luigi.science.diagnose import summaries
 
 N_CELLS = 3
 

@@ -8,7 +8,7 @@ import yaml
 from luigi.configuration import get_config
 from luigi.task_register import Register
 
-from espo_luigi.driver.engines import close_engines
+from espo_luigi.driver.run.engines import close_engines
 from espo_luigi.tasks.context import forget
 
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"

@@ -23,9 +23,10 @@ from demo_runs import use, write_config
 from luigi.configuration import get_config
 
 import espo_luigi
-from espo_luigi import cli, store, tasks
-from espo_luigi.driver.engines import close_engines, hold_folders
-from espo_luigi.driver.run import walk
+from espo_luigi import store, tasks
+from espo_luigi.commands import cli
+from espo_luigi.driver.run.engines import close_engines, hold_folders
+from espo_luigi.driver.run.run import walk
 from espo_luigi.publication.crate import listed
 from espo_luigi.report.jobs import job_results
 from espo_luigi.report.page import Section

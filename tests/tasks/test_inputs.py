@@ -14,9 +14,9 @@ from complete_demo import DAY360, NOLEAP, edit
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
-from espo_luigi.driver.run import walk
+from espo_luigi.driver.run.run import walk
 from espo_luigi.report.jobs import job_results
-from espo_luigi.science.extract import subset_box, subset_boxes
+from espo_luigi.science.extract.dataset import subset_box, subset_boxes
 from espo_luigi.tasks.context import context
 
 Configure = Callable[..., list[Path]]

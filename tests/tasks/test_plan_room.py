@@ -8,11 +8,12 @@ import pytest
 from complete_demo import in_order
 from luigi.configuration import get_config
 
-from espo_luigi import cli, store, tasks
-from espo_luigi.jobs import allocation
+from espo_luigi import store, tasks
+from espo_luigi.commands import cli
+from espo_luigi.jobs.local import srun as allocation
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.slurm_steps import Allocation
+from espo_luigi.jobs.schedulers.slurm.steps import Allocation
 from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan

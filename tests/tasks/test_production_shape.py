@@ -22,13 +22,13 @@ from demo_runs import use, write_config
 
 from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo, sources
+from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.session import dask_session
-from espo_luigi.ports import OutputPort, ports_of
 from espo_luigi.store import manifest
 from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import adjustment, diagnostics, reference
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.ports import OutputPort, ports_of
 
 # Nothing divides anything: 80 land cells in blocks of 7, bands of 3, 5 and 4 rows, whose bounds fall inside chunks of
 # 4 rows or on them, 10 columns in chunks of 3, 18 years in chunks of 4. Raw files are of more years than are wanted.

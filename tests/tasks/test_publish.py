@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from complete_demo import complete_all, edit
 
-from espo_luigi import cli
+from espo_luigi.commands import cli
 from espo_luigi.publication.crate import METADATA_NAME
 
 

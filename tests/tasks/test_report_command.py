@@ -14,7 +14,7 @@ from report_examples import compared, measures, properties, write_job
 
 from espo_luigi import store, tasks
 from espo_luigi.report.view import Diagnosed
-from espo_luigi.science import diagnostics
+from espo_luigi.science.diagnose import diagnostics
 from espo_luigi.tasks.report import run_view
 
 

@@ -11,13 +11,13 @@ import xarray as xr
 from complete_demo import edit
 
 from espo_luigi import store, tasks
-from espo_luigi.driver.run import places_of, walk
+from espo_luigi.driver.run.run import places_of, walk
 from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.ports import InputPort, ports_of
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.make import rules, task_for
+from espo_luigi.tasks.ports import InputPort, ports_of
 
 # rule: (its outputs, workers, cpus, memory), from the table of the reference workflow's rules.
 REFERENCE = {

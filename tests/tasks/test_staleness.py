@@ -19,14 +19,14 @@ from pydantic import BaseModel
 from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.parts import fingerprint
-from espo_luigi.driver.run import walk
-from espo_luigi.ports import InputPort, ports_of
+from espo_luigi.driver.run.run import walk
 from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, forget
 from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
+from espo_luigi.tasks.ports import InputPort, ports_of
 
 MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
 # Keys that say where things are, and how they are computed.

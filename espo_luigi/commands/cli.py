@@ -1,0 +1,375 @@
+"""The ``espo`` command: what Luigi's own command does not do."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import select
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from espo_luigi.commands import views
+from espo_luigi.errors import EspoError, log_as_text
+
+# Errors whose texts are enough; of others, the kind is printed, too.
+_EXPECTED = (EspoError, OSError)
+_PATH = click.Path(path_type=Path)
+_json_option = views.json_option
+_print_json = views.print_json
+say = views.say
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and "--help" not in words:  # the help imports nothing
+        import logging
+
+        if logging.lastResort:
+            logging.lastResort.addFilter(log_as_text)
+    # Else, a plan of 20 000 tasks would take a fifth of its time looking for garbage when the process ends.
+    atexit.register(gc.freeze)
+    try:
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        if any([_has_no_reader(stream) for stream in (sys.stdout, sys.stderr)]):
+            return 128 + signal.SIGPIPE
+        return _failed(error, words)
+    except KeyboardInterrupt as interrupt:
+        from espo_luigi.driver.run.signals import end_quietly
+
+        end_quietly(interrupt)
+        raise
+
+
+def _run(words: list[str]) -> int:
+    # What `espo.main` of click does, but for Ctrl-C and broken pipes, which `main` above has exit codes for.
+    if instruction := os.environ.get("_ESPO_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(espo, {}, "espo", "_ESPO_COMPLETE", instruction)
+    try:
+        with espo.make_context("espo", list(words)) as context:
+            return int(espo.invoke(context) or 0)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        return _failed(error, words)
+
+
+def _failed(error: Exception, words: list[str]) -> int:
+    if words[:1] == ["--debug"]:
+        raise error
+    say(f"espo: {error if isinstance(error, _EXPECTED) else _unexpected(error, words)}", file=sys.stderr)
+    return 1
+
+
+def _unexpected(error: Exception, words: list[str]) -> str:
+    if isinstance(error, ValueError):
+        from espo_luigi.driver.luigi_glue.task_words import wrong_setting
+
+        if said := wrong_setting(error):
+            return said
+    return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Whether no process reads `stream` any more (`espo rules | head`); its text, buffered or not, is then dropped."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return True
+
+
+class _SlurmCommand(click.Command):
+    """Takes the options of a job on Slurm, which are looked up when they are needed: Luigi takes time to import."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from espo_luigi.commands.interactive import OPTIONS
+
+        named = [click.Option([f"--{name.replace('_', '-')}"], help=text) for name, text in OPTIONS.items()]
+        return [*self.params, *named, *super().get_params(ctx)[len(self.params) :]]
+
+
+class _OneScreen(click.Group):
+    """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+
+
+@click.group(cls=_OneScreen, options_metavar="[--debug] [--help]")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
+def espo() -> None:
+    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
+
+
+@espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
+@click.argument("folder", type=_PATH)
+@click.option(
+    "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
+)
+@_json_option
+def catalog(folder: Path, out: Path, as_json: bool) -> None:
+    """Make a catalogue of a folder's CMIP6-style files."""
+    from espo_luigi.catalog import make_catalog
+
+    report = make_catalog(folder, out)
+    if as_json:
+        unreadable = {str(path): reason for path, reason in report.unreadable}
+        return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})
+    say(f"{out}: {report.found} file(s)")
+    for path, reason in report.unreadable:
+        say(f"  not read: {path}: {reason}")
+
+
+@espo.command(epilog="Example: espo make espo-demo/final/reference/Demo-Land+south+noleap.zarr")
+@click.argument("path", type=_PATH)
+@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+def make(path: Path, workers: int) -> int:
+    """Run the task that makes a path, and what it needs."""
+    from espo_luigi.api import build
+    from espo_luigi.tasks.make import task_for
+
+    task = task_for(path)
+    say(task.label(), file=sys.stderr)
+    summary = build([task], workers=workers)
+    say(summary.text, file=sys.stderr)
+    return 0 if summary.succeeded else 1
+
+
+@espo.command(epilog="Example: espo rules --json")
+@_json_option
+def rules(as_json: bool) -> None:
+    """List the rules, their parameters and their files."""
+    from espo_luigi.tasks.make import rules, template_of
+
+    if as_json:
+        return _print_json({one.__name__: {"does": _does(one), "files": template_of(one)} for one in rules()})
+    files = {rule: template_of(rule) for rule in rules()}
+    for rule, templates in files.items():
+        say(f"{rule.__name__}: {_does(rule)}")
+        for name, template in templates.items():
+            say(f"    {name}  {template}")
+
+
+def _does(rule: type) -> str:
+    return (rule.__doc__ or "").splitlines()[0]
+
+
+def _names_of_profiles(_context: object, _parameter: object, begun: str) -> list[str]:
+    from espo_luigi.driver.settings.profile import packaged_profiles
+
+    return [name for name in packaged_profiles() if name.startswith(begun)]
+
+
+@espo.command(epilog="Example: espo profiles narval")
+@click.argument("names", nargs=-1, metavar="[PROFILE]...", shell_complete=_names_of_profiles)
+@_json_option
+def profiles(names: tuple[str, ...], as_json: bool) -> None:
+    """List the clusters' profiles, or those named."""
+    from espo_luigi.driver.settings.profile import describe, packaged_profiles, said_by
+
+    shown = names or packaged_profiles()
+    if as_json:
+        return _print_json({name: said_by(name) for name in shown})
+    for name in shown:
+        say(describe(name))
+
+
+@espo.command(
+    epilog="Example: espo script RefDefault --region south --memory 60GB",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
+@click.argument("task")
+@click.argument("parameters", nargs=-1, type=click.UNPROCESSED)
+@click.option("--module", default="espo_luigi.tasks", show_default=True, help="Where the task is defined.")
+def script(task: str, parameters: tuple[str, ...], module: str) -> None:
+    """Print the job script of a task, and its Dask layout.
+
+    PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
+    """
+    from espo_luigi.driver.luigi_glue.task_words import preview_of
+
+    say(preview_of(["--module", module, task, *parameters]), end="")
+
+
+@espo.command(epilog="Example: espo cancel")
+def cancel() -> None:
+    """Cancel the jobs of the run here.
+
+    The run is the one of the folder that `[espo] workdir` of luigi.cfg names.
+    """
+    _stop("cancel")
+
+
+@espo.command(epilog="Example: espo detach")
+def detach() -> None:
+    """End the driver of the run here; its jobs go on.
+
+    The run is the one of the folder that `[espo] workdir` of luigi.cfg names. The next driver takes its jobs over.
+    """
+    _stop("detach")
+
+
+def _stop(how: str) -> None:
+    from espo_luigi.driver.run.preview import stop_from_outside
+
+    views.be_quiet_about_other_parameters()
+    say(stop_from_outside(how))
+
+
+@espo.command(epilog="Example: espo clean --yes")
+@click.option("--yes", is_flag=True, help="Delete them; refused while a driver works there.")
+@_json_option
+def clean(yes: bool, as_json: bool) -> None:
+    """List what nothing needs any more, or delete it.
+
+    These are temporary stores, and what killed runs have left half done.
+    """
+    from espo_luigi.tasks import clean
+
+    with clean.alone() if yes else nullcontext():
+        found = clean.leftovers()
+        for one in found:
+            if not as_json:
+                say(f"{one.size_bytes:>16,}  {one.path}")
+            if yes:
+                clean.delete(one)
+    if as_json:
+        return _print_json([{"path": one.path, "size_bytes": one.size_bytes, "deleted": yes} for one in found])
+    total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
+    say(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
+
+
+@espo.command(epilog="Example: espo env --wheelhouse wheels")
+@click.option(
+    "--requirements",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Write the exact versions of all that is installed and needed to a file, by default print them.",
+)
+@click.option("--wheelhouse", type=_PATH, metavar="DIR", help="Collect their wheels, the project's own, too.")
+@click.option("--compile", is_flag=True, help="Compile the kernels for this kind of processor, once.")
+def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> None:
+    """Make this installation again elsewhere, or compile it.
+
+    Give one of the options.
+    """
+    from espo_luigi.commands import environment
+
+    if sum(map(bool, (requirements, wheelhouse, compile))) != 1:
+        raise click.UsageError("expected one of --requirements, --wheelhouse and --compile.")
+    if requirements == "-":
+        say(environment.requirements_text(), end="")
+    elif requirements:
+        say(environment.write_requirements(Path(requirements)))
+    elif wheelhouse:
+        say(environment.collect_wheels(wheelhouse))
+    else:
+        say(environment.compile_kernels())
+
+
+@espo.command(
+    cls=_SlurmCommand,
+    epilog="Example: espo shell --profile iq-gpu --time 60 -- nvidia-smi",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def shell(command: tuple[str, ...], **options: str | None) -> None:
+    """Open a shell, or give a command, on a compute node (salloc)."""
+    from espo_luigi.commands.interactive import shell
+
+    shell(_given(options), command)
+
+
+@espo.command(
+    cls=_SlurmCommand,
+    epilog="Example: espo submit luigi --module espo_luigi.tasks All --local-scheduler",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE [ARGUMENTS]...")
+def submit(words: tuple[str, ...], **options: str | None) -> None:
+    """Submit a script (sbatch), or a driver as a job.
+
+    FILE is the script, or `luigi` with what you would give to it: the job goes on until the run is done.
+    """
+    from espo_luigi.commands.interactive import submit
+
+    say(submit(_given(options), words))
+
+
+def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@espo.command(epilog="Example: espo tasks --json")
+@_json_option
+def tasks(as_json: bool) -> None:
+    """Table of the jobs that ran: time, memory, failures."""
+    from espo_luigi.driver.settings.espo import settings
+    from espo_luigi.report.jobs import job_table, rule_figures
+
+    views.be_quiet_about_other_parameters()
+    workdir = Path(settings().workdir)
+    if as_json:
+        return _print_json([asdict(one) for one in rule_figures(workdir)])
+    say(job_table(workdir))
+
+
+@espo.command(epilog="Example: espo publish --json")
+@click.option("--catalog", is_flag=True, help="The catalogue of the products only.")
+@click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
+@_json_option
+def publish(catalog: bool, crate: bool, as_json: bool) -> None:
+    """Write the products' catalogue and provenance.
+
+    The catalogue of intake-esm and xscen is that of `paths.project_catalog`, in which others' rows stay; provenance is
+    the RO-Crate `ro-crate-metadata.json` in the folder of the products.
+    """
+    from espo_luigi.tasks.publish import publish
+
+    done = publish(with_catalogue=catalog or not crate, with_crate=crate or not catalog)
+    if as_json:
+        return _print_json(asdict(done))
+    say(done)
+    for path in done.catalogued.left_out if done.catalogued else ():
+        say(f"  of no dataset, not listed: {path}")
+
+
+@espo.command(epilog="Example: espo report --out report.html")
+@click.option("--out", type=_PATH, default="report.html", show_default=True, help="The page to write.")
+def report(out: Path) -> None:
+    """Write a page about the run, complete or not."""
+    from espo_luigi.tasks.report import write_now
+
+    write_now(out.absolute())
+    say(out)
+
+
+for _command in views.COMMANDS:
+    espo.add_command(_command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""`espo shell` and `espo submit`: allocations and jobs of Slurm with the options of ``[slurm]`` and its profile.
+
+A shell on a compute node, a script of the user's, or the driver itself as a small job. All take the same options, which
+override luigi.cfg and the profile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from luigi.configuration import get_config
+
+from espo_luigi.driver.luigi_glue.task_words import named_by
+from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.driver.settings.sections import slurm as SlurmSection
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import PACKING, JobOptions, ScriptValues, checked, own_names, safe
+from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.driver_job import NOTICE_SECONDS, new_note, submit_driver
+from espo_luigi.jobs.schedulers.slurm.steps import sizes
+
+logger = logging.getLogger(__name__)
+
+# What may be given beside the names of Slurm's own options: of luigi.cfg's [slurm], and of this one job.
+OPTIONS: Mapping[str, str] = {
+    "profile": "name or path of a profile, in place of [slurm] profile",
+    "memory": "memory of the job, such as 8GB",
+    "time": "time limit, such as 60 (minutes) or 4:00:00",
+    "cpus_per_task": "CPUs of the job, by default 1",
+    "nodes": "nodes of the job, by default 1",
+    **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
+}
+# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
+_IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
+# What a driver needs: it waits, mostly. The site's limit on time is kept.
+_DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one job asks for, and the rules of its site."""
+
+    sizes: Mapping[str, str]
+    options: JobOptions
+    site: Site
+
+    @property
+    def resources(self) -> Resources:
+        """The sizes of each node's part."""
+        return Resources(1, int(self.sizes["cpus_per_task"]), self.sizes["memory"], self.sizes["time"])
+
+    def checked(self) -> Request:
+        """Return this; raises SubmissionError where the site refuses it."""
+        if refusals := self.site.refusals(self.resources, self.options, max_jobs=1):
+            raise SubmissionError("; ".join(refusals))
+        return self
+
+
+def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
+    """Become `salloc`, which runs a shell or a command inside an allocation.
+
+    Raises
+    ------
+    SubmissionError
+        If this is inside a job already, or there is no `salloc`.
+    """
+    job_id = slurm.job_id(os.environ)
+    if job_id is not None:
+        raise SubmissionError(f"this is inside job {job_id} already: give the command itself, or leave the job first")
+    request = request_of(given)
+    _become(allocation_command(request, command), {**os.environ, **_accounts(), **request.options.environment})
+
+
+def allocation_command(request: Request, command: Sequence[str]) -> tuple[str, ...]:
+    """Return the `salloc` that an allocation takes."""
+    return ("salloc", *sizes(**_numbers(request.sizes)), "--ntasks-per-node=1", *slurm.asked(request.options), *command)
+
+
+def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
+    """Submit a script, or ``luigi …``: a driver, as a job that goes on until the run is done; return that in words."""
+    if words[0] == "luigi":
+        return _submit_driver(given, words[1:])
+    script = Path(words[0])
+    if not script.is_file():
+        raise SubmissionError(f"there is no file {script} to submit; `espo submit luigi …` submits a driver")
+    request = request_of(given)
+    answer = Commands(slurm, environ={**os.environ, **request.options.environment}).submit(
+        script_command(request, given, script, words[1:])
+    )
+    job_id = slurm.submitted_id(answer.stdout) if answer.ok else None
+    if job_id is None:
+        raise SubmissionError(f"{script} was not submitted: {answer.words}")
+    return f"{script} is job {job_id}"
+
+
+def script_command(
+    request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
+    chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
+    asked = {name: size for name, size in request.sizes.items() if name in chosen}
+    many = ("--ntasks-per-node=1",) if "nodes" in given else ()
+    words = [checked("argument", word) for word in (str(script), *arguments)]
+    return ("sbatch", "--parsable", *sizes(**_numbers(asked)), *many, *slurm.asked(request.options), *words)
+
+
+def _not_said_in(script: str) -> set[str]:
+    said = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
+    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", said)}
+
+
+def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
+    request, section = _drivers_request(given), SlurmSection()
+    with named_by(arguments) as task:
+        # A wrong name or value is an error here, and not in the job.
+        if isinstance(task, SlurmTask):
+            task.check()
+        workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS
+    python = request.options.python or sys.executable
+    values = ScriptValues(
+        name=f"{safe(workdir.name, 40)}.driver",
+        attempt=1,
+        argv=(python,),
+        cpus_per_task=request.resources.cpus_per_task,
+        memory_bytes=request.resources.memory_bytes,
+        time_minutes=request.resources.time_minutes,
+        log_pattern=slurm.log_pattern(str(Path(section.log_dir).absolute()), "driver", {}),
+        claim_file="",
+        workdir=str(Path.cwd()),
+        options=request.options,
+    )
+    Path(values.log_pattern.replace("%%", "%")).parent.mkdir(parents=True, exist_ok=True)
+    note = new_note((python, "-P", "-m", "luigi", *arguments), alone=alone)
+    job_id = submit_driver(values, note, folder, Commands(slurm))
+    return f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n" + (
+        "`espo cancel` ends it" if alone else "`espo detach` ends it and leaves its jobs, `espo cancel` ends these, too"
+    )
+
+
+def request_of(given: Mapping[str, str]) -> Request:
+    """Return what is asked for: by the command line, else by [slurm] of luigi.cfg, its profile, and the defaults.
+
+    Raises an `EspoError` for a value that cannot be read.
+    """
+    if settings().engine == "sge":
+        raise SubmissionError(
+            "this luigi.cfg says engine = sge, and `espo shell` and `espo submit` are Slurm's: on Grid Engine, give "
+            "qrsh or qsub with the options that `espo script` shows"
+        )
+    sections = dict(SlurmSection.get_params())
+    for name, value in given.items():
+        if name in sections:
+            get_config().set("slurm", name, value.replace("%", "%%"))
+    section = SlurmSection()
+    asked = Resources(memory=given.get("memory", ""), time=given.get("time", "")).completed(
+        section.memory, section.time
+    )
+    asked_for = {
+        "nodes": given.get("nodes", "1"),
+        "cpus_per_task": given.get("cpus_per_task", "1"),
+        "memory": asked.memory,
+        "time": asked.time,
+    }
+    _numbers(asked_for)
+    return Request(asked_for, section.options_of({}, {}), section.site()).checked()
+
+
+def _numbers(asked: Mapping[str, str]) -> dict[str, int]:
+    try:
+        counts = {name: int(asked[name]) for name in ("nodes", "cpus_per_task") if name in asked}
+    except ValueError as error:
+        raise SubmissionError(f"nodes and cpus_per_task are whole numbers: {error}") from error
+    if wrong := [f"{name} = {count}" for name, count in counts.items() if count < 1]:
+        raise SubmissionError(f"{wrong[0]}; expected at least 1")
+    parse = {"memory": parse_memory, "time": parse_time}
+    return counts | {name: parse[name](asked[name]) for name in parse if name in asked}
+
+
+def _drivers_request(given: Mapping[str, str]) -> Request:
+    """Return what a driver's job asks for, which is no rule's: no more time than the site allows."""
+    asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
+    if "time" not in given:
+        profile = given.get("profile") or SlurmSection().profile
+        limit = SlurmSection.profile_called(profile).site.limits.get("time", _DRIVERS_TIME)
+        asked["time"] = min(_DRIVERS_TIME, limit, key=parse_time)
+    request = request_of(asked)
+    if request.resources.time_minutes < _DRIVERS_LEAST_MINUTES:
+        raise SubmissionError(
+            f"time = {asked['time']} is too little for a driver, which is told to stop {NOTICE_SECONDS} s before its "
+            f"end: give {_DRIVERS_LEAST_MINUTES} (minutes) or more"
+        )
+    assert isinstance(request.options, slurm.SlurmOptions)
+    extra = {"signal": f"B:TERM@{NOTICE_SECONDS}", **request.options.extra}
+    # What its jobs inherit of its environment must not name a folder on its node.
+    options = replace(request.options, extra=extra, scratch=None, nodes=request.sizes["nodes"])
+    return replace(request, options=options)
+
+
+def _accounts() -> dict[str, str]:
+    """The options that the environment gives to sbatch, for salloc, too."""
+    said = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
+    return {name: value for name, value in said.items() if value and name not in os.environ}
+
+
+def _become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    logger.info("%s", shlex.join(command))
+    try:
+        os.execvpe(command[0], list(command), dict(environ))
+    except OSError as error:
+        raise SubmissionError(f"{command[0]} could not be started: {error}") from error

@@ -1,0 +1,138 @@
+"""`install` has Luigi run tasks as this package does: its own worker and schedulers, and exit codes for failures."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import luigi.interface
+from luigi.configuration import get_config
+from luigi.parameter import MissingParameterException
+from luigi.task_register import TaskClassException
+
+from espo_luigi.driver.luigi_glue.remote import PatientScheduler
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
+from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.errors import log_as_text
+from espo_luigi.jobs.lifecycle.submit import JobSettings
+
+logger = logging.getLogger(__name__)
+_luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
+_earlier_hook = sys.excepthook
+
+
+class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
+    """What Luigi's command line and `luigi.build` ask for a scheduler and a worker."""
+
+    # Those of Luigi's command, if it is what runs the tasks.
+    arguments: list[str] | None = None
+
+    def create_local_scheduler(self) -> LinearScheduler:
+        """Return a scheduler inside this process."""
+        return LinearScheduler(record_task_history=False)
+
+    def create_remote_scheduler(self, url: str) -> PatientScheduler:
+        """Return luigid, as one that may be restarted."""
+        return PatientScheduler(url)
+
+    def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
+        """Return an `EspoWorker`."""
+        show_progress_on_stderr()
+        worker = EspoWorker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
+        worker.arguments = self.arguments
+        return worker
+
+
+def show_progress_on_stderr() -> None:
+    """Print this package's log from INFO up on standard error, unless the user has set up logging for it."""
+    package = logging.getLogger("espo_luigi")
+    if not package.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
+        package.propagate = False
+    for name in ("", "espo_luigi", "luigi", "luigi-interface"):
+        for of_logger in logging.getLogger(name).handlers:
+            of_logger.addFilter(log_as_text)
+
+
+@functools.wraps(_luigis_run)
+def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
+    """Do what Luigi's command does; if the command line is wrong, print why, and end this process."""
+    # A program that calls luigi.run with arguments of its own gets what Luigi raises.
+    of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
+    if of_command:
+        factory = keywords["worker_scheduler_factory"] = WorkerSchedulerFactory()
+        factory.arguments = sys.argv[1:]
+    try:
+        return _luigis_run(cmdline_args, *arguments, **keywords)
+    except (MissingParameterException, ValueError) as error:
+        if not (of_command and _is_told(error)):
+            raise
+        raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error
+
+
+@functools.wraps(_luigis_schedule_and_run)
+def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
+    """Run tasks as Luigi does; what is stale is told behind its summary, under the options of the command line."""
+    result = _luigis_schedule_and_run(*arguments, **keywords)
+    if isinstance(result.worker, EspoWorker):
+        result.worker.tell_what_is_stale()
+    return result
+
+
+def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print one paragraph if there is no task of the name; show any other error as before."""
+    if not (isinstance(error, TaskClassException) and _is_told(error)):
+        _earlier_hook(kind, error, traceback)
+
+
+def _is_told(error: Exception) -> bool:
+    """Log what is wrong with the words of Luigi's command; return whether anything is."""
+    from espo_luigi.driver.luigi_glue.refused import reason
+
+    if why := reason(error, sys.argv[1:]):
+        show_progress_on_stderr()
+        logger.error("Nothing was started: %s", why)
+        logger.debug("It was refused here:", exc_info=error)
+    return bool(why)
+
+
+# Defaults of luigi.cfg in place of Luigi's own: an exit code for each failure (Luigi's are 0), no lock in a folder that
+# belongs to the first user of a login node (a run has its own), no success without its output, and as many tasks at
+# once as jobs may be in flight (Luigi: one): a waiting one costs a thread.
+_DEFAULTS = {
+    "core": {"no_lock": "true", "workers": str(JobSettings.max_jobs)},
+    "worker": {"check_complete_on_run": "true"},
+    "scheduler": {"retry_count": "1"},
+    "retcode": {
+        "already_running": "10",
+        "missing_data": "20",
+        "not_run": "25",
+        "task_failed": "30",
+        "scheduling_error": "35",
+        "unhandled_exception": "40",
+    },
+}
+
+
+def install() -> None:
+    """Have Luigi use `EspoWorker` and its schedulers, and set what luigi.cfg leaves open; safe to repeat.
+
+    A module of tasks that Luigi's command runs calls it: there is no other place to choose the worker.
+    """
+    setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
+    luigi.interface._run = _run
+    luigi.interface._schedule_and_run = _schedule_and_run
+    if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
+        sys.excepthook = _without_traceback
+    configuration = get_config()
+    for section, options in _DEFAULTS.items():
+        for name, value in options.items():
+            if not configuration.has_option(section, name):
+                configuration.set(section, name, value)

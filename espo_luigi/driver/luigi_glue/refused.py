@@ -1,0 +1,61 @@
+"""Why Luigi's command refuses its command line, in one paragraph instead of a traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import luigi
+from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import MissingParameterException
+from luigi.task_register import Register, TaskClassException
+
+from espo_luigi.driver.luigi_glue.task_words import without_arguments, wrong_setting
+from espo_luigi.driver.settings.espo import choices_of
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, not_one_of
+
+
+def reason(error: Exception, words: Sequence[str]) -> str:
+    """Return what is wrong with the `words` of Luigi's command if it failed because of them, else nothing."""
+    if isinstance(error, TaskClassException):
+        first, *names = str(error).splitlines()
+        return " ".join([first, ", ".join(names)]).strip()
+    with CmdlineParser.global_instance(list(words)) as parser:
+        if isinstance(error, MissingParameterException):
+            return _missing(without_arguments(error), parser.known_args.root_task)
+        return next(_wrong_values(parser), "") or wrong_setting(error)
+
+
+def _missing(said: str, root: str) -> str:
+    """Return what the task that was asked for lacks; nothing where a program makes another without its parameters."""
+    found = re.fullmatch(rf"{re.escape(root)}: requires the '(\w+)' parameter to be set", said)
+    if not found:
+        return ""
+    kind, name, expected = Register.get_task_cls(root), found[1], ()
+    with suppress(EspoError, OSError):
+        expected = kind.expected(name) if issubclass(kind, SlurmTask) else ()
+    choices = f"; expected one of: {', '.join(expected)}" if expected else ""
+    return f"{root}: --{name.replace('_', '-')} is missing{choices}"
+
+
+def _wrong_values(parser: CmdlineParser) -> Iterator[str]:
+    for name, text, parameter in _given(parser):
+        try:
+            parameter.parse(text)
+        except Exception as error:
+            choices = choices_of(parameter)
+            yield not_one_of(name, text, choices) if choices else f"--{name.replace('_', '-')} {text!r}: {error}"
+
+
+def _given(parser: CmdlineParser) -> Iterator[tuple[str, Any, luigi.Parameter]]:
+    """Yield the options of the command line, each with its name, its text, and the parameter that it sets."""
+    given = vars(parser.known_args)
+    for family, has_no_section, name, parameter in Register.get_all_params():
+        qualified = f"{family}_{name}"
+        if text := given.get(qualified):
+            yield name if has_no_section else qualified, text, parameter
+        if family == given["root_task"] and (text := given.get(name)):
+            yield name, text, parameter

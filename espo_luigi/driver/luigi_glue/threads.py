@@ -1,0 +1,144 @@
+"""A thread for each task, where Luigi expects a process: thousands may wait at once."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import textwrap
+import threading
+import time
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import luigi.worker
+from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
+from luigi.task import Task
+
+from espo_luigi.driver.luigi_glue.remote import PatientScheduler
+from espo_luigi.driver.run.run import Run
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, JobInputError, StoppedError
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently
+
+logger = logging.getLogger(__name__)
+
+_STACK_BYTES = 512 * 1024
+_PAGE_COLUMNS = 70
+_trouble = Minutely()
+
+
+def is_complete(task: Task) -> bool:
+    """Return whether `task` is complete; a file system that fails for a moment is asked again."""
+    return bool(persistently(task.complete, DRIVERS_PATIENCE_SECONDS, warn=_trouble.warn))
+
+
+class ThreadTaskProcess(luigi.worker.TaskProcess):
+    """Stands where Luigi expects a process, and is a thread: thousands may wait at once."""
+
+    exitcode = 0
+    pid = None
+
+    def __init__(self, run: Run, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._run_of = run
+        self._lost_input = False
+        self._stopped = ""
+        self._timed_out = False
+        self.check_complete = is_complete
+        self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.stack_size(_STACK_BYTES)
+        self._thread.start()
+        threading.stack_size(0)
+
+    def is_alive(self) -> bool:
+        """Return True while the task runs."""
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """Have the task stop its job; before the run is over, Luigi does so only after `[worker] timeout`."""
+        self._timed_out = not self._run_of.is_over
+        self.task.on_kill() if isinstance(self.task, SlurmTask) else None
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        results: deque[Any] = deque(maxlen=1)
+        queue, self.result_queue = self.result_queue, SimpleNamespace(put=results.append)
+        self.run()
+        _, status, reason, missing, _ = results[0]
+        try:
+            if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
+                results.append(self._put_back())
+            elif self._stopped:
+                self._run_of.stopped(self.task, self._stopped)
+            elif status in (DONE, FAILED):
+                self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
+        finally:
+            # Luigi waits for this whatever else goes wrong.
+            queue.put(_readable(results[0]))
+
+    def _put_back(self) -> tuple[Any, ...]:
+        """Return what luigi takes for new requirements: it checks them again, and makes those that are missing."""
+        needs = [(task.task_module, task.task_family, task.to_str_params()) for task in self.task.deps()]
+        return self.task.task_id, PENDING, "", [], needs
+
+    def _run_get_new_deps(self) -> Any:
+        # To check what its task needs may have taken long.
+        if self._run_of.is_over:
+            raise StoppedError(f"{self.task}: not started, the run has ended")
+        return super()._run_get_new_deps()
+
+    def _handle_run_exception(self, ex: BaseException) -> Any:
+        self._lost_input = isinstance(ex, JobInputError)
+        if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
+            ex = JobInputError(f"{self.task}: {ex}")
+        if not isinstance(ex, EspoError):
+            return super()._handle_run_exception(ex)
+        if isinstance(ex, StoppedError) and not self._timed_out:
+            self._stopped = ex.outcome
+        else:
+            logger.error("%s%s", ex, "; it took longer than [worker] timeout" if self._timed_out else "")
+            self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
+        return str(ex)
+
+
+def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return how a task ended, with an error's first line wrapped for luigid's page."""
+    task_id, status, reason, *others = result
+    if status == FAILED and reason:
+        first, *rest = str(reason).splitlines()
+        told = textwrap.wrap(first, _PAGE_COLUMNS, break_long_words=False, break_on_hyphens=False)
+        reason = "\n".join([*told, *rest])
+    return task_id, status, reason, *others
+
+
+class StatusReporter(luigi.worker.TaskStatusReporter):
+    """Sends luigid what its page shows of a task; with a link, all that luigid would else forget about the task."""
+
+    def __init__(self, task: Task, scheduler: Any, worker_id: str, messages: Any) -> None:
+        super().__init__(scheduler, task.task_id, worker_id, messages)
+        self._task = task
+
+    def update_tracking_url(self, tracking_url: str) -> None:
+        """Show a link, where there is a page; none if it is empty."""
+        if isinstance(self._scheduler, PatientScheduler):
+            self._scheduler.show(
+                task_id=self._task.task_id,
+                worker=self._worker_id,
+                status=RUNNING,
+                tracking_url=tracking_url,
+                priority=self._task.priority,
+                resources=self._task.process_resources(),
+                retry_policy_dict=luigi.worker._get_retry_policy_dict(self._task),
+                accepts_messages=self._task.accepts_messages,
+            )
+
+
+class Results(queue.SimpleQueue[Any]):
+    """Where threads put how their tasks ended; luigi's queue sends it through a pipe, for processes."""
+
+    def close(self) -> None:
+        """Do what luigi expects of a queue at the end."""

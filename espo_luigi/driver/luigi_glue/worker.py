@@ -1,0 +1,315 @@
+"""A Luigi worker for tasks that wait: a thread for each, not a forked process, and memory that does not grow."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import luigi.scheduler
+import luigi.worker
+from luigi.cmdline_parser import CmdlineParser
+from luigi.parameter import ParameterVisibility
+from luigi.rpc import RemoteScheduler
+from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
+from luigi.task import Task
+
+from espo_luigi.driver.display.display import tell_the_end, watched
+from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
+from espo_luigi.driver.run.board import board, forget_board
+from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
+from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.run.signals import Detach, Signals, Stopped, end_quietly
+from espo_luigi.driver.run.stale import stale_lines, told_of
+from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
+from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
+from espo_luigi.errors import EspoError
+from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
+
+logger = logging.getLogger(__name__)
+
+_NOT_OURS = json.dumps("Not of the run that is at work in this work folder: give a command that asks for it.")
+
+
+def _exclusive_folders(tasks: Iterable[SlurmTask]) -> set[Path]:
+    """Return the folders that a run of `tasks` must have for itself; they are the same for all tasks of a class."""
+    return {folder for kind in {type(task) for task in tasks} for folder in kind.exclusive_folders()}
+
+
+def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
+    # Wildcards only reach file names, where they are cleaned: what matters is the same for most tasks of a rule.
+    return {
+        (task.get_task_family(), *(str(getattr(task, name)) for name in (*OPTION_NAMES, *RESOURCE_NAMES))): task
+        for task in tasks
+    }.values()
+
+
+class EspoWorker(luigi.worker.Worker):
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
+
+    With luigid, all drivers of a work folder are one worker, one after the other: what a driver that was killed had
+    running is handed to the next at once. A luigid that was restarted gets again what it has forgotten.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        forget_board()
+        self._run_of_tasks = Run()
+        # Luigi keeps every answer of the scheduler for its summary: with many waiting tasks, gigabytes a day.
+        self._get_work_response_history: deque[Any] = deque(maxlen=1)
+        self._task_result_queue = Results()
+        self._refused = False
+        self._is_remote = isinstance(self._scheduler, RemoteScheduler)
+        self._ended_well: set[str] = set()
+        self._disabled: set[str] = set()
+        self._announcing_again = False
+        self._is_running = False
+        self._was_given_others = False
+        # Those of Luigi's command, where it runs this; None in a program.
+        self.arguments: list[str] | None = None
+        self._signals = Signals(leaves_jobs_on_sigterm)
+
+    def add(self, task: Task, multiprocess: bool = False, processes: int = 0) -> bool:
+        """Check every task of the graph below `task`; schedule it only if all can run and no other driver runs them."""
+        try:
+            graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
+        except (EspoError, OSError) as error:
+            logger.error("Nothing was started: %s", error)
+            board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, str(error))
+            self._refused = True
+            self._scheduled_tasks[task.task_id] = task
+            self._add_task_history.append((task, UNKNOWN, False))
+            self.add_succeeded = False
+            return False
+        known = len(self._add_task_history)
+        if self._is_running:  # what a task needs that was missing when it began, or that it asked for late
+            with self._announcing_what_is_known():
+                succeeded = super().add(task)
+            self._run_of_tasks.planned_again(graph, self._announced_pending(known))
+        else:
+            self._look_for_disabled()
+            succeeded = super().add(task, multiprocess, processes)
+            self._run_of_tasks.planned(task, graph, self._announced_pending(known))
+        return bool(succeeded)
+
+    def _checked(self, task: Task) -> Graph:
+        """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
+        graph = checked_graph(task)
+        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+        if jobs and not task.complete():  # a run that has nothing to do only reads, and is not refused
+            hold_folders(_exclusive_folders(jobs))
+            engine(settings().engine).check(one.order() for one in _different(jobs))
+        return graph
+
+    def _add(self, task: Task, complete: Any) -> Any:
+        # In place of True or False, Luigi hands over the text of an error.
+        if not isinstance(complete, bool):
+            with suppress(Exception):
+                complete = is_complete(task)
+        return super()._add(task, complete)
+
+    def _announced_pending(self, known: int) -> dict[str, bool]:
+        announced = self._add_task_history[known:]
+        return {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
+
+    @contextmanager
+    def _announcing_what_is_known(self) -> Iterator[None]:
+        self._announcing_again = True
+        try:
+            yield
+        finally:
+            self._announcing_again = False
+
+    def _look_for_disabled(self) -> None:
+        # luigid disables for a day what has failed; a new driver has to try it now.
+        if self._is_remote:
+            self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
+
+    def _add_task(self, *arguments: Any, **keywords: Any) -> None:
+        task_id, status = keywords["task_id"], keywords["status"]
+        if self._announcing_again and status == PENDING:
+            if task_id in self._running_tasks:
+                keywords["status"] = RUNNING
+            elif self._run_of_tasks.has_failed(task_id):
+                keywords["status"] = FAILED
+            elif task_id in self._ended_well:
+                # Done, and then its output was deleted: luigi's scheduler ignores "pending" so soon after "done".
+                self._disabled.add(task_id)
+        (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
+        if task_id in self._disabled:
+            self._disabled.discard(task_id)
+            # After a scheduler's own "disabled", it takes "pending" only from a worker that has sent "disabled".
+            self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
+        if keywords.get("params"):
+            keywords["params"] = _shown(self._scheduled_tasks[task_id], keywords["params"])
+        super()._add_task(*arguments, **keywords)
+
+    def _get_work(self) -> Any:
+        response = self._ask_for_work()
+        if self._is_remote and self._was_forgotten(response):
+            self._announce_again()
+            response = self._ask_for_work()
+        while self._is_remote and response.task_id in self._ended_well:
+            # luigid was restarted with an older state.
+            self._scheduler.add_task(worker=self._id, task_id=response.task_id, status=DONE)
+            response = self._ask_for_work()
+        return response
+
+    def _ask_for_work(self) -> Any:
+        self._was_given_others = True
+        while self._was_given_others:
+            self._was_given_others = False
+            response = super()._get_work()
+        return response
+
+    def _get_work_task_id(self, get_work_response: Any) -> Any:
+        # Luigi would import the module that luigid names, and run what is there: it may come from an earlier driver of
+        # this work folder that was asked for more, or from anybody who reaches luigid's port.
+        ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
+        others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
+        if self._assistant or not others:
+            return super()._get_work_task_id(get_work_response)
+        for task_id in others:
+            logger.warning("luigid hands out %s, which is not of this run: not run", task_id)
+            self._scheduler.add_task(worker=self._id, task_id=task_id, status=FAILED, expl=_NOT_OURS, runnable=False)
+        self._was_given_others = True
+        return None
+
+    def _was_forgotten(self, response: Any) -> bool:
+        if response.worker_state == luigi.scheduler.WORKER_STATE_DISABLED:
+            return False
+        if self._running_tasks:
+            return not self._running_tasks.keys() <= {task["task_id"] for task in response.running_tasks}
+        return response.task_id is None and not response.n_pending_tasks and self._run_of_tasks.can_go_on()
+
+    def _announce_again(self) -> None:
+        logger.warning("luigid does not know this run's tasks any more: telling it again")
+        self._look_for_disabled()
+        known = len(self._add_task_history)
+        self._batch_families_sent.clear()
+        self._scheduler.add_worker(self._id, self._worker_info)
+        try:
+            with self._announcing_what_is_known():
+                for root in self._run_of_tasks.roots:
+                    super().add(root)
+        finally:
+            del self._add_task_history[known:]
+
+    def run(self) -> bool:
+        """Run until everything is done or has failed; a signal stops the run, or leaves its jobs running."""
+        if self._refused:
+            board().close("refused")
+            return False
+        self._say_how_many_at_once()
+        self._release_left_over()
+        self._is_running = True
+        with watched():
+            succeeded = super().run()
+        self._run_of_tasks.report()
+        if all(status == DONE for _, status, _ in self._add_task_history):
+            places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
+            logger.info("Nothing to do: what was asked for is there already: %s", places)
+            board().close("done")
+        return bool(succeeded)
+
+    def tell_what_is_stale(self) -> None:
+        """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
+        if self._refused:
+            return
+        try:
+            told = told_of(self._run_of_tasks.roots, self._run_of_tasks.graph, self.arguments)
+        except (EspoError, OSError) as error:
+            logger.warning("What is stale of this run is not known: %s", error)
+            return
+        if told:
+            logger.warning("%s", "\n".join(stale_lines(told)))
+        board().note_stale(Path(settings().workdir).absolute(), told)
+
+    def _say_how_many_at_once(self) -> None:
+        section = SECTIONS.get(settings().engine)
+        if section is not None and section().max_jobs > self.worker_processes:
+            logger.info(
+                "[core] workers = %d is below [%s] max_jobs = %d: no more than %d job(s) are submitted at once",
+                self.worker_processes,
+                section.__name__,
+                section().max_jobs,
+                self.worker_processes,
+            )
+
+    def _release_left_over(self) -> None:
+        if not self._run_of_tasks.covers_everything:
+            return
+        left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
+        try:
+            hold_folders(_exclusive_folders(left_over))
+        except SecondDriverError as error:
+            # This run has nothing else to do: else it would have been refused.
+            logger.info("Temporary stores that nothing needs any more are not deleted now: %s", error)
+        else:
+            self._run_of_tasks.release_left_over()
+
+    def __enter__(self) -> EspoWorker:
+        """Handle signals from here on."""
+        self._signals.hear()
+        super().__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
+        """Stop what still runs (or leave it, after `Detach`), and end the engines, whatever signals come meanwhile."""
+        self._signals.only_note()
+        try:
+            return self._end(kind, error, traceback)
+        finally:
+            self._signals.restore()
+
+    def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
+        self._run_of_tasks.is_over = True
+        detaching = isinstance(error, Detach)
+        if detaching:
+            self._running_tasks.clear()
+        super().__exit__(kind, error, traceback)
+        close_engines(detach=detaching)
+        tell_the_end()
+        if isinstance(error, KeyboardInterrupt):
+            _say_stopped(error)
+        return False
+
+    def _generate_worker_id(self, worker_info: Any) -> str:
+        return f"Worker(workdir={Path(settings().workdir).absolute()}, username={getpass.getuser()})"
+
+    def _create_task_process(self, task: Task) -> luigi.worker.TaskProcess:
+        messages: Any = multiprocessing.Queue() if task.accepts_messages else None
+        return ThreadTaskProcess(
+            self._run_of_tasks,
+            task,
+            self._id,
+            self._task_result_queue,
+            StatusReporter(task, self._scheduler, self._id, messages),
+            use_multiprocessing=True,
+            worker_timeout=self._config.timeout,
+            check_unfulfilled_deps=self._config.check_unfulfilled_deps,
+            check_complete_on_run=self._config.check_complete_on_run,
+        )
+
+
+def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that luigid's page shows: with all, its command to run a task again would fill a screen."""
+    visibilities = task._get_param_visibilities()
+    return {name: text for name, text in params.items() if visibilities.get(name) == ParameterVisibility.PUBLIC}
+
+
+def _say_stopped(interrupt: KeyboardInterrupt) -> None:
+    """Log that the run was stopped; where Luigi's command runs it, end that without a traceback."""
+    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
+    logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
+    if CmdlineParser.get_instance() is not None:
+        end_quietly(interrupt)

@@ -1,0 +1,110 @@
+"""Which engine runs the jobs, and in which folders: one instance of each, one set of locks, for the whole driver."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.engine import BatchEngine
+from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
+from espo_luigi.jobs.local.srun import AllocationSettings
+from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.jobs.order import Engine
+from espo_luigi.jobs.resources import parse_memory
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+
+logger = logging.getLogger(__name__)
+
+# The lock's name in a folder that is not the driver's own: a hidden file.
+LOCK_NAME = ".espo-driver.lock"
+
+
+_lock = threading.Lock()
+_engines: dict[str, Engine] = {}
+_lost: list[SecondDriverError] = []
+
+
+def engine(name: str) -> Engine:
+    """Return the engine called `name` in ``[espo] engine``; tasks ask from many threads at once."""
+    with _lock:
+        if _lost:
+            raise _lost[0]
+        if name not in _engines:
+            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _OTHERS[name]()
+        return _engines[name]
+
+
+def _batch_engine(name: str) -> BatchEngine:
+    return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
+
+
+def _local_engine() -> LocalEngine:
+    refuse_login_host()
+    # The other engine's lock, which that one takes itself: the same jobs must not be run by both.
+    _held.hold([DriverLock(state_dir(), engine="local")])
+    return LocalEngine(local_settings(), _held.still_held)
+
+
+def local_settings() -> LocalSettings:
+    """Return what jobs of the local engine may use of this machine."""
+    chosen = settings()
+    memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
+    return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
+
+
+def _allocation_engine() -> LocalEngine:
+    made = LocalEngine(AllocationSettings(JOB_COMMAND), _held.still_held)
+    _held.hold([DriverLock(state_dir(), engine="allocation")])
+    return made
+
+
+_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
+
+
+def hold_folders(folders: Iterable[Path]) -> None:
+    """Have this driver alone work in `folders`, which are made if missing, until `close_engines`.
+
+    Raises
+    ------
+    SecondDriverError
+        If a driver that may be alive holds one of them; then none is held.
+    SubmissionError
+        If a folder cannot be made or written.
+    """
+    try:
+        _held.hold([DriverLock(folder.absolute(), name=LOCK_NAME) for folder in set(folders)])
+    except OSError as error:
+        raise SubmissionError(
+            f"a folder in which this driver has to work alone cannot be used: {error}; choose another, or get the "
+            "right to write there"
+        ) from error
+
+
+def _give_up(error: SecondDriverError) -> None:
+    """Start no more jobs: another driver has taken over the lock, and runs these jobs."""
+    logger.error("%s; it starts nothing any more, and leaves its jobs alone", error)
+    with _lock:
+        _lost.append(error)
+        running = list(_engines.values())
+    for one in running:
+        one.detach()
+
+
+_held = HeldLocks(_give_up)
+
+
+def close_engines(*, detach: bool = False) -> None:
+    """End all engines and give up the folders; with `detach`, the jobs are left to the next driver."""
+    with _lock:
+        running = list(_engines.values())
+        _engines.clear()
+    # Outside of the lock: the thread that an engine waits for may find out meanwhile that a folder is lost.
+    for one in running:
+        one.detach() if detach else one.close()
+    _held.release()
+    _lost.clear()

@@ -1,0 +1,285 @@
+"""The run of one driver: its tasks, which unfinished ones need which outputs, and how each ended."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import textwrap
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from luigi.task import Task, flatten
+
+from espo_luigi.driver.run.board import board
+from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError
+
+logger = logging.getLogger(__name__)
+
+# How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
+INPUT_RETRIES = 3
+# What is logged of a task that does not end before its run does, by the run's outcome.
+_STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
+# The line of a job's error that names its log.
+_LOG = re.compile(r"^(?:  |.*; )log: (.+)$", re.MULTILINE)
+# Luigi's account of an error that was raised in the driver.
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+_MOST_CHARACTERS = 4000
+# A task and those that it requires, by the task's id.
+Graph = dict[str, tuple[Task, Sequence[Task]]]
+
+
+def walk(roots: Iterable[Task]) -> Iterator[Task]:
+    """Yield every task of the graph below `roots`, complete or not, each once."""
+    return (task for task, _ in each_after_its_needs(roots).values())
+
+
+def checked_graph(root: Task) -> Graph:
+    """Return every task below `root`, complete or not, after having checked it. Raises what `SlurmTask.check` does."""
+    return each_after_its_needs([root], check=True)
+
+
+def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
+    """Return the graph below `roots`, however deep, in an order in which it can be done."""
+    graph: Graph = {}
+    needs: dict[str, list[Task]] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        task = stack.pop()
+        if task.task_id in needs:
+            graph.setdefault(task.task_id, (task, needs[task.task_id]))
+            continue
+        if check and isinstance(task, SlurmTask):
+            task.check()
+        needs[task.task_id] = task.deps()
+        stack += [task, *needs[task.task_id][::-1]]
+    return graph
+
+
+def _is_missing(task: Task) -> bool:
+    return not task.complete()
+
+
+def pending_in(
+    ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
+) -> tuple[set[str], set[str]]:
+    """Return the tasks that a run would do, and those that it checks; what a complete one requires is not checked."""
+    pending: set[str] = set()
+    seen: set[str] = set()
+    stack = list(ends)
+    while stack:
+        task = stack.pop()
+        if task.task_id not in seen:
+            seen.add(task.task_id)
+            if is_wanted(task):
+                pending.add(task.task_id)
+                stack.extend(graph[task.task_id][1])
+    return pending, seen
+
+
+class Run:
+    """The tasks of this driver's run: which outputs are still needed, and how many tasks are done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._needs: dict[str, Sequence[Task]] = {}
+        self._consumers: dict[str, set[str]] = defaultdict(set)
+        self._roots: dict[str, Task] = {}
+        self._graph: Graph = {}
+        self._open: set[str] = set()
+        self._failed: set[str] = set()
+        self._done: set[str] = set()
+        self._put_back: Counter[str] = Counter()
+        self._failures: dict[str, str] = {}
+        self._stopped: dict[str, str] = {}
+        # Set when the driver ends: a task whose thread comes late starts no job any more.
+        self.is_over = False
+
+    def report(self) -> None:
+        """Log how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
+        if self._failures:
+            logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
+            for failure in self._failures.values():
+                logger.error("%s", textwrap.indent(failure, "  "))
+        if self._stopped:
+            known = len(self._done), len(self._needs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
+            logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
+
+    @property
+    def roots(self) -> list[Task]:
+        """The tasks that were asked for."""
+        return list(self._roots.values())
+
+    @property
+    def graph(self) -> Graph:
+        """All tasks below those that were asked for, as they were planned."""
+        return self._graph
+
+    def has_failed(self, task_id: str) -> bool:
+        """Whether this task ended without success."""
+        return task_id in self._failed
+
+    def can_go_on(self) -> bool:
+        """Whether a task has not been run although nothing that it needs is missing."""
+        with self._lock:
+            left = self._open | self._failed
+            return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
+
+    def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
+        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
+        board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
+        with self._lock:
+            self._expect(graph, pending)
+            self._roots[root.task_id] = root
+            self._graph |= graph
+
+    def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        """Take note of what has to be made again because it was missing when a task was to use it."""
+        with self._lock:
+            self._expect(graph, pending)
+            self._done -= pending.keys()
+
+    def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+        for task_id, runnable in pending.items():
+            _, needs = graph.get(task_id, (None, ()))
+            (self._open if runnable else self._failed).add(task_id)
+            self._needs[task_id] = needs
+            for needed in needs:
+                self._consumers[needed.task_id].add(task_id)
+
+    def use_a_try(self, task: Task) -> bool:
+        """Count one more try of `task`, which found an input gone or replaced; return whether it had one left."""
+        with self._lock:
+            self._put_back[task.task_id] += 1
+            tries = self._put_back[task.task_id]
+        if tries <= INPUT_RETRIES:
+            logger.warning("%s: trying again, %d of %d, after what it needs", _named(task), tries, INPUT_RETRIES)
+        return tries <= INPUT_RETRIES
+
+    @property
+    def covers_everything(self) -> bool:
+        """Whether one of the roots says that nothing outside of its graph needs its outputs: only then any is deleted.
+
+        Outputs that another run may still need are hours of work.
+        """
+        return any(getattr(root, "covers_everything", False) for root in self._roots.values())
+
+    def left_over(self) -> list[Task]:
+        """Return the tasks of the graph that nothing pending needs, whose outputs an earlier run may have left.
+
+        Not those of whose outputs an outdated product was made: they are needed to make it again.
+        """
+        with self._lock:
+            done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
+        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
+        kept = _with_outdated_products(held, self._graph)
+        return [task for task in held if _is_outdated(task) or task.task_id not in kept]
+
+    def release_left_over(self) -> None:
+        """Release the outputs that a killed run has left and no task needs; once all roots are planned."""
+        if self.covers_everything:
+            _release(self.left_over())
+
+    def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
+        """Take note that `task` ended, and release the outputs that it was the last to need."""
+        with self._lock:
+            if succeeded:
+                self._done.add(task.task_id)
+            self._open.discard(task.task_id)
+            label = _named(task)
+            outcome = "done" if succeeded else "FAILED"
+            worked = getattr(task, "job_seconds", 0.0)
+            seconds = worked or seconds
+            why = "" if succeeded else _whole_reason(label, reason)
+            board().end(task.task_id, succeeded, worked, _in_one_line(why))
+            logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
+            if not succeeded:
+                self._failed.add(task.task_id)
+                self._failures[task.task_id] = why
+                return
+            self._failed.discard(task.task_id)
+            self._failures.pop(task.task_id, None)
+            self._stopped.pop(task.task_id, None)
+            needs = self._needs.get(task.task_id, ())
+            for needed in needs:
+                self._consumers[needed.task_id].discard(task.task_id)
+            done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
+        if self.covers_everything:
+            _release(done_with)
+
+    def stopped(self, task: Task, outcome: str) -> None:
+        """Take note that `task` ended with its run, by the run's `outcome`; one that did not work yet has no line."""
+        with self._lock:
+            self._open.discard(task.task_id)
+            self._failed.add(task.task_id)
+            self._stopped[task.task_id] = outcome
+            if worked := board().stop(task.task_id, outcome):
+                so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
+                logger.info("[%d/%d] %s %s", len(self._done), len(self._needs), _named(task), so_far)
+
+    def _is_done_with(self, task_id: str) -> bool:
+        return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+
+
+def _is_outdated(task: Task) -> bool:
+    return isinstance(task, SlurmTask) and task.is_outdated()
+
+
+def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
+    """Return those of `tasks`, and of what is made of them, that an outdated task requires, directly or not."""
+    made_of_them = {task.task_id for task in tasks}
+    for task_id, (_, needs) in graph.items():
+        if any(one.task_id in made_of_them for one in needs):
+            made_of_them.add(task_id)
+    found: set[str] = set()
+    for task_id, (task, needs) in reversed(graph.items()):
+        if task_id in made_of_them and (task_id in found or _is_outdated(task)):
+            found.update(one.task_id for one in needs)
+    return found
+
+
+def _named(task: Task) -> str:
+    return task.label() if isinstance(task, SlurmTask) else str(task)
+
+
+def _release(tasks: Iterable[Task]) -> None:
+    # Outside of the lock: deleting a large store takes a while, and others end meanwhile.
+    for task in tasks:
+        if isinstance(task, SlurmTask):
+            try:
+                task.release()
+            except (EspoError, OSError) as error:
+                logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
+
+
+def _whole_reason(label: str, reason: str) -> str:
+    """Return all lines of why a task failed, without a traceback; the beginning, and its log, if it is absurdly long.
+
+    A job's error ends with a line that names its log, behind which the traceback or the log's last lines follow.
+    """
+    text = reason.strip()
+    if logged := _LOG.search(text):
+        text = text[: logged.end()]
+    elif _TRACEBACK.search(text):
+        last_frame = text.rpartition("\n  File ")[2].splitlines()[1:]
+        text = f"{label}: " + "\n".join(itertools.dropwhile(lambda line: line.startswith(" "), last_frame))
+    more = len(text) - _MOST_CHARACTERS
+    if more <= 0:
+        return text
+    where = f"the log: {logged[1]}" if logged else "what was logged when it failed"
+    return f"{text[:_MOST_CHARACTERS]} …\n({more} characters more, in {where})"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def places_of(task: Task) -> list[str]:
+    """Return where the results of `task` are: the folder that it names itself, or its outputs that are there."""
+    if folder := getattr(task, "results_folder", None):
+        return [str(folder)]
+    return [str(target.path) for target in flatten(task.output()) if hasattr(target, "path") and target.exists()]

@@ -1,0 +1,110 @@
+"""Which complete tasks of a run are stale, and the lines that say so at its end, with the command that remakes them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from luigi.task import Task
+
+from espo_luigi.driver.run.run import Graph, pending_in
+from espo_luigi.driver.task import SlurmTask
+
+# The setting of a project's [espo] with which a run makes stale outputs again: as an option, and in luigi.cfg.
+_OPTION = ("--espo-rerun", "stale")
+_SETTING = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
+# How many keys are named at once.
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The complete tasks whose material changed since, by id with the keys of what changed.
+
+    `again` are these and the others that a run has to make again for them; not those that it would make anyway.
+    """
+
+    keys: Mapping[str, list[str]]
+    again: Collection[str]
+
+
+def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[str]) -> Stale:
+    """Return what is stale of the tasks that a run of `ends` looks at, which `pending_in` gives with those pending."""
+    known: dict[str, list[str]] = {}
+
+    def keys_of(task_id: str) -> list[str]:
+        if task_id not in known:
+            task = graph[task_id][0]
+            known[task_id] = task.stale() if isinstance(task, SlurmTask) and task_id not in pending else []
+        return known[task_id]
+
+    keys = {task_id: keys_of(task_id) for task_id in graph if task_id in seen and keys_of(task_id)}
+    if not keys:
+        return Stale({}, set())
+    remade, _ = pending_in(ends, graph, lambda task: not task.complete() or bool(keys_of(task.task_id)))
+    again = {task_id for task_id in remade - pending if isinstance(graph[task_id][0], SlurmTask)}
+    return Stale(keys, again)
+
+
+def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
+    """Return what there is to tell of a run's stale tasks at its end; nothing where none is.
+
+    By rule, it has the number of stale tasks and the keys. `words` are the arguments of the command that was given, or
+    None where a program runs the tasks.
+    """
+    # A wrapper without outputs is complete as soon as what it requires is.
+    ends = [task for root in roots for task in ([root] if isinstance(root, SlurmTask) else graph[root.task_id][1])]
+    stale = stale_in(ends, graph, *pending_in(ends, graph))
+    rules: dict[str, dict[str, Any]] = {}
+    for task_id, keys in stale.keys.items():
+        of_rule = rules.setdefault(graph[task_id][0].task_family, {"tasks": 0, "keys": []})
+        of_rule["tasks"] += 1
+        of_rule["keys"] += [key for key in keys if key not in of_rule["keys"]]
+    if not rules:
+        return {}
+    command = _SETTING
+    if words is not None:
+        command = shlex.join([*program_words(), *_widened(roots, graph, stale, words), *_OPTION])
+    return {"rules": rules, "made_again": len(stale.again), "command": command}
+
+
+def _widened(roots: Sequence[Task], graph: Graph, stale: Stale, words: Sequence[str]) -> list[str]:
+    """Return the words of the command, without those by which a root would leave out what is made again."""
+    rules = {graph[task_id][0].task_family for task_id in stale.again}
+    for root in roots:
+        widen: Callable[..., Sequence[str]] | None = getattr(root, "words_to_run", None)
+        words = widen(words, rules) if widen is not None else words
+    return list(words)
+
+
+def stale_lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an account as text; nothing where nothing is stale."""
+    if not told:
+        return
+    count = sum(rule["tasks"] for rule in told["rules"].values())
+    yield f"STALE: {count} task(s) are complete and used as they are, but what they were made of has changed since:"
+    of_keys: dict[tuple[str, ...], list[str]] = {}
+    for name, rule in told["rules"].items():
+        of_keys.setdefault(tuple(rule["keys"]), []).append(f"{rule['tasks']} {name}")
+    for keys, tasks in of_keys.items():
+        more = f", and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        yield f"  {', '.join(tasks)}: because of {', '.join(keys[:_SHOWN])}{more}"
+    yield f"This makes them again, {told['made_again']} task(s) with those that they need:"
+    yield f"  {told['command']}"
+
+
+def program_words() -> list[str]:
+    """Return the words of this process's command before its arguments: of a script on PATH, its name."""
+    script, started = sys.argv[0], sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    if started[1:] != [script]:  # python -m luigi
+        return started
+    found = shutil.which(Path(script).name)
+    if found and os.path.samefile(found, script):
+        return [Path(script).name]
+    return [script] if os.sep in script and os.access(script, os.X_OK) else started

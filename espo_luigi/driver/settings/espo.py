@@ -1,0 +1,135 @@
+"""Sections of luigi.cfg that are asked for often, and ``[espo]``: where jobs run, and in which folder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import luigi
+from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
+from luigi.interface import core
+
+from espo_luigi.jobs.lifecycle.records import STATE_FOLDER
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+
+Section = tuple[tuple[str, str], ...]
+
+
+def section_of(family: str) -> Section:
+    """Return luigi.cfg's section of a task or of this name, as a key for what was computed from it."""
+    configuration = get_config()
+    return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
+
+
+def give_parameter(owner: type, name: str, parameter: Any) -> None:
+    """Give a class a Luigi parameter, unless it defines one of that name itself."""
+    if not isinstance(vars(owner).get(name), luigi.Parameter):
+        parameter.__set_name__(owner, name)
+        setattr(owner, name, parameter)
+
+
+def choices_of(parameter: luigi.Parameter) -> list[str]:
+    """Return the values that a parameter of choices takes; none of any other."""
+    return sorted(map(str, getattr(parameter, "_choices", ())))
+
+
+class Settings(luigi.Config):
+    """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
+
+    @classmethod
+    @functools.cache
+    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+        """Return names and parameters, which are always the same."""
+        return list(super().get_params())
+
+    @classmethod
+    def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return names and values, looked up anew only after luigi.cfg or the command line has changed."""
+        if args or kwargs:
+            return list(super().get_param_values(params, args, kwargs))
+        return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+
+    @classmethod
+    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return all values, with those that come from elsewhere than luigi.cfg."""
+        return values
+
+    @classmethod
+    def given(cls) -> frozenset[str]:
+        """Return the names of the parameters that luigi.cfg or the command line sets."""
+        return _given(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+
+
+@functools.lru_cache(maxsize=64)
+def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[str, Any]]:
+    return list(kind.completed(dict(super(Settings, kind).get_param_values(kind.get_params(), (), {}))).items())
+
+
+@functools.lru_cache(maxsize=64)
+def _given(kind: type[Settings], parser: Any, section: Section) -> frozenset[str]:
+    without_default, family = luigi.Parameter(), kind.get_task_family()
+    return frozenset(name for name, _ in kind.get_params() if without_default.has_task_value(family, name))
+
+
+class espo(Settings):
+    """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
+
+    engine = luigi.ChoiceParameter(
+        choices=["local", "allocation", *SCHEDULERS], default="local", description="where the tasks' work runs"
+    )
+    workdir = luigi.Parameter(default="espo-work", description="folder of the run's job files, logs and records")
+    local_cpus = luigi.IntParameter(
+        default=0, description="CPUs that the local engine may use; 0: all of this machine's"
+    )
+    local_memory = luigi.Parameter(
+        default="",
+        description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
+    )
+    allow_login_host = luigi.BoolParameter(
+        default=False,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="run the local engine on a login host all the same",
+    )
+    live = luigi.BoolParameter(
+        default=True,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="show the run as a table in the terminal, where there is one",
+    )
+    notify = luigi.Parameter(
+        default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
+    )
+    dashboard = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
+    )
+
+
+def settings() -> espo:
+    """Return the current settings, with what a project's own subclass of the section adds to it."""
+    return _held[0] if _held else (espo.__subclasses__() or [espo])[-1]()
+
+
+def workers() -> int:
+    """Return how many tasks Luigi has at work at once."""
+    return int(core().workers)
+
+
+_held: list[espo] = []
+
+
+@contextmanager
+def unchanging_settings() -> Iterator[None]:
+    """Keep the settings as they are now during the block: a plan of 20 000 tasks reads them half a million times."""
+    _held.append(settings())
+    try:
+        yield
+    finally:
+        _held.pop()
+
+
+def state_dir() -> Path:
+    """Return the folder of the driver's lock and of the jobs' records."""
+    return Path(settings().workdir).absolute() / STATE_FOLDER

@@ -1,0 +1,190 @@
+"""A cluster's profile: how its jobs are submitted and looked after, and what its site allows.
+
+The packaged ones lie in the repository's ``config/profiles``; each scheduler's section of luigi.cfg names one, or a
+file of the user's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from espo_luigi.driver.settings.options import as_options, as_table, as_text, as_texts
+from espo_luigi.errors import ConfigurationError, SizingError
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
+
+_PACKAGED = Path(__file__).parent / "profiles"
+# What a profile says for "nothing".
+_NULLS = ("~", "null", "Null", "NULL")
+_NOTHING = ("", *_NULLS)
+_OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "not_for_workers", "login_hosts", "grace"})
+# Of what the section of luigi.cfg has, that which is a table.
+_TABLES = ("worker_jobs",)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile says, with those that it extends.
+
+    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    site: Site = field(default_factory=Site)
+
+
+def _setting(name: str, value: Any, where: str) -> str:
+    # A table as its parameter reads it.
+    return json.dumps(as_table(name, value, where)) if name in _TABLES else as_text(name, value, where)
+
+
+def packaged_profiles() -> list[str]:
+    """Return the names of the profiles that come with this package."""
+    return sorted(path.stem for path in _PACKAGED.glob("*.yml"))
+
+
+@functools.cache
+def read_profile(section: str, name: str, options: frozenset[str], settings: frozenset[str]) -> Profile:
+    """Return a profile by its name or path, for a section of luigi.cfg; read once a process, as luigi.cfg is.
+
+    Scalars are text, as they stand. `options` are the names of what a job may be given, `settings` of what else the
+    section has.
+
+    Raises
+    ------
+    ConfigurationError
+        If a file cannot be read, is for another scheduler, names an option that does not exist, or has a value of
+        another kind than expected.
+    """
+    if not name:
+        return Profile()
+    where = f"[{section}] profile = {name}"
+    said = _read(where, name)
+    scheduler = said.get("scheduler", section)
+    if scheduler != section:
+        raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
+    known = options | settings | _OF_THE_SITE
+    if unknown := said.keys() - known:
+        raise ConfigurationError(
+            f"{where}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
+        )
+    return Profile(
+        options=as_options({key: said[key] for key in said.keys() & options}, where),
+        settings={key: _setting(key, said[key], where) for key in said.keys() & settings},
+        site=_site(where, said, options),
+    )
+
+
+def login_host_of(host: str, names: Iterable[str]) -> str | None:
+    """Return which of the profiles says that `host` (with or without its domain) is a login host, or None."""
+    for name in names:
+        where = f"profile {name}"
+        patterns = as_texts("login_hosts", _read(where, name).get("login_hosts", []), where)
+        if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in (host, host.partition(".")[0])):
+            return name
+    return None
+
+
+def said_by(name: str) -> dict[str, Any]:
+    """Return what a profile sets, with what it inherits, each value as text."""
+    return _read(f"profile {name}", name)
+
+
+def describe(name: str) -> str:
+    """Return what a profile sets, with what it inherits, as another profile could say it."""
+    return f"{name}\n" + textwrap.indent(yaml.dump(said_by(name), Dumper=_Plain, sort_keys=False), "  ")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes text without quotes that say that it is not a number: no scalar of a profile is one."""
+
+    yaml_implicit_resolvers: Any = {}
+
+
+def _read(where: str, name: str) -> dict[str, Any]:
+    said = _with_inherited(where, _path_of(name, Path()))
+    return {key: _entries(value) for key, value in said.items() if key != "extends" and value not in _NOTHING}
+
+
+def _entries(value: Any) -> Any:
+    """A table without the entries that are nothing; an empty one is something there: `extra` takes it for a flag."""
+    return {key: one for key, one in value.items() if one not in _NULLS} if isinstance(value, Mapping) else value
+
+
+def _path_of(name: str, folder: Path) -> Path:
+    return (_PACKAGED / f"{name}.yml" if name in packaged_profiles() else folder / Path(name).expanduser()).absolute()
+
+
+def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path.resolve() in below:
+        raise ConfigurationError(f"{where}: a circle; a profile cannot extend one that extends it")
+    said = _load(where, path)
+    if (name := said.get("extends", "")) in _NOTHING:
+        return said
+    parent = _path_of(as_text("extends", name, where), path.parent)
+    inherited = _with_inherited(f"{where}: extends {name}", parent, (*below, path.resolve()))
+    return inherited | {key: _over(inherited.get(key), value) for key, value in said.items()}
+
+
+def _over(inherited: Any, value: Any) -> Any:
+    both_tables = isinstance(inherited, Mapping) and isinstance(value, Mapping)
+    return {**inherited, **value} if both_tables else value
+
+
+def _load(where: str, path: Path) -> dict[str, Any]:
+    try:
+        # BaseLoader: an account called 012345 is not the number 5349.
+        said = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
+    except FileNotFoundError as error:
+        names = ", ".join(packaged_profiles())
+        raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    if not isinstance(said, dict):
+        raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {said!r}")
+    return said
+
+
+def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
+    needs = as_table("needs", said.get("needs", {}), where)
+    _check_names(where, "needs", needs, options)
+    limits = as_table("limits", said.get("limits", {}), where)
+    _check_names(where, "limits", limits, AMOUNTS)
+    _amounts(where, "limits", said, AMOUNTS.__getitem__)
+    forbidden = as_table("not_for_workers", said.get("not_for_workers", {}), where)
+    gpus = (scheduler.GPU_DIRECTIVES for scheduler in SCHEDULERS.values())
+    _check_names(where, "not_for_workers", forbidden, options.union(*gpus))
+    not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
+    return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int), not_for_workers)
+
+
+def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := set(names) - set(known):
+        raise ConfigurationError(
+            f"{where}: {table}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
+        )
+
+
+def _amounts(
+    where: str, table: str, said: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
+) -> dict[str, int]:
+    texts = as_table(table, said.get(table, {}), where)
+    return {name: parsed(f"{where}: {table}", name, text, kind(name)) for name, text in texts.items()}
+
+
+def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return the value of a text; a `ConfigurationError` says where one stands that cannot be read."""
+    try:
+        return parse(text)
+    except (ValueError, SizingError) as error:
+        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error

@@ -1,0 +1,250 @@
+"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``, ``[sge]``), as its engine takes them."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import luigi
+
+from espo_luigi.driver.settings.espo import Settings, give_parameter, settings, state_dir
+from espo_luigi.driver.settings.options import as_options
+from espo_luigi.driver.settings.profile import Profile, login_host_of, packaged_profiles, parsed, read_profile
+from espo_luigi.errors import ConfigurationError, SubmissionError
+from espo_luigi.jobs.engine import BatchSettings
+from espo_luigi.jobs.lifecycle.flights import Patience
+from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.resources import parse_memory, parse_time
+from espo_luigi.jobs.schedulers.commands import CommandSettings
+from espo_luigi.jobs.schedulers.known import SCHEDULERS, job_id
+from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
+from espo_luigi.jobs.schedulers.site import Site
+
+# What runs a job: it takes the order's file, or ``--serve`` and modules. `-P`: else Python would first look for modules
+# in the work folder, where others may put some.
+JOB_COMMAND = (sys.executable, "-P", "-m", "espo_luigi.job")
+# The options of all schedulers that a task may set itself.
+OPTION_NAMES = tuple(
+    dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
+)
+# Settings that stay text, as messages have them as they were written.
+_AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
+    **dict.fromkeys(("time", "time_cap"), parse_time),
+}
+
+
+class BatchSection(Settings):
+    """What any scheduler's section holds, beside the scheduler's own options."""
+
+    options: ClassVar[type[JobOptions]]
+    # What the names of an option's variable in the environment begin with, where the scheduler takes it from there.
+    variables: ClassVar[str] = ""
+
+    profile = luigi.Parameter(
+        default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
+    )
+    memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
+    time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
+    step_options: Any = luigi.DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
+    exclude = luigi.Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
+    extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
+    setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
+    python = luigi.Parameter(
+        default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
+    )
+    environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
+    worker_jobs: Any = luigi.DictParameter(
+        default={}, description='of rules with cluster = jobqueue, such as {"walltime": "2:00:00"}'
+    )
+    node_cpus = luigi.IntParameter(
+        default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
+    )
+    node_memory = luigi.Parameter(
+        default="", description="most memory of a job, such as 180GB; empty: as the rule says"
+    )
+    retries = luigi.IntParameter(
+        default=BatchSettings.retries,
+        description="further attempts after too little memory or time, a stall, a lost job or a failed file system",
+    )
+    memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
+    time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
+    stall_timeout = luigi.IntParameter(
+        default=int(BatchSettings.stall_timeout_seconds or 0),
+        description="seconds without heartbeat after which a job is taken for hanging; 0: never",
+    )
+    on_sigterm = luigi.ChoiceParameter(
+        choices=["detach", "cancel"],
+        default="detach",
+        description="what becomes of the jobs when the driver is terminated",
+    )
+    max_jobs = luigi.IntParameter(default=JobSettings.max_jobs, description="jobs in flight at once")
+    max_submit_per_second = luigi.FloatParameter(default=CommandSettings.max_submit_per_second)
+    max_status_per_second = luigi.FloatParameter(default=CommandSettings.max_status_per_second)
+    poll_seconds = luigi.FloatParameter(
+        default=JobSettings.poll_seconds, description="between two looks at squeue, qstat"
+    )
+    result_seconds = luigi.FloatParameter(
+        default=JobSettings.result_seconds, description="between two looks at the result files"
+    )
+    heartbeat_seconds = luigi.FloatParameter(
+        default=JobSettings.beat_seconds, description="between two signs of life of a job"
+    )
+    latency_wait = luigi.FloatParameter(
+        default=Patience.latency_wait, description="seconds in which files become visible everywhere"
+    )
+    absent_after = luigi.FloatParameter(
+        default=Patience.absent_after, description="seconds after which an unknown job is lost"
+    )
+    log_dir = luigi.Parameter(default="slurm_logs", description="folder of the jobs' logs")
+
+    @classmethod
+    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
+        profile = cls.profile_called(values["profile"])
+        said, given = profile.settings, cls.given()
+        allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
+        where = f"[{cls.__name__}] profile = {values['profile']}"
+        # Without max_jobs, the site's limit is the default.
+        by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
+        read = {name: cls._parsed(where, name, text) for name, text in said.items()}
+        return values | by_default | {name: read[name] for name in read.keys() - given}
+
+    @classmethod
+    def profile_called(cls, name: str) -> Profile:
+        """Return a profile of this section. Raises what `read_profile` does."""
+        options = frozenset(cls.options.__dataclass_fields__)
+        return read_profile(cls.__name__, name, options, frozenset(cls._parameters()) - options - {"profile"})
+
+    @classmethod
+    def _parameters(cls) -> dict[str, luigi.Parameter]:
+        return dict(cls.get_params())
+
+    @classmethod
+    def _parsed(cls, where: str, name: str, text: str) -> Any:
+        if name in _AMOUNTS:
+            parsed(where, name, text, _AMOUNTS[name])
+        return parsed(where, name, text, cls._parameters()[name].parse)
+
+    def options_of(self, rule: Mapping[str, Any], own: Mapping[str, Any]) -> JobOptions:
+        """Return a job's options: the defaults', the profile's, the `rule`'s, luigi.cfg's, and the task's `own`."""
+        section, names = type(self).__name__, self.options.__dataclass_fields__
+        general = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        given = {name: general.pop(name) for name in self.given() & general.keys()}
+        layers: dict[str, Mapping[str, Any]] = {
+            f"the defaults of [{section}]": general,
+            f"[{section}] profile = {self.profile}": self.profile_called(self.profile).options,
+            "the rule's options": rule,
+            f"[{section}] of luigi.cfg": given,
+            "the options of the task": {name: value for name, value in own.items() if name in names},
+        }
+        chosen: dict[str, Any] = {}
+        for where, layer in layers.items():
+            chosen |= {name: value for name, value in as_options(layer, where).items() if value}
+        return self.options(**chosen)
+
+    def site(self) -> Site:
+        """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
+        site = self.profile_called(self.profile).site
+        said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
+        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
+
+    def _beat_seconds(self) -> float:
+        """Return what was asked for, or less: several heartbeats have to fail before a job counts as hanging."""
+        return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
+
+    def batch_settings(self) -> BatchSettings:
+        """Return how the engine works."""
+        site = self.site()
+        return BatchSettings(
+            workdir=Path(settings().workdir),
+            state_dir=state_dir(),
+            work=JOB_COMMAND,
+            manager=JobSettings(
+                workdir=Path.cwd(),
+                log_dir=Path(self.log_dir).absolute(),
+                max_jobs=self.max_jobs,
+                poll_seconds=self.poll_seconds,
+                result_seconds=self.result_seconds,
+                beat_seconds=self._beat_seconds(),
+                patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
+            ),
+            commands=CommandSettings(
+                max_status_per_second=self.max_status_per_second, max_submit_per_second=self.max_submit_per_second
+            ),
+            node_cpus=self.node_cpus or None,
+            node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
+            retries=self.retries,
+            memory_cap_bytes=_least(parse_memory, self.memory_cap, site.limits.get("memory")),
+            time_cap_minutes=_least(parse_time, self.time_cap, site.limits.get("time")),
+            stall_timeout_seconds=self.stall_timeout or None,
+            site=site,
+        )
+
+
+def _least(parse: Callable[[str], int], *texts: str | None) -> int | None:
+    return min((parse(text) for text in texts if text), default=None)
+
+
+class slurm(BatchSection):
+    """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
+
+    options = SCHEDULERS["slurm"].OPTIONS
+    variables = SCHEDULERS["slurm"].USER_VARIABLES
+    scratch = luigi.Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
+
+
+class sge(BatchSection):
+    """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
+
+    options = SCHEDULERS["sge"].OPTIONS
+    variables = SCHEDULERS["sge"].USER_VARIABLES
+    scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
+    log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
+
+
+def leaves_jobs_on_sigterm() -> bool:
+    """Whether SIGTERM leaves the jobs to the next driver: always where the driver is itself a job, whose time is up."""
+    section = SECTIONS.get(settings().engine)
+    return section is not None and (job_id() is not None or section().on_sigterm == "detach")
+
+
+SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm, "sge": sge}
+
+
+def refuse_login_host() -> None:
+    """Raise `SubmissionError` if this machine is a login host by any packaged or chosen profile, unless allowed."""
+    host = socket.gethostname()
+    profile = login_host_of(host, dict.fromkeys([*_chosen_profiles(), *packaged_profiles()]))
+    if profile and not settings().allow_login_host:
+        raise SubmissionError(
+            f"{host} is a login host (profile {profile}), and engine = local would compute on it: choose another "
+            "engine, give the command inside a job, or set [espo] allow_login_host = true"
+        )
+
+
+def _chosen_profiles() -> Iterator[str]:
+    for section in SECTIONS.values():
+        # One that cannot be read is no obstacle to an engine that does not need it.
+        with suppress(ConfigurationError):
+            if name := section().profile:
+                yield name
+
+
+def add_options(owner: type, names: tuple[str, ...]) -> None:
+    """Give a class a Luigi parameter for each option that is not one yet."""
+    for name in names:
+        kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
+        give_parameter(owner, name, kind(default=default, significant=False))
+
+
+for _section in SECTIONS.values():
+    # Tables are there already.
+    add_options(_section, tuple(name for name in own_names(_section.options) if not hasattr(_section, name)))

@@ -1,0 +1,79 @@
+"""Members of a bundle that share a job: which have begun and ended, who needs the job, and deleting its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from espo_luigi.errors import JobError
+from espo_luigi.jobs.bundles.model import array_of
+from espo_luigi.jobs.lifecycle.flights import Flight, listed_names
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_object
+from espo_luigi.jobs.node.outcome import ResultWord
+from espo_luigi.jobs.schedulers.script import end_path
+
+
+class Bundles:
+    """The bundles of the `flights` that are under way, by task, and of records of earlier drivers."""
+
+    def __init__(self, store: RecordStore, flights: Mapping[str, Flight]) -> None:
+        self._store = store
+        self._flights = flights
+
+    def look(self, now: float) -> None:
+        """Find out which members have begun, and which have ended, by one listing for all. Raises OSError."""
+        members = [flight for flight in self._flights.values() if flight.record.shares_job]
+        names = listed_names(self._store.claim_path("")) if members else set()
+        for flight in members:
+            end = end_path(self._store.claim_path(flight.record.name))
+            flight.saw_member(flight.record.name in names, self._end(flight, end) if end.name in names else None, now)
+
+    def _end(self, flight: Flight, path: Path) -> int | None:
+        try:
+            job_id, code = path.read_text(encoding="utf-8").split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(code) if job_id == flight.record.job_id else None
+
+    def is_needed(self, record: Record) -> bool:
+        """Whether another task, which is not done, needs the job of this record's bundle, or its array."""
+        name = array_of(record.bundle)
+        others = (flight.record for flight in self._flights.values() if flight.record.task != record.task)
+        if any(_needs(other, name) for other in others):
+            return True
+        # Those that this driver has not come to yet.
+        known = {record.task, *self._flights}
+        try:
+            return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
+        except JobError:
+            return True  # one that cannot be read may be
+
+    def forget_if_over(self, record: Record) -> bool:
+        """Delete the files of a submission's bundle if no task needs it any more; return whether that was so."""
+        if self.is_needed(record):
+            return False
+        self._forget(array_of(record.bundle))
+        return True
+
+    def _forget(self, name: str) -> None:
+        plan = self._plan_path(name)
+        for member, record in self._members(name):
+            end_path(self._store.claim_path(member)).unlink(missing_ok=True)
+            if record.name == member and record.outcome == ResultWord.SUCCESS:
+                self._store.forget_files(member)
+        for path in plan.parent.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
+
+    def _members(self, name: str) -> Iterator[tuple[str, Record]]:
+        """The names of the members' submissions, each with its task's record."""
+        for member in (read_object(self._plan_path(name)) or {"members": []})["members"]:
+            record = self._store.load(member["name"].rpartition(".")[0])
+            if record is not None:
+                yield member["name"], record
+
+    def _plan_path(self, name: str) -> Path:
+        return self._store.script_path(name).with_suffix(".json")
+
+
+def _needs(record: Record, name: str) -> bool:
+    return array_of(record.bundle) == name and record.state in (SUBMITTING, SUBMITTED) and not record.ending

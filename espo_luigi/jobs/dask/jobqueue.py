@@ -1,0 +1,325 @@
+"""A Dask session whose workers are jobs of their own, by dask-jobqueue; its scheduler lives in this process.
+
+What is added to dask-jobqueue: options and limits as all other jobs have them, TLS between the nodes, workers that are
+lost are replaced, and none outlives its session: all are cancelled at its end, by their name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import operator
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espo_luigi.jobs.dask.failing import Failing
+from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
+from espo_luigi.jobs.dask.local import SETTINGS, SETTINGS_OF_JOBS, WITHOUT_PAGES
+from espo_luigi.jobs.dask.settings import private_folder, quiet_logs, write_security, write_settings
+from espo_luigi.jobs.schedulers.base import Refusal
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import workers_name
+from espo_luigi.jobs.trouble import Minutely
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 5.0, 60.0
+_CANCEL_TRIES = 3
+_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 5.0, 300.0
+# What a job that has not been submitted shows instead of its scheduler's address.
+_ADDRESS = "tls://SCHEDULER:PORT"
+# Jobs that end one after the other before any of them began to work: more of them would end so, too.
+_MOST_FALSE_STARTS = 5
+
+
+@dataclass
+class Session:
+    """One session's name and commands, and what became of its submissions; `others` are names of further jobs of it."""
+
+    workers: WorkerJobs
+    owner: str
+    commands: Commands
+    others: tuple[str, ...] = ()
+    over: threading.Event = field(default_factory=threading.Event)
+    refused: str = ""
+    refusal: str = ""
+    hold_until: float = 0.0
+    backoff: float = 0.0
+    failing: Failing = field(default_factory=Failing)
+
+    def submit(self, script: Path) -> str:
+        """Submit one worker's job, as fast as the site allows; return the answer, which holds the job's id."""
+        if self.over.is_set():
+            raise RuntimeError("the session is over")
+        if self.commands.clock.now() < self.hold_until:
+            raise RuntimeError(self.refusal)
+        answer = self.commands.submit(self.commands.scheduler.submission(self.workers.values(self.owner), script))
+        if answer.ok:
+            self.backoff, self.refused = 0.0, ""
+            return answer.stdout
+        if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
+            self.refused = answer.words
+        self._hold(answer.words)
+        raise RuntimeError(answer.words)
+
+    def _hold(self, words: str) -> None:
+        """Submit nothing for a while, twice as long each time: of thousands of jobs each would be refused."""
+        now = self.commands.clock.now()
+        if now >= self.hold_until:
+            self.backoff = min(max(2 * self.backoff, _FIRST_BACKOFF_SECONDS), _LONGEST_BACKOFF_SECONDS)
+            self.hold_until, self.refusal = now + self.backoff, words
+
+    def alive(self) -> set[str] | None:
+        """The ids of this session's jobs that wait or run; None if the scheduler does not answer."""
+        rows = self.commands.jobs()
+        names = (workers_name(self.owner), *self.others)
+        return None if rows is None else {row.job_id for row in rows if row.name in names and not row.phase.ended}
+
+    def cancel(self) -> None:
+        """Cancel all jobs of this session, of earlier starts of it, too; what a command missed is cancelled anew."""
+        for _ in range(_CANCEL_TRIES):
+            alive = self.alive()
+            if alive is not None and (not alive or self.commands.cancel(alive)):
+                return
+        logger.warning("%s did not answer: its jobs %s end by themselves", self.commands.scheduler.NAME, self.owner)
+
+
+def _import_dask_jobqueue() -> Any:
+    """Import it without the handlers of signals that it sets: Ctrl-C, and with it the signal that ends a job, exits."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    import dask_jobqueue
+
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    return dask_jobqueue
+
+
+def _job_class(session: Session) -> Any:
+    """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
+    from distributed.deploy.spec import ProcessInterface
+
+    workers, scheduler = session.workers, session.commands.scheduler
+    base: Any = operator.attrgetter(scheduler.DASK_JOB)(_import_dask_jobqueue())
+    trouble = Minutely()
+
+    class WorkerJob(base):
+        def __init__(self, address: str, name: str | None = None, **keywords: Any) -> None:
+            # Workers find keys and certificates in their settings: dask-jobqueue passes paths through a shell.
+            keywords |= {"security": None, "job_script_prologue": prologue(workers, session.owner, address)}
+            super().__init__(address, name, **keywords)
+            self.job_header = "\n".join(scheduler.header(workers.values(session.owner)))
+
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, ValueError) as error:
+                # One that is not submitted now is later: its place stays empty until then.
+                if not session.over.is_set():
+                    trouble.warn("a worker's job was not submitted, trying again: %s", error)
+                self.job_id = ""
+                await ProcessInterface.start(self)
+
+        async def _submit_job(self, script_filename: str) -> str:
+            return await asyncio.to_thread(session.submit, Path(script_filename))
+
+        @classmethod
+        async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
+            if job_id and not session.over.is_set():
+                await asyncio.to_thread(session.commands.cancel, [job_id])
+
+    return WorkerJob
+
+
+def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
+    return {
+        "cores": workers.cores,
+        "processes": workers.processes,
+        "memory": f"{workers.dask_memory_bytes}B",
+        "python": f"{shlex.quote(workers.job_options.python or sys.executable)} -P",
+        "death_timeout": workers.death_timeout,
+        "local_directory": f'"${WORKER_FOLDER}"',
+        # Nobody but the scheduler is to speak with a worker.
+        "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
+        "interface": shlex.quote(workers.interface) if workers.interface else None,
+    }
+
+
+def job_script(workers: WorkerJobs, owner: str) -> str:
+    """Return dask-jobqueue's script of a worker's job, as it is before the scheduler has an address."""
+    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
+    job = _job_class(session)(_ADDRESS, "NAME", protocol="tls://", **_job_keywords(workers))
+    return str(job.job_script())
+
+
+@contextmanager
+def jobqueue_session(
+    workers: WorkerJobs, owner: str, settings: Mapping[str, Any] | None = None, *, dashboard: bool = False
+) -> Iterator[Client]:
+    """Start a scheduler here and the worker jobs of `owner`; at the end, however it comes, cancel all of them.
+
+    Raises
+    ------
+    JobError
+        If the scheduler refuses such jobs for good, or if they end again and again before they begin to work.
+    """
+    import dask
+    from distributed import Client
+
+    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
+    settings_path = Path(settings_file(workers, owner))
+    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
+    # A job that was started again: its first start's workers look for a scheduler that is gone.
+    session.cancel()
+    Path(SCHEDULERS[workers.scheduler].log_path(workers.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            session.failing.raised(),
+            quiet_logs(),
+            private_folder(settings_path.parent) as folder,
+            dask.config.set(all_settings),
+        ):
+            security = write_security(folder)
+            write_settings(settings_path, security, all_settings)
+            session.commands.hand_on(Path(environment_file(workers, owner)))
+            with (
+                _cluster(session, security, dashboard) as cluster,
+                Client(cluster) as client,
+                _kept_up(session, cluster),
+            ):
+                client.forward_logging("espo_luigi", logging.INFO)
+                yield client
+    finally:
+        session.over.set()
+        session.cancel()
+
+
+def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
+    workers = session.workers
+    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": workers.idle_timeout}
+    return _import_dask_jobqueue().JobQueueCluster(
+        job_cls=_job_class(session),
+        name=f"{session.owner}.{os.getpid()}",
+        security=security,
+        protocol="tls://",
+        silence_logs=False,
+        scheduler_options={name: value for name, value in scheduler.items() if value != ""},
+        **_job_keywords(workers),
+    )
+
+
+@contextmanager
+def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
+    """Submit the worker jobs, and others for those that are lost; cancel all before Dask ends."""
+    keeper = _Keeper(session, cluster)
+    thread = threading.Thread(target=keeper.run, name="worker-jobs", daemon=True)
+    try:
+        keeper.ask_for_jobs()
+        thread.start()
+        yield
+    finally:
+        session.over.set()
+        session.cancel()
+        # Dask would cancel each by a command of its own, and wait for each to hand its results on.
+        cluster.sync(keeper.forget, list(cluster.workers))
+
+
+class _Keeper:
+    """Looks at a session's jobs while it lasts. Dask is not notified when a job ends before its worker joins."""
+
+    def __init__(self, session: Session, cluster: Any) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._begun: set[str] = set()
+        self._false_starts = 0
+        self._trouble = Minutely()
+
+    def ask_for_jobs(self) -> None:
+        """Have Dask submit as many as there have to be."""
+        workers = self._session.workers
+        if workers.maximum_jobs:
+            self._cluster.adapt(minimum_jobs=workers.minimum_jobs, maximum_jobs=workers.maximum_jobs)
+        else:
+            self._cluster.scale(jobs=workers.jobs)
+
+    def run(self) -> None:
+        """Look, until the session is over."""
+        pause = _LOOK_SECONDS
+        while not self._session.over.wait(pause):
+            try:
+                asked_in_vain = self._look()
+            except Exception:  # the next look may do better
+                logger.exception("cannot look at this session's worker jobs")
+                asked_in_vain = True
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
+
+    def _look(self) -> bool:
+        """Return whether the scheduler was asked, and its answer is the same as the last: jobs may wait for days."""
+        if self._cluster.scheduler.status.name in ("closing", "closed"):
+            logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
+            self._session.over.set()
+            self._session.cancel()
+            # At the session's end, Dask would wait for it to answer.
+            self._cluster.shutdown_scheduler = False
+            return False
+        connected, places = self._connected(), dict(self._cluster.workers)
+        self._begun |= connected
+        if not places.keys() - connected:
+            return False
+        alive = self._session.alive()
+        if alive is None:
+            return True
+        gone = [name for name, job in places.items() if job.job_id is not None and job.job_id not in alive]
+        if gone:
+            self._count_false_starts({name for name in gone if places[name].job_id}, bool(connected))
+            self._replace(gone, alive)
+        return not gone
+
+    def _connected(self) -> set[str]:
+        """The names of the jobs that have a worker."""
+        names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
+        return names if self._session.workers.processes == 1 else {name.rpartition("-")[0] for name in names}
+
+    def _count_false_starts(self, gone: set[str], some_work: bool) -> None:
+        self._false_starts = 0 if some_work else self._false_starts + len(gone - self._begun)
+
+    def _replace(self, gone: list[str], alive: set[str]) -> None:
+        workers = self._session.workers
+        if self._session.refused and not alive:
+            self._session.failing.fail(
+                f"{self._session.commands.scheduler.NAME} refuses the worker jobs: {self._session.refused}"
+            )
+        elif self._false_starts >= _MOST_FALSE_STARTS + 2 * workers.most_jobs:
+            self._session.failing.fail(
+                f"{self._false_starts} worker jobs ended one after the other before they began to work: their logs "
+                f"({workers.log_pattern}) say why"
+            )
+        else:
+            self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
+            # As many as there were: whoever has the cluster may have scaled it.
+            n = len(self._cluster.worker_spec)
+            self._cluster.sync(self.forget, gone)
+            if self._cluster._adaptive is None:
+                self._cluster.scale(jobs=n)
+
+    async def forget(self, names: list[str]) -> None:
+        """Remove jobs that have ended from Dask's tables."""
+        from distributed.core import Status
+
+        for name in names:
+            self._cluster.worker_spec.pop(name, None)
+            job = self._cluster.workers.pop(name, None)
+            if job is not None:
+                job.status = Status.closed

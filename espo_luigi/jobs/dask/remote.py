@@ -1,0 +1,129 @@
+"""A Dask session whose scheduler is a job of its own, for a client elsewhere: ``python -m …remote_session ORDER``.
+
+The job holds the scheduler and submits the workers. It ends with its client: when that says so, or is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.jobs.dask.jobqueue import Session, jobqueue_session
+from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask.settings import read_security
+from espo_luigi.jobs.lifecycle.records import write_atomically
+from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger(__name__)
+
+# How long a client may take to come, and how long one that has gone may take to come back, in seconds.
+_FIRST_CLIENT_SECONDS = 600.0
+_NO_CLIENT_SECONDS = 60.0
+_LOOK_SECONDS = 5.0
+
+
+@contextmanager
+def remote_session(workers: WorkerJobs, owner: str, resources: Resources, options: JobOptions) -> Iterator[Client]:
+    """Submit the scheduler's job, wait until it runs, and connect to it; at the end cancel it and its workers.
+
+    Raises
+    ------
+    SubmissionError
+        If it is not taken.
+    JobError
+        If it ends before its scheduler has an address.
+    """
+    from distributed import Client
+
+    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), others=(owner,))
+    folder = Path(workers.folder)
+    order = folder / f"{owner}.json"
+    write_json(order, {"owner": owner, "workers": asdict(workers)})
+    try:
+        job_id = _submit(session, _values(workers, owner, order, resources, options), order.with_suffix(".sh"))
+        address = _address(session, job_id, folder / owner / "scheduler.json")
+        with Client(address, security=read_security(folder / owner)) as client:
+            yield client
+    finally:
+        session.cancel()
+        for path in folder.glob(f"{owner}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, options: JobOptions) -> ScriptValues:
+    return ScriptValues(
+        name=owner,
+        attempt=1,
+        argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.dask.remote", str(order)),
+        cpus_per_task=resources.cpus_per_task,
+        memory_bytes=resources.memory_bytes,
+        time_minutes=resources.time_minutes,
+        log_pattern=workers.log_pattern,
+        claim_file=str(order.with_suffix(".claim")),
+        workdir=workers.workdir,
+        options=options,
+        environment_file=str(order.with_suffix(".environment")),
+    )
+
+
+def _submit(session: Session, values: ScriptValues, script: Path) -> str:
+    scheduler = session.commands.scheduler
+    write_atomically(script, scheduler.render(values))
+    session.commands.hand_on(Path(values.environment_file))
+    Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
+    answer = session.commands.submit(scheduler.submission(values, script))
+    job_id = scheduler.submitted_id(answer.stdout) if answer.ok else None
+    if job_id is None:
+        raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")
+    return job_id
+
+
+def _address(session: Session, job_id: str, file: Path) -> str:
+    """Wait for the scheduler's address, for as long as its job waits or runs."""
+    looked = time.monotonic()
+    while True:
+        with suppress(FileNotFoundError):
+            return str(json.loads(file.read_text(encoding="utf-8"))["address"])
+        if time.monotonic() - looked > _LOOK_SECONDS:
+            alive, looked = session.alive(), time.monotonic()
+            if alive is not None and job_id not in alive:
+                log = session.commands.scheduler.log_path(session.workers.log_pattern, job_id)
+                raise JobError(f"the job of Dask's scheduler ({job_id}) has ended: its log says why: {log}")
+        time.sleep(0.2)
+
+
+def serve(order: Path) -> None:
+    """Hold the scheduler in this job, until its client is gone."""
+    values = json.loads(order.read_text(encoding="utf-8"))
+    workers, owner = WorkerJobs(**values["workers"]), str(values["owner"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with jobqueue_session(workers, owner) as client:
+        scheduler: Any = client.cluster.scheduler
+        write_json(Path(workers.folder) / owner / "scheduler.json", {"address": scheduler.address})
+        until = time.monotonic() + _FIRST_CLIENT_SECONDS
+        while time.monotonic() < until and scheduler.status.name == "running":
+            if set(scheduler.clients) - {client.id, "fire-and-forget"}:
+                until = time.monotonic() + _NO_CLIENT_SECONDS
+            time.sleep(1)
+        logger.info("no client any more, or nothing to do: the session has ended")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    serve(Path(sys.argv[1]))

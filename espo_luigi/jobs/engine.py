@@ -1,0 +1,287 @@
+"""The engine of a cluster: each job submitted to a scheduler, and one thread that watches them all."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
+from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
+from espo_luigi.jobs.layout import cancel_other
+from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.handles import JobRequest, Success
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.progress import done, of_batch
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
+from espo_luigi.jobs.resources import GIB, Resources, mib
+from espo_luigi.jobs.schedulers.base import Scheduler
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.script import PackOptions, task_name
+from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.trouble import Minutely, persistently
+
+logger = logging.getLogger(__name__)
+
+_ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cause.DETACHED: LeftError}
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How jobs go to a scheduler.
+
+    `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
+    does what an order file says, Python first. `node_cpus` and `node_memory_bytes` are the most that a job asks for,
+    where nodes are small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little
+    memory or time (which grow up to the caps), a stall, an end without a result, a lost job or a failed file system.
+    """
+
+    workdir: Path
+    state_dir: Path
+    work: Sequence[str]
+    manager: JobSettings
+    commands: CommandSettings = field(default_factory=CommandSettings)
+    node_cpus: int | None = None
+    node_memory_bytes: int | None = None
+    retries: int = 2
+    memory_cap_bytes: int | None = None
+    time_cap_minutes: int | None = None
+    stall_timeout_seconds: float | None = 1800.0
+    site: Site = field(default_factory=Site)
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.workdir.absolute().name
+
+
+class BatchEngine:
+    """Has one `JobManager` bring every job to its end, for as long as the folders are `still_ours`."""
+
+    def __init__(
+        self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._settings = settings
+        commands = Commands(scheduler, settings.commands)
+        self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
+        self._manager.start()
+        self._guard = threading.Lock()
+        self._stopped = False
+        self._ending = threading.Event()
+        self._trouble = Minutely()
+
+    def check(self, orders: Iterable[JobOrder]) -> None:
+        """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
+        for order in orders:
+            if order.workers:
+                order.workers.check(order.label)
+                order.workers.check_text()
+            fitting = fitted(order, self._settings)
+            if refusals := _refusals(fitting, self._settings):
+                raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
+            self._manager.submitter.check("check", request_of(fitting, self._settings))
+
+    def fitted(self, order: JobOrder) -> JobOrder:
+        """Return the order, which asks for no more than the cluster's nodes have."""
+        return replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
+
+    def run(self, order: JobOrder) -> float:
+        """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
+
+        Raises
+        ------
+        JobError
+            If the job does not succeed, with the cause, the number of attempts and the path of its log.
+        """
+        order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
+        request = replace(request_of(order, self._settings), write_order=order.write)
+        outcome = self._manager.submit(request, on_progress=lambda progress: order.report(of_batch(progress))).wait()
+        if isinstance(outcome, Success):
+            order.report(done(outcome.result))
+            return seconds_of(outcome.result)
+        assert outcome is not None  # without a time-out, there is one
+        raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
+
+    def _written(self, order: JobOrder) -> JobOrder:
+        if not (self._is_out(order) and order.files.order.exists()):
+            order.write()
+            return order
+        theirs = read_json(order.files.order) or {}
+        _warn_of_another_configuration(order, theirs)
+        # Another version may have its jobs give their signs of life elsewhere.
+        heartbeat = theirs.get("files", {}).get("heartbeat", order.files.heartbeat)
+        return replace(order, files=replace(order.files, heartbeat=Path(heartbeat)))
+
+    def _pause(self, seconds: float) -> None:
+        if self._ending.wait(seconds):
+            raise StoppedError("not submitted, the run is stopping")
+
+    def _is_out(self, order: JobOrder) -> bool:
+        """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
+        store = self._manager.store
+        record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
+        return record is not None and record.state in (SUBMITTING, SUBMITTED)
+
+    def stop(self, order_id: str) -> None:
+        """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+        self._ending.set()
+        if self._is_first_to_stop():
+            logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
+
+    def detach(self) -> None:
+        """Leave the jobs to the next driver."""
+        self._ending.set()
+        first = self._is_first_to_stop()
+        self._manager.detach()
+        if first:
+            logger.warning("Detached: the jobs go on; the next run on %s takes them over", self._settings.workdir)
+
+    def _is_first_to_stop(self) -> bool:
+        # Nobody may wait here: the thread that is waited for may itself find out that this driver has to stop.
+        with self._guard:
+            first, self._stopped = not self._stopped, True
+        return first
+
+    def close(self) -> None:
+        """End the watching; nothing is cancelled."""
+        self._ending.set()
+        self._manager.close()
+
+
+def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
+    """Return the order, which asks for no more than the cluster's nodes have."""
+    asked = order.resources
+    cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
+    workers = order.workers and order.workers.fitted(settings.node_cpus, settings.node_memory_bytes)
+    return replace(order, resources=asked.fitted(cpus, memory), workers=workers)
+
+
+def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
+    of_workers = order.workers.refusals(settings.site) if order.workers else []
+    alone = [*settings.site.refusals(order.resources, order.options, settings.manager.max_jobs), *of_workers]
+    return alone or _refusals_of_bundle(order, settings)
+
+
+def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
+    """What of a bundle of as many as may be is more than the site allows for a job."""
+    bundling, asked = _bundling(order, settings), order.resources
+    if bundling.most < 2 or bundling.kind == ARRAY:
+        return []
+    steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
+    more = settings.site.exceeded(
+        memory=f"{bundling.width * mib(asked.memory_bytes)}M", cpus=bundling.width * asked.cpus_per_task, **steps
+    )
+    return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
+
+
+def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
+    """Return what an order asks for on the cluster's nodes, and what of it is against the site's rules."""
+    order = fitted(order, settings)
+    return order.resources, _refusals(order, settings)
+
+
+def tasks_at_once(order: JobOrder, settings: BatchSettings) -> int:
+    """Return how many of an order's kind run at once in one job of the scheduler."""
+    return _bundling(fitted(order, settings), settings).width
+
+
+def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
+    """Return what a (fitted) order asks of the scheduler."""
+    resources = order.resources
+    driver_python, *work = settings.work
+    return JobRequest(
+        run=settings.run,
+        label=order.label,
+        rule=order.family,
+        wildcards=order.wildcards,
+        argv=(order.options.python or driver_python, *work, str(order.files.order)),
+        job_file=order.files.order,
+        result_file=order.files.result,
+        heartbeat_file=order.files.heartbeat,
+        cpus_per_task=resources.cpus_per_task,
+        memory_bytes=resources.memory_bytes,
+        time_minutes=resources.time_minutes,
+        options=order.options,
+        retries=settings.retries,
+        memory_cap_bytes=settings.memory_cap_bytes,
+        time_cap_minutes=settings.time_cap_minutes,
+        stall_timeout_seconds=settings.stall_timeout_seconds,
+        is_complete=order.is_complete,
+        warning_seconds=partial(settings.site.warning_seconds, order.options),
+        bundling=_bundling(order, settings),
+        pilot=(order.options.python or driver_python, *work, "--pilot"),
+        preload=(*order.preload, order.module),
+        has_workers=order.workers is not None,
+    )
+
+
+def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
+    options, asked = order.options, order.resources
+    if not isinstance(options, PackOptions) or order.cluster:
+        # Dask's workers on other nodes are one job's.
+        return Bundling()
+    most = settings.node_cpus, settings.node_memory_bytes
+    return Bundling.of(options).fitted(asked.cpus_per_task, asked.memory_bytes, *most)
+
+
+def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
+    """Return the script that the first submission would be, and the Dask cluster that its job will start."""
+    order = fitted(order, settings)
+    request = request_of(order, settings)
+    submitter = Submitter(settings.manager, Commands(scheduler, settings.commands), RecordStore(settings.state_dir))
+    name = task_name(request.run, request.rule, request.wildcards)
+    refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
+    members = request.bundling.most if request.bundling.most > 1 else 0
+    layout = _layout(order, submitter.plan(name, request, None).name)
+    return submitter.preview(name, request, members) + layout + refused
+
+
+def _layout(order: JobOrder, name: str) -> str:
+    """What is to be said of the Dask cluster that the job called `name` will start."""
+    resources, workers = order.resources, order.workers
+    if workers:
+        # Dask takes half a second to import, which who asks for nothing of it need not wait for.
+        from espo_luigi.jobs.dask.jobqueue import job_script
+
+        return f"# Dask's workers: {workers.said} as follows\n\n{job_script(workers, name)}"
+    return (
+        f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
+        f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB"
+        f"{', on each of its nodes' if order.cluster == 'allocation' else ''}\n"
+    )
+
+
+def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
+    """Cancel or detach a run from another terminal; return what was done, in words."""
+    if request_stop(settings.state_dir, how):
+        return f"asked the driver of {settings.state_dir} to {how}"
+    if how == DETACH:
+        return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
+    store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings.commands)
+    cancelled = cancel_other(settings.state_dir, commands)
+    if cancelled is None:
+        cancelled = cancel_records(store, commands, store.all())
+    if cancelled is None:
+        raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
+    return f"{cancelled} job(s) cancelled"
+
+
+def _warn_of_another_configuration(order: JobOrder, earlier: Mapping[str, Any]) -> None:
+    theirs = str(earlier.get("configuration", ""))
+    if theirs != order.configuration:
+        logger.warning(
+            "%s: its job is out already, ordered under another configuration (%s, now %s). If it has begun, "
+            "it goes on, and what it makes is used like what is there already; if not, it will do nothing, and is "
+            "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
+            order.label,
+            theirs or "none",
+            order.configuration or "none",
+        )

@@ -1,0 +1,221 @@
+"""What became of the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
+
+A look costs the same number of commands, and of folder listings, however many jobs there are.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle.flights import Flight, listed_names
+from espo_luigi.jobs.lifecycle.leftovers import Leftovers, orphans
+from espo_luigi.jobs.lifecycle.progress import between_beats
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.lifecycle.unstartable import Unstartable
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.trouble import Minutely
+
+logger = logging.getLogger(__name__)
+
+# A driver that was away for longer than so many commands may take has been stopped, or its file system hung.
+_AWAY_COMMANDS = 4
+# While jobs pend, it is asked once in so many polls whether the scheduler itself took nodes out of use.
+_DRAINED_POLLS = 6
+
+
+class Watcher:
+    """Looks at files and the scheduler for the `flights` of a manager; only the manager's thread uses it."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        commands: Commands,
+        store: RecordStore,
+        submitter: Submitter,
+        bundles: Bundles,
+        trouble: Minutely,
+    ) -> None:
+        self._settings = settings
+        self._commands = commands
+        self._store = store
+        self._submitter = submitter
+        self._bundles = bundles
+        self._trouble = trouble
+        self._silence = Minutely(commands.clock)
+        self._silent_since: float | None = None
+        self._held: set[str] = set()
+        self._drained: tuple[str, ...] = ()
+        self._pending_since: float | None = None
+        self._nodes = submitter.nodes
+        self._unstartable = Unstartable(commands, submitter.nodes)
+        self.leftovers = Leftovers(commands, settings.patience.latency_wait)
+        self._last_cycle = commands.clock.now()
+        self._next_poll = self._next_results = self._last_results = 0.0
+        # Whether there may be jobs of Dask's workers.
+        self.workers_about = False
+
+    def unwanted_at_the_end(self) -> list[str]:
+        """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
+        rows = self._commands.jobs() if self.workers_about else None
+        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows or (), self._store.knows)]
+
+    def look(self, flights: Iterable[Flight]) -> list[str]:
+        """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
+        flights, now = list(flights), self._commands.clock.now()
+        unwanted: list[str] = []
+        if now >= self._next_poll and (flights or self.leftovers):
+            unwanted = self._poll(flights, now)
+            now = self._commands.clock.now()
+            self._next_poll = now + self._settings.poll_seconds
+        if now >= self._next_results or any(self._has_just_ended(flight) for flight in flights):
+            self._read_results(flights, now)
+            self._last_results = now
+            self._next_results = now + min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+        return unwanted
+
+    def _has_just_ended(self, flight: Flight) -> bool:
+        return flight.ended_since is not None and flight.ended_since > self._last_results
+
+    def hurry(self) -> None:
+        """Ask the scheduler in the next cycle."""
+        self._next_poll = 0.0
+
+    def notice_absence(self, flights: Iterable[Flight], pause: float) -> None:
+        """After a gap, let all waiting begin anew: what was seen before it is old."""
+        now = self._commands.clock.now()
+        away, self._last_cycle = now - self._last_cycle, now
+        if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
+            return
+        logger.warning(
+            "this driver did not run for %.0f s (stopped, or its file system hung): it asks about all jobs anew", away
+        )
+        self.leftovers.start_anew(now)
+        self._next_poll = self._next_results = 0.0
+        for flight in flights:
+            flight.start_clocks_anew(now)
+
+    def _read_results(self, flights: Iterable[Flight], now: float) -> None:
+        by_folder: dict[Path, list[Flight]] = {}
+        for flight in flights:
+            by_folder.setdefault(flight.request.result_file.parent, []).append(flight)
+        for folder, members in by_folder.items():
+            try:
+                names = listed_names(folder)
+            except OSError as error:
+                self._saw_no_files(members, error, now)
+                continue
+            for flight in members:
+                self._read_result(flight, names, now)
+        try:
+            self._bundles.look(now)
+        except OSError as error:
+            self._trouble.warn("trouble with the files of bundles, going on: %s", error)
+
+    def _read_result(self, flight: Flight, names: set[str], now: float) -> None:
+        if flight.request.result_file.name not in names:
+            flight.lost_result()
+            return
+        try:
+            flight.read_result(self._store, now)
+        except OSError as error:
+            self._saw_no_files([flight], error, now)
+
+    def _saw_no_files(self, flights: Iterable[Flight], error: OSError, now: float) -> None:
+        self._trouble.warn("trouble with the files of results, going on: %s", error)
+        for flight in flights:
+            flight.saw_no_files(now)
+
+    def _poll(self, flights: list[Flight], now: float) -> list[str]:
+        rows = self._commands.jobs()
+        if rows is None:
+            self._scheduler_is_silent(now, flights)
+            return []
+        by_name = {row.name: row for row in rows}
+        missing = self._without_result([flight for flight in flights if not self._take_in(flight, by_name, now)], now)
+        leaving = [flight for flight in flights if flight.leaves_for_long(now, self._settings.patience)]
+        if (missing or leaving) and not self._ask_memory(missing, leaving, now):
+            self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
+        else:
+            self._silent_since = None
+        self._unstartable.learn(flights, now)
+        self._say_held(flights)
+        self._say_drained(flights, now)
+        for flight in flights:
+            # Also of a job that is in no listing: one with a heartbeat is not lost, even if never seen running.
+            if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
+                age = now - flight.started_after if flight.started_after is not None else math.inf
+                flight.listen(now, between_beats(age, self._settings.beat_seconds))
+            if flight.has_begun_well(now):
+                self._nodes.does_well(flight.node, flight.started_after)
+            flight.handle.report(flight.progress())
+        return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
+
+    def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
+        """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""
+        self._read_results(missing, now)
+        return [flight for flight in missing if not flight.succeeded]
+
+    def _say_held(self, flights: Iterable[Flight]) -> None:
+        """Name each job that would wait for ever without a word, once."""
+        rows = {flight.row.job_id: flight.row for flight in flights if flight.row is not None and flight.row.held}
+        for job_id in rows.keys() - self._held:
+            row = rows[job_id]
+            logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
+        self._held = set(rows)
+
+    def _say_drained(self, flights: Iterable[Flight], now: float) -> None:
+        """Say which nodes the scheduler itself took out of use, while jobs pend; of each reason once."""
+        pending = [flight for flight in flights if flight.row is not None and flight.row.phase is Phase.PENDING]
+        if not pending:
+            self._pending_since, self._drained = None, ()
+            return
+        self._pending_since = now if self._pending_since is None else self._pending_since
+        if now - self._pending_since >= _DRAINED_POLLS * self._settings.poll_seconds:
+            self._pending_since = now
+            said = tuple(self._commands.drained())
+            for sentence in said if said != self._drained else ():
+                logger.warning("%d job(s) pend; %s", len(pending), sentence)
+            self._drained = said
+        for flight in pending:
+            flight.drained_words = "\n".join(self._drained)
+
+    def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
+        """Whether the answer settles this flight: it is known, or was known to have ended."""
+        row = by_name.get(flight.record.job_name)
+        if row is None:
+            return flight.ended_since is not None
+        if flight.record.job_id is None:
+            self._submitter.confirm(flight, row.job_id)
+        flight.saw(row, now)
+        return True
+
+    def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
+        # The members of a bundle may share one.
+        ids = dict.fromkeys(f.record.job_id for f in (*missing, *leaving) if f.record.job_id)
+        names = dict.fromkeys(f.record.job_name for f in missing if not f.record.job_id)
+        known_names = dict.fromkeys(f.record.job_name for f in (*missing, *leaving) if f.record.job_id)
+        rows = self._commands.remembered(ids, names, known_names)
+        # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
+        by_name = {row.name: row for row in rows or () if row.phase.ended}
+        for flight in leaving:
+            # Where the accounting has its end already, a site's epilog is not waited for.
+            self._take_in(flight, by_name, now)
+        for flight in missing:
+            known = self._take_in(flight, by_name, now)
+            # A submission without an id is settled by its claim: it does not have to wait for a database.
+            if not known and (rows is not None or flight.record.job_id is None):
+                flight.missed(now)
+        return rows is not None
+
+    def _scheduler_is_silent(self, now: float, flights: Iterable[Flight]) -> None:
+        for flight in flights:
+            flight.heard_nothing()
+        self._silent_since = self._silent_since or now
+        name, seconds = self._commands.scheduler.NAME, now - self._silent_since
+        self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)

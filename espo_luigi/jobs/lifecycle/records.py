@@ -1,0 +1,261 @@
+"""What is on disk about every submission, so that whatever happens to the driver, the next one goes on from there.
+
+Two facts make doubling impossible. A job's name is given to the scheduler once, ever: its record is on disk before the
+call, and another try gets the next number. And a name is given up only after its *claim* is closed, a file that is
+created either by the job when it starts or by the driver: a job that is started later under a name that was given up
+finds the claim closed and does nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import JobError
+from espo_luigi.files import aside_of, replace_text, write_new
+from espo_luigi.jobs.bundles.model import shares_job
+from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
+
+# In a run's work folder, the folder of the records, whatever the scheduler.
+STATE_FOLDER = "slurm"
+PLANNED = "planned"
+SUBMITTING = "submitting"
+SUBMITTED = "submitted"
+FINISHED = "finished"
+_CLOSED = "the driver"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One task's submissions: the current one, and in `history` what became of those before.
+
+    `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
+    that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
+    `learnt_memory_bytes` and `learnt_time_minutes` are what the task was given once less had proved too little; 0 if
+    that never happened. The next run begins with them. `bundle` is what the scheduler calls the job that carries this
+    submission with others, or this element of an array.
+    """
+
+    task: str
+    rule: str
+    wildcards: Mapping[str, str]
+    memory_bytes: int
+    time_minutes: int
+    log_pattern: str
+    submission: int = 1
+    attempt: int = 1
+    uncharged: int = 0
+    state: str = PLANNED
+    job_id: str | None = None
+    exclude: tuple[str, ...] = ()
+    ending: str = ""
+    outcome: str = ""
+    history: tuple[Mapping[str, Any], ...] = field(default=())
+    learnt_memory_bytes: int = 0
+    learnt_time_minutes: int = 0
+    bundle: str = ""
+
+    @property
+    def name(self) -> str:
+        """The current submission's job name."""
+        return submission_name(self.task, self.submission)
+
+    @property
+    def job_name(self) -> str:
+        """What the scheduler calls the job of the current submission."""
+        return self.bundle or self.name
+
+    @property
+    def shares_job(self) -> bool:
+        """Whether that job is others', too."""
+        return shares_job(self.bundle)
+
+    def next_submission(self, why: str, **changes: Any) -> Record:
+        """The record of the submission after this one."""
+        past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
+        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
+        fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
+        return replace(self, **{**fresh, **changes}, history=(*self.history, past))
+
+
+class RecordStore:
+    """Reads and writes the records, claims and scripts of one state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create_folders(self) -> None:
+        """Make the folders; safe to repeat."""
+        for name in ("records", "claims", "scripts"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        if not self._salt_path.exists():
+            # Lost in a crash of the machine, all jobs would get other names, and run twice.
+            write_atomically(self._salt_path, secrets.token_hex(8), durable=True)
+            sync_folder(self.folder.parent)
+
+    @property
+    def environment_path(self) -> Path:
+        """Where a scheduler's jobs find the environment that it is not to hand on, as it would show it."""
+        return self.folder / "environment.sh"
+
+    @property
+    def salt(self) -> str:
+        """Text in the hash of task names, so that runs of one name in two folders differ."""
+        return self._salt_path.read_text(encoding="utf-8")
+
+    def load(self, task: str) -> Record | None:
+        """The task's record, or None. Raises JobError when it cannot be read as one."""
+        path = self._record_path(task)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return Record(**{**values, "exclude": tuple(values["exclude"]), "history": tuple(values["history"])})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            # Going on as if there were none could run a job twice.
+            raise JobError(
+                f"{path} is not a record of a submission ({error}); look in squeue or qstat for {task}.*, "
+                f"cancel them, then remove the file, and {self.claim_path(task)}.*, by which they could not start anew"
+            ) from error
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is that of a submission of this run."""
+        return self.load(name.rpartition(".")[0]) is not None
+
+    def save(self, record: Record, durable: bool = False) -> None:
+        """Write the record atomically; `durable` also survives a crash of the machine."""
+        write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)
+
+    def all(self) -> Iterator[Record]:
+        """All records, in no order."""
+        for path in (self.folder / "records").glob("*.json"):
+            record = self.load(path.stem)
+            if record is not None:
+                yield record
+
+    def script_path(self, name: str) -> Path:
+        """Where the script of a job of that name is."""
+        return self.folder / "scripts" / f"{name}.sh"
+
+    def claim_path(self, name: str) -> Path:
+        """Where a job of that name claims its work."""
+        return self.folder / "claims" / name
+
+    def claim_owner(self, name: str) -> str | None:
+        """Id of the job that started under that name, or None when none did, or none can any more."""
+        try:
+            owner = self.claim_path(name).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        return owner if JOB_ID.fullmatch(owner) else None
+
+    def close_unclaimed(self, name: str) -> bool:
+        """Make sure that no job of that name ever starts its work; False when one has."""
+        path = self.claim_path(name)
+        try:
+            create_whole(path, _CLOSED)
+        except FileExistsError:
+            return path.read_text(encoding="utf-8").strip() == _CLOSED
+        return True
+
+    def is_claimed_by_nobody(self, name: str) -> bool:
+        """Whether there is a claim that names nobody, as versions before this one could leave."""
+        try:
+            return not self.claim_path(name).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return False
+
+    def close(self, name: str) -> None:
+        """Make sure that a job of that name, which has ended, does nothing if somebody requeues it."""
+        write_atomically(self.claim_path(name), _CLOSED)
+
+    def forget_files(self, name: str) -> None:
+        """Remove what a job that succeeded no longer needs: there are thousands of them, and quotas on files."""
+        self.script_path(name).unlink(missing_ok=True)
+        self.claim_path(name).unlink(missing_ok=True)
+        start_path(self.claim_path(name)).unlink(missing_ok=True)
+
+    @property
+    def _salt_path(self) -> Path:
+        return self.folder / "salt"
+
+    def _record_path(self, task: str) -> Path:
+        return self.folder / "records" / f"{task}.json"
+
+
+def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
+    """Write a file beside its name and rename it: a reader sees the old text or the new one.
+
+    Only the user reads it, and, in a folder that hands its group on (setgid), that group as far as the umask lets it; a
+    `public` one has the mode of any file, or of the file that it replaces. `durable` also survives a crash of the
+    machine.
+    """
+    replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a crash of the machine, where the file system can do that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def private_mode(path: Path) -> int:
+    """The mode of a new file: the user's own, and the group's where the folder says so."""
+    return 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_a_groups(folder: str) -> bool:
+    # The umask does not decide it: where each user has a group of their own, all have one that lets the group write.
+    return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
+
+
+def create_whole(path: Path, text: str) -> None:
+    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there."""
+    aside = aside_of(path)
+    try:
+        write_new(aside, text)
+        os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None when there is none that can be read (yet)."""
+    try:
+        return read_object(path)
+    except OSError:
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None when there is no file or no object in it; raises any other OSError."""
+    try:
+        return as_object(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def as_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that a text is, or None: a look may come in the middle of its writing."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,152 @@
+"""Jobs as steps of the allocation of Slurm in which the driver runs: `Steps` starts them for `local.LocalEngine`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import open_own
+from espo_luigi.jobs.local.engine import Child, Room
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.steps import (
+    Allocation,
+    allocation_command,
+    knows_no_such_job,
+    names_command,
+    parse_allocation,
+    step_command,
+)
+
+logger = logging.getLogger(__name__)
+
+# How long a step has to end by itself; its processes need ten seconds at most.
+_LONGEST_END_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class AllocationSettings:
+    """How jobs become steps of the allocation around this process; `work` is the command that does an order file."""
+
+    work: Sequence[str]
+    commands: CommandSettings = field(default_factory=CommandSettings)
+
+    def launcher(self) -> Steps:
+        """Return what starts the steps. Raises SubmissionError outside of an allocation."""
+        job_id = slurm.job_id(os.environ)
+        if job_id is None:
+            raise SubmissionError(
+                "engine = allocation runs the tasks inside an allocation of Slurm, and this is none (SLURM_JOB_ID is "
+                "not set): give `espo shell`, and this command in the shell that it opens; or choose engine = slurm"
+            )
+        return Steps(job_id, self)
+
+
+class Step:
+    """One `srun`, which a thread waits for."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.ended = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def signal(self, signum: int) -> None:
+        """Have the job end itself, as it does when its driver dies: a signal would have srun kill it at once."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def _wait(self) -> None:
+        self.process.wait()
+        self.ended.set()
+
+
+class Steps:
+    """Starts jobs as steps. A step ends with its driver: it reads from a pipe that only the driver holds open."""
+
+    parent = "stdin"
+
+    def __init__(self, job_id: str, settings: AllocationSettings) -> None:
+        self._job_id = job_id
+        self._work = settings.work
+        self._commands = Commands(slurm, settings.commands)
+        self._steps: list[Step] = []
+        self.place = f"allocation {job_id}"
+        found = allocation_of(self._job_id, self._commands)
+        if not found.runs or not found.nodes:
+            raise SubmissionError(f"{self.place} is {found.state}, expected RUNNING: {_ANOTHER}")
+        self.nodes = {name: _room(name, *has) for name, has in found.nodes.items()}
+        # One that is there: the most CPUs and the most memory need not be the same node's.
+        self.largest = max(self.nodes.values(), key=lambda room: (room.cpus, room.memory_bytes))
+        rooms = ", ".join(
+            f"{name}: {room.cpus} CPU(s), {render_memory(room.memory_bytes)}" for name, room in self.nodes.items()
+        )
+        logger.info("Steps of %s (%s), which ends at %s", self.place, rooms, found.ends)
+
+    def start(self, order: JobOrder, node: str) -> Child:
+        """Start the step; it waits for what somebody else has taken of the allocation."""
+        self._steps = [step for step in self._steps if not step.ended.is_set()]
+        command = step_command(self._job_id, node, order.family, order.resources, (*self._work, str(order.files.order)))
+        with open(open_own(order.files.log, os.O_TRUNC), "wb") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=slurm.step_environment(os.environ),
+                    start_new_session=True,  # Ctrl-C at the driver is the driver's to handle
+                )
+            except OSError as error:
+                raise JobError(f"{order.label}: srun could not be started: {error}") from error
+        self._steps.append(Step(process))
+        return self._steps[-1]
+
+    def why_killed(self, order: JobOrder, log_tail: str) -> str:
+        """Say why the step may have ended without a result, from what Slurm wrote to its log."""
+        if slurm.says_out_of_memory(log_tail):
+            return f"out of memory, of which it had {order.resources.memory}: raise [{order.family}] memory"
+        return "killed, or its step could not be started"
+
+    def is_over(self) -> str:
+        """Say that the allocation is over, if it is."""
+        try:
+            state = allocation_of(self._job_id, self._commands).state
+        except SubmissionError:
+            return ""
+        return "" if state == "RUNNING" else f"{self.place} is over ({state}). What is complete stays: {_ANOTHER}"
+
+    def close(self) -> None:
+        """End the steps that still run."""
+        for step in self._steps:
+            step.signal(0)
+        until = time.monotonic() + _LONGEST_END_SECONDS
+        for step in self._steps:
+            if not step.ended.wait(max(0.0, until - time.monotonic())):
+                step.process.terminate()
+
+
+def allocation_of(job_id: str, commands: Commands) -> Allocation:
+    """Ask what a job of Slurm is; raises SubmissionError if Slurm does not answer."""
+    answer = commands.run(allocation_command(job_id))
+    if knows_no_such_job(answer.stderr):
+        return Allocation("unknown to Slurm")
+    if not answer.ok:
+        raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
+    return parse_allocation(answer.stdout, lambda nodes: commands.run(names_command(nodes)).stdout.split())
+
+
+_ANOTHER = "give the same command in another allocation (`espo shell`)"
+
+
+def _room(name: str, cpus: int, memory_mib: int) -> Room:
+    memory = memory_mib * MIB or machine_memory()
+    # The driver needs some, where it runs in the allocation itself.
+    return Room(cpus, memory - headroom(memory) if os.environ.get("SLURMD_NODENAME") == name else memory)

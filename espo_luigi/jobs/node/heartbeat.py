@@ -1,0 +1,218 @@
+"""The file that a job rewrites while it makes progress: how far Dask is, and how much memory it took."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from espo_luigi.jobs.lifecycle.progress import between_beats
+from espo_luigi.jobs.schedulers import known as schedulers
+from espo_luigi.jobs.trouble import Minutely
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 2.0
+_LONGEST_WRITE_SECONDS = 30.0
+# What the beating itself and Dask's idle event loops take, a second; anything above is work.
+_IDLE_CPU = 0.1
+_IDLE_BYTES = 200_000
+
+
+class Monitor:
+    """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
+
+    `scheduler` is Dask's, once there is one in this process; `workers_elsewhere` says that its workers are in other
+    jobs or on other nodes. `done` is set when the work is done, and only ending is left. `blocks` says how many blocks
+    of the output were found complete, and how many computed, where that is known.
+    """
+
+    def __init__(self) -> None:
+        self.scheduler: Any = None
+        self.workers_elsewhere = False
+        self.done = threading.Event()
+        # How many files the job has made, and their bytes, as far as the work says.
+        self.made: dict[str, int] = {}
+        self.blocks: Callable[[], Mapping[str, int]] = dict
+        self._workers: set[str] = set()
+        self._n_workers = 0
+        self._most = 1
+        self._known_before = 0
+        self._started = time.time()
+        self._last = (0, 0.0, 0.0, time.monotonic())
+        self._used: dict[psutil.Process, tuple[float, float]] = {}
+        self._cpu = 0.0
+        self._bytes = 0.0
+        self._moved: dict[psutil.Process, tuple[int, int]] = {}
+        self.peak_memory_bytes = 0
+        self.spilled_bytes = 0
+        # What the job may take, and where on the node's loopback Dask's dashboard is; 0: not known, none.
+        self.memory_bytes = 0
+        self.dashboard_port = 0
+
+    @property
+    def worker_restarts(self) -> int:
+        """How many Dask workers took the place of one that died."""
+        return max(0, len(self._workers) - self._n_workers)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that this process and its children have taken."""
+        return self._cpu
+
+    @property
+    def read_bytes(self) -> int:
+        """What they have read from files and pipes, from the page cache too (rchar of /proc/PID/io)."""
+        return sum(read for read, _ in self._moved.values())
+
+    @property
+    def written_bytes(self) -> int:
+        """What they have sent to the disk (write_bytes of /proc/PID/io)."""
+        return sum(written for _, written in self._moved.values())
+
+    def look(self) -> bool:
+        """Look now; return whether anything has moved since the last time it had: Dask's tasks, CPU time, files."""
+        memory = self._look_at_processes()
+        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
+        self._look_at_workers()
+        self._look_at_tasks()
+        left, before_cpu, before_bytes, before = self._last
+        idle = max(time.monotonic() - before, 1.0)
+        works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
+        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
+            self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
+            return True
+        return False
+
+    def _look_at_processes(self) -> int:
+        """Add what each process has used since the last look; return the memory that all hold, in bytes."""
+        own = psutil.Process()
+        used, memory = {}, 0
+        for process in (own, *own.children(recursive=True)):
+            before = self._used.get(process, (0.0, 0.0))
+            cpu, moved_bytes = before
+            with suppress(psutil.Error):
+                memory += process.memory_info().rss
+                cpu = sum(process.cpu_times()[:2])
+                counted = process.io_counters()
+                moved_bytes = counted.read_chars + counted.write_chars
+                self._moved[process] = counted.read_chars, counted.write_bytes
+            # Process by process: a sum over all would drop when a child ends, and hide the work of the others.
+            self._cpu += max(0.0, cpu - before[0])
+            self._bytes += max(0.0, moved_bytes - before[1])
+            used[process] = (cpu, moved_bytes)
+        self._used = used
+        return memory
+
+    def _look_at_workers(self) -> None:
+        if self.scheduler is None:
+            return
+        workers = list(self.scheduler.workers.values())
+        self._n_workers = max(self._n_workers, len(workers))
+        self._workers |= {worker.server_id for worker in workers}
+        spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
+        self.spilled_bytes = max(self.spilled_bytes, spilled)
+
+    def _look_at_tasks(self) -> None:
+        """Find out how many tasks a computation has: what Dask is given after it has done all is another one."""
+        left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
+        if left:
+            self._most = max(self._most, known - self._known_before, left)
+        else:
+            self._most, self._known_before = 1, known
+
+    def _others_work(self) -> bool:
+        """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
+        workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
+        return not workers or any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in workers)
+
+    @property
+    def tasks_left(self) -> int:
+        """How many of Dask's tasks wait or are being computed."""
+        return sum(states["waiting"] + states["processing"] + states["queued"] for states in self._task_states())
+
+    def _task_states(self) -> list[Mapping[str, int]]:
+        prefixes = self.scheduler.task_prefixes.values() if self.scheduler is not None else ()
+        return [prefix.states for prefix in list(prefixes)]
+
+    def sign_of_life(self) -> dict[str, Any]:
+        """Return what the heartbeat file is to hold now."""
+        left = self.tasks_left
+        self._most = max(self._most, left)
+        return {
+            "time": time.time(),
+            "job_id": schedulers.job_id(),
+            "pid": os.getpid(),
+            "node": socket.gethostname(),
+            "started": self._started,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "memory_bytes": self.memory_bytes,
+            "dashboard_port": self.dashboard_port,
+            "percent": round(100 * (1 - left / self._most)) if left else 0,
+            "message": f"Dask: {left} tasks to go" if left else "working",
+            "blocks": dict(self.blocks()),
+        }
+
+
+@contextmanager
+def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_seconds: float) -> Iterator[None]:
+    """Give a heartbeat to `write`, now and every so many seconds, if something moved: a job that hangs stops writing.
+
+    After one that cannot be written, the next is tried: a healthy job must go on writing.
+    """
+    done = threading.Event()
+    trouble = Minutely()
+    began = time.monotonic()
+
+    def beat() -> None:
+        moved, written = True, -math.inf
+        while True:
+            moved = _has_moved(monitor, trouble) or moved
+            now = time.monotonic()
+            between = between_beats(now - began, every_seconds)
+            if moved and now - written >= between:
+                written, moved = now, not _is_written(monitor, write, trouble)
+            if done.wait(min(between, _LOOK_SECONDS)):
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        # The file system may hang.
+        thread.join(_LONGEST_WRITE_SECONDS)
+        _has_moved(monitor, trouble)
+
+
+def _has_moved(monitor: Monitor, trouble: Minutely) -> bool:
+    try:
+        return monitor.look()
+    except (psutil.Error, OSError) as error:
+        trouble.warn("cannot look at this job's processes: %s", error)
+        return True
+
+
+def _is_written(monitor: Monitor, write: Callable[[dict[str, Any]], None], trouble: Minutely) -> bool:
+    try:
+        write(monitor.sign_of_life())
+    except OSError as error:
+        trouble.warn("cannot write the heartbeat: %s", error)
+        return False
+    return True
+
+
+def _own_peak() -> int:
+    # Not getrusage: its maximum starts at the parent's.
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])

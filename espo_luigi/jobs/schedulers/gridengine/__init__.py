@@ -1,0 +1,1 @@
+"""Grid Engine: submissions and directives (`submit`), and the answers of its commands (`parse`)."""

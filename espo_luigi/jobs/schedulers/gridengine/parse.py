@@ -1,0 +1,244 @@
+"""What Grid Engine's commands answer, read: pure functions of text (those of 8.1.9)."""
+
+from __future__ import annotations
+
+import html
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping
+
+from espo_luigi.jobs.schedulers.base import Account, Phase, Refusal, Row
+
+logger = logging.getLogger(__name__)
+
+# What qacct says, and fails, if it has no such job (yet), or no job at all: its file is written some seconds after a
+# job's end.
+NO_JOB = ("not found", "no jobs running since startup", "unable to open")
+_PREFIX = "espo."
+_JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
+_FIELD = re.compile(r"<(\w+)>([^<]*)</\1>")
+# A letter of qstat's state → what it means; of several, the first in this list holds.
+_LETTERS: tuple[tuple[str, Phase], ...] = (
+    ("d", Phase.LEAVING),  # is being deleted
+    ("q", Phase.PENDING),
+    ("sSTNP", Phase.SUSPENDED),  # by its user, with its queue, by a threshold, preempted
+    ("rt", Phase.RUNNING),
+)
+_KNOWN = "hREwz"
+
+
+def sge_name(name: str) -> str:
+    """A submission's name as Grid Engine takes it: not beginning with a digit, without an at sign."""
+    return _PREFIX + name.replace("@", "%40")
+
+
+def _name(job: str) -> str:
+    return job.removeprefix(_PREFIX).replace("%40", "@")
+
+
+def submitted_id(text: str) -> str | None:
+    """Job id in the answer of ``qsub -terse``, or None when there is none."""
+    found = [line.strip() for line in text.splitlines() if re.fullmatch(r"\s*\d+\s*", line, re.ASCII)]
+    return found[-1] if found else None
+
+
+def parse_qstat(text: str) -> list[Row]:
+    """Jobs in the answer of ``qstat -xml``. Raises ValueError for one that is not whole."""
+    if not text.rstrip().endswith("</job_info>"):
+        raise ValueError(f"the end is missing: {text[-80:]!r}")
+    # Read by patterns: a job with a strange name would make the whole no valid XML.
+    return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+
+
+def _listed(fields: Mapping[str, str]) -> Row:
+    state = fields.get("state", "")
+    error = "E" in state
+    job_id = fields.get("JB_job_number", "")
+    return Row(
+        job_id,
+        _name(html.unescape(fields.get("JB_name", ""))),
+        state,
+        phase_of(state),
+        fields.get("queue_name", "").partition("@")[2],
+        reason=f"qstat -j {job_id} says why" if error else "",
+        hopeless=error,
+        held="h" in state and not error,
+        in_error=error,
+    )
+
+
+def phase_of(state: str) -> Phase:
+    """Meaning of the letters of a state (``qw``, ``Rr``, ``dr``); one that is not known is warned about once."""
+    for letter in state:
+        if letter not in _KNOWN + "".join(letters for letters, _ in _LETTERS):
+            _warn_unknown(state)
+    meant = (phase for letters, phase in _LETTERS if set(letters) & set(state))
+    return next(meant, Phase.RUNNING)
+
+
+_warned: set[str] = set()
+
+
+def _warn_unknown(state: str) -> None:
+    if state not in _warned:
+        _warned.add(state)
+        logger.warning("Grid Engine answered the unknown job state %r: the job is taken as still there", state)
+
+
+# Codes of ``failed`` (sge_status(5)): the job's script has not begun, or the node has lost it.
+_NODE_FAILED = frozenset({1, 3, 4, 6, 7, 8, 9, 10, 11, 18, 19, 20, 21, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
+# This run of the job is over, and the job is queued again under the same id.
+_AGAIN = frozenset({24, 25})
+_LIMIT = 37
+# The end of a process by SIGUSR2, which comes before the kill of a job that is deleted.
+_TOLD_TO_STOP = 128 + 12
+_KILLED = 128
+
+
+def parse_qacct(text: str) -> list[Row]:
+    """Jobs in the answer of ``qacct -j``; of a job's several runs the last."""
+    rows = map(_ended, _runs(text))
+    return list({(row.job_id, row.name): row for row in rows}.values())
+
+
+def _runs(text: str) -> Iterator[dict[str, str]]:
+    for block in re.split(r"^=+$", text, flags=re.MULTILINE):
+        fields = {key: value.strip() for key, value in re.findall(r"^(\w+)[ \t]+(.*)$", block, re.MULTILINE)}
+        if fields.get("jobnumber", "").isdigit() and "exit_status" in fields:
+            yield fields
+
+
+def parse_accounts(text: str) -> list[Account]:
+    """Runs in the answer of ``qacct -j``: nothing of the memory that was used, as only address space is counted."""
+    return [_account(fields, _ended(fields)) for fields in _runs(text)]
+
+
+def _account(fields: Mapping[str, str], row: Row) -> Account:
+    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    slots = max(1, _leading(fields.get("slots", "")))
+    cpu = re.match(r"\d+(\.\d+)?", fields.get("cpu", ""))
+    return Account(
+        job_id=row.job_id,
+        name=row.name,
+        phase=row.phase,
+        node=row.node,
+        queued=_moment(fields.get("qsub_time", "")),
+        started=_moment(fields.get("start_time", "")),
+        ended=_moment(fields.get("end_time", "")),
+        cpus=slots,
+        memory_bytes=int(_bytes(asked.get("h_vmem", "")) * slots),
+        time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
+        cpu_seconds=float(cpu.group()) if cpu else 0.0,
+    )
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of a time in this machine's zone; 0 for one in another form, or none."""
+    try:
+        return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _ended(fields: Mapping[str, str]) -> Row:
+    failed, exit_status = _leading(fields.get("failed", "0")), _leading(fields["exit_status"])
+    words = fields.get("failed", "").partition(":")[2].strip()
+    return Row(
+        fields["jobnumber"],
+        _name(fields.get("jobname", "")),
+        f"failed {failed}" if failed else "ended",
+        _phase_of_end(failed, exit_status, fields),
+        fields.get("hostname", ""),
+        reason=f"{words}, exit status {exit_status}" if words else f"exit status {exit_status}",
+        exit_code=str(exit_status),
+    )
+
+
+def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
+    if failed in _AGAIN or failed in _NODE_FAILED:
+        return Phase.PENDING if failed in _AGAIN else Phase.NODE
+    if failed == _LIMIT or exit_status > _KILLED:
+        return _phase_of_kill(failed, exit_status, fields)
+    return Phase.FAILED if exit_status else Phase.COMPLETED
+
+
+def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
+    """Which limit it was: of all, qacct has one code, and older versions none."""
+    asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
+    if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
+        return Phase.TIMEOUT
+    if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
+        return Phase.CANCELLED
+    most = _bytes(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
+    if most and _bytes(fields.get("maxvmem", "")) >= most:
+        return Phase.MEMORY
+    if failed != _LIMIT:
+        return Phase.FAILED
+    return Phase.TIMEOUT if _reached(asked.get("h_cpu", ""), fields.get("cpu", "")) else Phase.MEMORY
+
+
+def _reached(limit: str, used: str) -> bool:
+    seconds = seconds_of(limit)
+    return seconds > 0 and _leading(used) >= seconds
+
+
+def _leading(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found.group()) if found else 0
+
+
+def _bytes(text: str) -> float:
+    found = re.match(r"(\d+(?:\.\d+)?)([KMGT]?)", text, re.IGNORECASE)
+    return float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+
+
+def seconds_of(text: str) -> int:
+    """Seconds of a time in Grid Engine's notation, seconds or HH:MM:SS (``99:99:99`` too); 0 for what is none."""
+    if not re.fullmatch(r"\d+(:\d+:\d+)?", text, re.ASCII):
+        return 0
+    parts = [int(part) for part in text.split(":")]
+    return parts[0] if len(parts) == 1 else parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+# The text is qsub's, from its stderr. Order matters: the first that is found decides.
+_REFUSALS: tuple[tuple[str, Refusal], ...] = (
+    # Limits on how many jobs one may have: room comes as jobs end.
+    (r"only \d+ jobs are allowed", Refusal.PASSING),
+    (r"did not answer in|commlib|unable to (send|contact|connect)|can't (contact|connect)", Refusal.PASSING),
+    (r"(send|receive|select|read) error|Connection (refused|timed out|reset)|try again", Refusal.PASSING),
+    (r"temporarily unavailable|submission of (new )?jobs is disabled", Refusal.PASSING),
+    (r"no suitable queues|unknown (resource|queue)|does(n't| not) exist|not a valid|not allowed", Refusal.PERMANENT),
+    (r"invalid|is not an? \w+ value|denied|rejected|no access|permission", Refusal.PERMANENT),
+)
+
+
+def refusal(words: str) -> Refusal:
+    """Whether qsub's words mean that the same job may be accepted later."""
+    return Refusal.of(words, _REFUSALS)
+
+
+_MEMORY_WORDS = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)
+
+
+def says_out_of_memory(log_tail: str) -> bool:
+    """Whether the job's log ends with the words of a process that got no more memory.
+
+    ``h_vmem`` is a limit of each process, too: what exceeds it is refused, before Grid Engine sees any excess.
+    """
+    return _MEMORY_WORDS.search(log_tail) is not None
+
+
+def in_words(reason: str) -> str:
+    """Nothing: a row's reason says what to do."""
+    return ""
+
+
+def keeps_no_memory(stderr: str) -> bool:
+    """Whether qacct says that there is no accounting: never, as it says the same before the first job has ended."""
+    return False
+
+
+def has_ended(stderr: str) -> bool:
+    """Whether qdel failed because the job had ended meanwhile."""
+    return "does not exist" in stderr

@@ -1,0 +1,1 @@
+"""Slurm: submissions and directives (`submit`), answers of its commands (`parse`), steps, and drivers that are jobs."""

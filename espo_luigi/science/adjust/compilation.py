@@ -1,0 +1,112 @@
+"""Compiling all that jobs would compile at its first use, by using it on a few cells of a few years."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from llvmlite import binding
+from numba.core import event
+
+from espo_luigi.errors import InstallationError
+from espo_luigi.science.adjust import biasadjust
+from espo_luigi.science.adjust.kernel_cache import KernelCache, chosen_folder
+from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
+from espo_luigi.science.adjust.kernels import loess as loess_kernels
+from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
+from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
+from espo_luigi.science.diagnose import properties
+
+_HERE = os.path.dirname(adjust_kernels.__file__)
+_MODULES: tuple[ModuleType, ...] = (adjust_kernels, loess_kernels, preparation_kernels, quantile_kernels)
+_FIRST, _LAST = 2001, 2010
+_DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
+_SPELLS = {
+    "base": "xsdba.properties.spell_length_distribution",
+    "input": {"da": "pr"},
+    "parameters": {"method": "amount", "op": "<", "thresh": "1 mm d-1", "stat": "max"},
+}
+
+
+class Compilation(NamedTuple):
+    """How many functions were compiled, in how many seconds, for which processor, and where the kernels' code is."""
+
+    functions: int
+    seconds: float
+    processor: str
+    folder: str
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the code is kept beside the package, for all who use it."""
+        return _is_below(self.folder, _HERE)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    above = os.path.abspath(folder)
+    return os.path.commonpath([os.path.abspath(path), above]) == above
+
+
+def compile_all() -> Compilation:
+    """Compile the kernels, and what xsdba and xclim compile, for this processor; what is kept already is loaded.
+
+    Raises
+    ------
+    InstallationError
+        If the code cannot be kept, or not where `NUMBA_CACHE_DIR` says.
+    """
+    started = time.monotonic()
+    folder = _folder()
+    with event.install_recorder("numba:compile") as recorder:
+        try:
+            _use()
+        except OSError as error:
+            raise InstallationError(f"{error}: set NUMBA_CACHE_DIR to a folder that can be written") from error
+    compiled = sum(one.is_start for _, one in recorder.buffer)
+    return Compilation(compiled, time.monotonic() - started, binding.get_host_cpu_name(), folder)
+
+
+def _folder() -> str:
+    functions = [one for module in _MODULES for one in vars(module).values()]
+    caches = [getattr(one, "_cache", None) for one in functions]
+    folders = {cache.cache_path for cache in caches if isinstance(cache, KernelCache)}
+    if len(folders) != 1:
+        raise InstallationError(
+            f"neither {_HERE} nor the user's cache folder can be written: "
+            "set NUMBA_CACHE_DIR to a folder that can, here and for the jobs"
+        )
+    (folder,) = folders
+    chosen = chosen_folder()
+    if chosen and not _is_below(folder, chosen):
+        raise InstallationError(f"NUMBA_CACHE_DIR = {chosen} cannot be written: name a folder that can")
+    return folder
+
+
+def _use() -> None:
+    reference, historical = (_series(seed) for seed in (0, 1))
+    period = (str(_FIRST), str(_LAST))
+    training = biasadjust.train(
+        reference,
+        historical,
+        period=period,
+        xclim_train_args={"kind": "*", "nquantiles": 20},
+        jitter_under={"thresh": "0.01 mm d-1"},
+        adapt_freq={"thresh": "1 mm d-1"},
+        seed="compilation",
+    )
+    arguments = {"interp": "nearest", "extrapolation": "constant", "detrend": _DETREND}
+    biasadjust.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
+    definitions = {"indicators": {"spells": _SPELLS}}
+    properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
+
+
+def _series(seed: int) -> xr.DataArray:
+    """Two cells of precipitation, of the type in which simulations are stored."""
+    days = xr.date_range(f"{_FIRST}-01-01", f"{_LAST}-12-31", calendar="noleap", use_cftime=True)
+    values = np.random.default_rng(seed).gamma(0.5, 4.0, (2, days.size)).astype(np.float32)
+    attributes = {"units": "mm d-1", "standard_name": "precipitation_flux"}
+    return xr.DataArray(values, dims=("loc", "time"), coords={"time": days}, name="pr", attrs=attributes)

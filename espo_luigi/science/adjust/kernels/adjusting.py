@@ -1,0 +1,314 @@
+"""Kernels of the adjustment: LOESS trends of the windowed means of each day of year, and the nearest factors.
+
+Days of year whose time steps move by one day from one to the next (in a calendar without leap days, all of them) form a
+run: in each year they are neighbours in memory, and they share the LOESS weights over the years.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from espo_luigi.science.adjust.kernels.compiled import compiled, eight_below, inlined
+from espo_luigi.science.adjust.kernels.loess import BLOCK, smooth_block, smooth_incomplete
+from espo_luigi.science.adjust.kernels.quantiles import TILE, copy_to, pad_series, window_counts, window_sums
+
+_EIGHT = np.uint64(8)
+
+
+@inlined
+def middle(left, right):
+    """Return the point halfway, in float64."""
+    return 0.5 * (np.float64(left) + np.float64(right))
+
+
+class Tables(NamedTuple):
+    """The training of one cell, laid out for the search: a row a day of year, one more before and after.
+
+    Attributes
+    ----------
+    counts
+        Points of the row, without NaN.
+    known_x, known_factors
+        Their quantiles and factors.
+    middles
+        Halfway between successive points, in float64, then infinite; a multiple of eight, at least one infinite.
+    separators
+        Every eighth of the middles, then infinite; a multiple of eight.
+    edges, edge_factors
+        First and last quantile that is not NaN, and first and last factor, as xsdba has it.
+    plain
+        Whether no point is NaN, and the points at the ends have the factors that apply beyond them.
+    """
+
+    counts: np.ndarray
+    known_x: np.ndarray
+    known_factors: np.ndarray
+    middles: np.ndarray
+    separators: np.ndarray
+    edges: np.ndarray
+    edge_factors: np.ndarray
+    plain: np.ndarray
+
+
+@inlined
+def empty_tables(factors, historical_quantiles):
+    """Make room for the tables of one cell of both (cell, day of year, quantile)."""
+    n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
+    n_middles = ((n_quantiles - 1) // 8 + 1) * 8
+    return Tables(
+        np.empty(n_rows, dtype=np.int64),
+        np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype),
+        np.empty((n_rows, n_quantiles), dtype=factors.dtype),
+        np.empty((n_rows, n_middles)),
+        np.empty((n_rows, (n_middles // 8 + 7) // 8 * 8)),
+        np.empty((n_rows, 2)),
+        np.empty((n_rows, 2)),
+        np.empty(n_rows, dtype=np.bool_),
+    )
+
+
+@inlined
+def all_known(factors, historical_quantiles):
+    """Whether no factor and no quantile is NaN."""
+    n_missing = 0
+    for index in range(factors.size):
+        n_missing += np.isnan(factors[index]) | np.isnan(historical_quantiles[index])
+    return n_missing == 0
+
+
+@inlined
+def copy_known(factors, nearest, historical_quantiles, known_x, known_factors, edges, edge_factors):
+    """Keep the points without NaN, and the first and the last quantile and factor that are not; return how many."""
+    count = 0
+    edges[:] = np.nan
+    edge_factors[:] = np.nan
+    for index in range(factors.size):
+        x, factor = historical_quantiles[index], factors[index]
+        if not np.isnan(x):
+            edges[0] = x if np.isnan(edges[0]) else edges[0]
+            edges[1] = x
+        if not np.isnan(factor):
+            edge_factors[0] = factor if np.isnan(edge_factors[0]) else edge_factors[0]
+            edge_factors[1] = factor
+        if not (np.isnan(x) or np.isnan(factor)):
+            known_x[count] = x
+            known_factors[count] = nearest[index]
+            count += 1
+    return count
+
+
+@inlined
+def separate(known_x, middles, separators):
+    """Fill the middles between points, and their separators."""
+    middles[max(known_x.size - 1, 0) :] = np.inf
+    for index in range(known_x.size - 1):
+        middles[index] = middle(known_x[index], known_x[index + 1])
+    separators[:] = np.inf
+    for index in range(middles.size // 8):
+        separators[index] = middles[8 * index + 7]
+
+
+@inlined
+def fill_row(factors, nearest, historical_quantiles, tables, row):
+    """Lay out one day of year.
+
+    ``nearest`` are the factors of points that are found as nearest (see ``quantile_mapping.settle_ties``).
+    """
+    last = factors.size - 1
+    known_x, known_factors = tables.known_x[row], tables.known_factors[row]
+    edges, edge_factors = tables.edges[row], tables.edge_factors[row]
+    if all_known(factors, historical_quantiles):
+        copy_to(known_x, historical_quantiles)
+        copy_to(known_factors, nearest)
+        edges[0], edges[1] = historical_quantiles[0], historical_quantiles[last]
+        edge_factors[0], edge_factors[1] = factors[0], factors[last]
+        count = factors.size
+    else:
+        count = copy_known(factors, nearest, historical_quantiles, known_x, known_factors, edges, edge_factors)
+    tables.counts[row] = count
+    separate(known_x[:count], tables.middles[row], tables.separators[row])
+    tables.plain[row] = count == factors.size and factors[0] == nearest[0] and factors[last] == nearest[last]
+
+
+@inlined
+def fill_tables(factors, nearest, historical_quantiles, tables):
+    """Lay out all days of year, with the last one before the first and the first one after the last."""
+    n_days = factors.shape[0]
+    for row in range(n_days + 2):
+        day = (row - 1) % n_days
+        fill_row(factors[day], nearest[day], historical_quantiles[day], tables, row)
+
+
+@inlined
+def nearest_in_row(x, row, middles, separators):
+    """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
+
+    One comparison for every 64 quantiles and one more, and no branch: a bisection mispredicts half of its own, and
+    makes adjusting take 2.5 times as long (docs/performance.md). Unsigned indices spare numba's care for negative ones.
+    """
+    width = np.uint64(separators.shape[1])
+    n_blocks = np.uint64(0)
+    for index in range(np.uint64(0), width, _EIGHT):
+        n_blocks += eight_below(separators, row * width + index, x)
+    start = row * np.uint64(middles.shape[1]) + n_blocks * _EIGHT
+    return n_blocks * _EIGHT + eight_below(middles, start, x)
+
+
+@inlined
+def nearest_factor(x, row, tables):
+    """Return the factor of the point nearest to (x, row): another row can win only if it is nearer than the best."""
+    counts, known_x, known_factors = tables.counts, tables.known_x, tables.known_factors
+    best, factor = np.inf, np.nan
+    away = 0
+    while away * away < best and (row - away >= 0 or row + away < counts.size):
+        for other in (row - away, row + away):
+            if 0 <= other < counts.size and counts[other] > 0:
+                place = nearest_in_row(x, np.uint64(other), tables.middles, tables.separators)
+                distance = (x - known_x[other, place]) ** 2 + away * away
+                if distance < best:
+                    best = distance
+                    factor = known_factors[other, place]
+        away += 1
+    return factor
+
+
+@inlined
+def any_factor(x, row, tables):
+    """Find the factor of any value: beyond the day's quantiles its end's, otherwise the nearest of all days."""
+    if np.isnan(x):
+        return np.nan
+    if x < tables.edges[row, 0]:
+        return tables.edge_factors[row, 0]
+    if x > tables.edges[row, 1]:
+        return tables.edge_factors[row, 1]
+    return nearest_factor(x, row, tables)
+
+
+@inlined
+def find_factors(anomalies, rows, tables, factors):
+    """Find the factors of successive days (year, day).
+
+    Most values lie within one unit of a point of their own day: no other day's, at least one unit away, is nearer.
+    Years are looped over in here, and the tables taken apart once: numba counts references at each call.
+    """
+    plain, known_x, known_factors = tables.plain, tables.known_x, tables.known_factors
+    middles, separators = tables.middles, tables.separators
+    for year in range(anomalies.shape[0]):
+        for day in range(rows.size):
+            x, row = anomalies[year, day], np.uint64(rows[day])
+            place = nearest_in_row(x, row, middles, separators)
+            factors[year, day] = known_factors[row, place]
+            if not plain[row] or abs(x - known_x[row, place]) > 1:
+                factors[year, day] = any_factor(x, rows[day], tables)
+
+
+@inlined
+def scale_series(simulation, scaling, rows, multiplicative, scaled):
+    """Move each day by the scaling of its day of year, in the data's precision."""
+    for time in range(simulation.size):
+        factor = scaling[rows[time]]
+        scaled[time] = simulation[time] * factor if multiplicative else simulation[time] + factor
+
+
+@inlined
+def window_means(scaled, half, window, padded, means):
+    """Fill ``means`` with the windowed mean of every time step, NaN where the window is empty; return if none is."""
+    counts = np.empty(scaled.size, dtype=np.int32)
+    strided = np.empty(TILE + 8, dtype=scaled.dtype)
+    has_missing = pad_series(scaled, half, padded)
+    window_sums(padded, window, strided, means)
+    window_counts(scaled, half, has_missing, counts)
+    fewest = counts[0]
+    for time in range(means.size):
+        fewest = min(fewest, counts[time])
+        means[time] = np.float64(means[time]) / counts[time]
+    return fewest > 0
+
+
+@inlined
+def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
+    """Fill ``trends`` (year, day) of the block of days whose first ones are at ``centres``; ``block`` is scratch."""
+    n_years = centres.size
+    for year in range(n_years):
+        ends = min(BLOCK, means.size - centres[year])
+        copy_to(block[year, :ends], means[centres[year] : centres[year] + ends])
+        block[year, ends:] = 0
+    block[n_years:, :] = 0
+    smooth_block(block, plan.weights[kind_of_years], plan.firsts[kind_of_years, :n_years], trends)
+    if not complete:
+        for day in range(BLOCK):
+            if np.isnan(block[:n_years, day]).any():
+                points = plan.points[kind_of_years, :n_years]
+                spacing = plan.spacings[kind_of_years]
+                smooth_incomplete(points, block[:n_years, day], plan.fraction, spacing, trends[:n_years, day])
+
+
+@inlined
+def remove_trends(values, firsts, trends, multiplicative, anomalies):
+    """Take the trend (year, day) from the values of successive days, in float64; each year's first is at ``firsts``."""
+    for year in range(firsts.size):
+        for day in range(anomalies.shape[1]):
+            value = np.float64(values[firsts[year] + day])
+            if multiplicative:
+                anomalies[year, day] = value * (1 / trends[year, day])
+            else:
+                anomalies[year, day] = value - trends[year, day]
+
+
+@inlined
+def put_back(anomalies, factors, firsts, trends, multiplicative, out):
+    """Apply the factors and put the trend back."""
+    for year in range(firsts.size):
+        for day in range(anomalies.shape[1]):
+            if multiplicative:
+                out[firsts[year] + day] = anomalies[year, day] * factors[year, day] * trends[year, day]
+            else:
+                out[firsts[year] + day] = anomalies[year, day] + factors[year, day] + trends[year, day]
+
+
+@inlined
+def adjust_run(
+    scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out
+):
+    """Adjust the days of one run, a block of days of year at a time."""
+    block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
+    trends = np.empty((centres.size, BLOCK))
+    anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)
+    for start in range(0, n_groups, BLOCK):
+        size = min(BLOCK, n_groups - start)
+        rows = plan.table_rows[first_group + start : first_group + start + size]
+        block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
+        remove_trends(scaled, centres + start, trends, multiplicative, anomalies[:, :size])
+        find_factors(anomalies, rows, tables, factors)
+        put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out)
+
+
+@compiled
+def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, plan, multiplicative, out):
+    """Adjust each cell; scratch is per call and stays in the second-level cache."""
+    n_times, half = simulation.shape[1], plan.window // 2
+    tables = empty_tables(factors, historical_quantiles)
+    scaled = np.empty(n_times, dtype=simulation.dtype)
+    means = np.empty(n_times, dtype=simulation.dtype)
+    padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
+    for cell in range(simulation.shape[0]):
+        fill_tables(factors[cell], nearest[cell], historical_quantiles[cell], tables)
+        scale_series(simulation[cell], scaling[cell], plan.scaling_rows, multiplicative, scaled)
+        complete = window_means(scaled, half, plan.window, padded, means)
+        for run in range(plan.run_groups.size):
+            centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
+            adjust_run(
+                scaled,
+                means,
+                centres,
+                plan.run_first[run],
+                plan.run_groups[run],
+                plan.run_kinds[run],
+                complete,
+                plan,
+                tables,
+                multiplicative,
+                out[cell],
+            )

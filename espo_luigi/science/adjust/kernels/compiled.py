@@ -1,0 +1,127 @@
+"""How the project compiles its kernels: without the GIL, and kept on disk between processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from espo_luigi.science.adjust.kernel_cache import KernelCache
+
+logger = logging.getLogger(__name__)
+
+# Numbers in a row of `weigh_rows`: eight registers of four float64.
+ROW = 32
+_SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
+
+    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only (or
+    where ``NUMBA_CACHE_DIR`` says), in a folder for these sources and this processor (`kernel_cache.code_id`). Where
+    no folder can be written, or others may write it, too, each process compiles for itself.
+    Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
+    """
+    dispatcher = inlined(function)
+    try:
+        dispatcher._cache = KernelCache(function)  # what numba's own `enable_caching` does, with a class of its own
+    except RuntimeError as error:
+        logger.warning(
+            "Compiled kernels cannot be kept (%s): each process compiles anew, which takes about a minute. "
+            "Set NUMBA_CACHE_DIR to a writable folder.",
+            error,
+        )
+    return dispatcher
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` for use inside kernels only: it is the calling kernel that is cached."""
+    return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def deposits_fast() -> bool:
+    """Whether this processor scatters bits (x86's ``pdep``) in one step; AMD's before Zen 3 take hundreds."""
+    return binding.get_host_cpu_features().get("bmi2", False) and binding.get_host_cpu_name() not in _SLOW_DEPOSIT
+
+
+@intrinsic
+def deposit_bits(typing_context, source, mask):  # type: ignore[no-untyped-def]
+    """Scatter the low bits of ``source`` to the bits set in ``mask`` (x86's ``pdep``; see ``deposits_fast``)."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        word = ir.IntType(64)
+        function_type = ir.FunctionType(word, [word, word])
+        return builder.call(builder.module.declare_intrinsic("llvm.x86.bmi.pdep.64", (), function_type), arguments)
+
+    return types.uint64(types.uint64, types.uint64), code
+
+
+@intrinsic
+def eight_below(typing_context, values, start, limit):  # type: ignore[no-untyped-def]
+    """Count which of the eight items of ``values`` from ``start`` on are below ``limit``: one comparison, one count.
+
+    NaN is below nothing. ``values`` is contiguous, and ``start`` counts its items over all dimensions; that there are
+    so many is not checked.
+    """
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array, first, bound = arguments
+        item = context.get_data_type(signature.args[0].dtype)
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        eight = ir.VectorType(item, 8)
+        pointer = builder.bitcast(builder.gep(data, [first]), eight.as_pointer())
+        items = builder.load(pointer, align=context.get_abi_sizeof(item))
+        bounds = _spread(builder, bound, eight)
+        is_float = isinstance(signature.args[0].dtype, types.Float)
+        below = (builder.fcmp_ordered if is_float else builder.icmp_signed)("<", items, bounds)
+        return builder.zext(builder.ctpop(builder.bitcast(below, ir.IntType(8))), ir.IntType(64))
+
+    return types.uint64(values, types.uint64, values.dtype), code
+
+
+@intrinsic
+def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignore[no-untyped-def]
+    """Set ``out[which]`` to the sum of ``rows[first]``, ``rows[first + 1]``, … weighed by ``weights[which]``.
+
+    All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
+    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are one step.
+    Adjusting takes 1.1 times as long with plain loops (docs/performance.md).
+    """
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, first, _, which, _ = arguments
+        rows, weights, out = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]) for place in (0, 2, 4)
+        )
+        row = ir.VectorType(ir.DoubleType(), ROW)
+
+        def row_of(array, number):  # type: ignore[no-untyped-def]
+            start = builder.mul(number, ir.Constant(number.type, ROW))
+            return builder.bitcast(builder.gep(array.data, [start]), row.as_pointer())
+
+        n_weights = cgutils.unpack_tuple(builder, weights.shape)[-1]
+        first_weight = builder.mul(which, n_weights)
+        total = cgutils.alloca_once_value(builder, ir.Constant(row, [0.0] * ROW))
+        with cgutils.for_range(builder, n_weights) as loop:
+            weight = builder.load(builder.gep(weights.data, [builder.add(first_weight, loop.index)]))
+            values = builder.load(row_of(rows, builder.add(first, loop.index)), align=8)
+            weighed = builder.fmul(_spread(builder, weight, row), values, flags=["contract"])
+            builder.store(builder.fadd(builder.load(total), weighed, flags=["contract"]), total)
+        builder.store(builder.load(total), row_of(out, which), align=8)
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64, weights, types.int64, out), code
+
+
+def _spread(builder, value, vector):  # type: ignore[no-untyped-def]
+    """Fill a vector with one value."""
+    lone = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(
+        lone, lone, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    )

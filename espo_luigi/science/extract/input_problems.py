@@ -1,0 +1,104 @@
+"""What may be wrong with raw daily files: what a problem is, and those of a time axis."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.extract.dataset import day_of
+
+# The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
+DAILY = 0.6
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One line of the table: what is wrong with one variable of one file, how often, and where first or most."""
+
+    kind: InputProblem
+    message: str
+    file: str = ""
+    variable: str = ""
+    day: str = ""
+    lat: float | None = None
+    lon: float | None = None
+    value: float | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class RawSeries:
+    """One variable as one file has it: (time, y, x), lazily, in canonical units, stamps at midnight."""
+
+    file: str
+    data: xr.DataArray
+
+    @property
+    def name(self) -> str:
+        """The variable."""
+        return str(self.data.name)
+
+    @cached_property
+    def days(self) -> np.ndarray:
+        """Each step's day, as a number in its calendar."""
+        return np.floor(TimeAxis.of(self.data).days).astype(np.int64)
+
+    def day(self, number: int) -> str:
+        """Return a day's date from its number, whether the file has it or not."""
+        return day_of(TimeAxis(TimeAxis.of(self.data[:1]).calendar, np.array([float(number)])).index[0])
+
+    def problem(self, kind: InputProblem, message: str, day: int, count: int) -> Problem:
+        """Return a problem of this series that begins on a day."""
+        return Problem(kind, message, self.file, self.name, self.day(day), count=count)
+
+
+def neighbour_problems(files: Sequence[RawSeries]) -> list[Problem]:
+    """Return the days that are missing between a variable's files, or in two of them.
+
+    The files are not empty, and share a calendar.
+    """
+    in_order = sorted(files, key=lambda raw: int(raw.days.min()))
+    return [problem for before, after in itertools.pairwise(in_order) for problem in _between(before, after)]
+
+
+def is_daily(raw: RawSeries) -> bool:
+    """Whether a file's steps are days, some missing or double."""
+    steps = np.diff(np.sort(raw.days))
+    return bool(steps.size == 0 or (steps == 1).mean() >= DAILY)
+
+
+def day_problems(raw: RawSeries) -> list[Problem]:
+    """Return what is wrong with the days of one file, which is not empty."""
+    in_order = np.sort(raw.days)
+    steps = np.diff(in_order)
+    if not is_daily(raw):
+        first, usual = in_order[np.flatnonzero(steps != 1)[0]], float(np.mean(steps))
+        message = f"steps are {usual:.3g} days in the mean, expected one stamp a day"
+        return [raw.problem("steps_not_daily", message, first, int((steps != 1).sum()))]
+    back = raw.days[1:][np.diff(raw.days) < 0]
+    double, before_gap = in_order[1:][steps == 0], in_order[:-1][steps > 1]
+    missing = int((steps - 1).clip(0).sum())
+    found: list[tuple[InputProblem, str, np.ndarray, int]] = [
+        ("days_out_of_order", "days come after later ones, the first of them this one", back, back.size),
+        ("double_days", "days are there more than once, the first of them this one", double, double.size),
+        ("missing_days", "days are missing, the first of them this one", before_gap + 1, missing),
+    ]
+    return [raw.problem(kind, message, days[0], count) for kind, message, days, count in found if days.size]
+
+
+def _between(before: RawSeries, after: RawSeries) -> list[Problem]:
+    last, first = int(before.days.max()), int(after.days.min())
+    if first > last + 1:
+        message = f"days are missing between {before.file} and this file, the first of them this one"
+        return [after.problem("missing_days", message, last + 1, first - last - 1)]
+    if first <= last:
+        message = f"days are in {before.file}, too, the first of them this one"
+        return [after.problem("double_days", message, first, min(last, int(after.days.max())) - first + 1)]
+    return []

@@ -1,0 +1,425 @@
+"""Regridding in cascade: every stage is linear, so that the whole cascade is one sparse matrix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+from scipy import sparse
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.choices import ExtrapMethod
+from espo_luigi.science.chunks import indexer
+from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
+from espo_luigi.science.regrid.sphere import Extrapolation, Grid, cells_away, weights_and_outside
+
+log = logging.getLogger(__name__)
+
+# Source values taken at once: bounds the float64 copies, and such a slab stays in the processor's cache.
+_SLAB_VALUES = 65_536
+_SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
+# What a task reads of the source at once.
+_READ_BYTES = 256 * 1024**2
+# Weights of zero are tiny, and sums of weights are 1 up to round-off.
+_NO_SHARE = 1e-9
+# Global attributes, of CMIP6 and CORDEX, that describe the source's grid.
+_OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
+_CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
+# xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
+_KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
+    "method": ("bilinear",),
+    "extrap_method": (None, *get_args(ExtrapMethod)),
+    "extrap_dist_exponent": None,
+    "extrap_num_src_pnts": None,
+    "periodic": (False,),
+    "reuse_weights": (False,),
+    "skipna": (False,),
+    "unmapped_to_nan": (None, True),
+    "locstream_out": None,
+    "output_chunks": None,
+    "keep_attrs": None,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the cascade: onto which grid, and how to extrapolate to what lies outside (None: NaN)."""
+
+    grid: Grid
+    extrapolation: Extrapolation | None
+
+
+@dataclass(frozen=True)
+class _Horizontal:
+    """Where a dataset's grid is: the values, and the names of its dimensions and coordinates."""
+
+    grid: Grid
+    dims: tuple[Hashable, ...]
+    lat: Hashable
+    lon: Hashable
+
+    def is_same_as(self, other: _Horizontal) -> bool:
+        return (
+            self.dims == other.dims
+            and np.array_equal(self.grid.lat, other.grid.lat)
+            and np.array_equal(self.grid.lon, other.grid.lon)
+        )
+
+
+def regrid(
+    ds: xr.Dataset,
+    target: xr.Dataset,
+    *,
+    regridder_kwargs: Mapping[str, object] | None = None,
+    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[Any, int] | None = None,
+) -> xr.Dataset:
+    """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
+
+    Parameters
+    ----------
+    ds : xr.Dataset
+        Any units and calendar, lat/lon 1-D and monotonic (any direction, any longitude convention) or 2-D.
+    target : xr.Dataset
+        Only its coordinates are used: lat/lon of one common dimension (points), 1-D each (grid) or 2-D.
+    regridder_kwargs : mapping, optional
+        xESMF's names: ``method`` (bilinear), ``extrap_method`` (None, inverse_dist, nearest_s2d),
+        ``extrap_dist_exponent`` (2), ``extrap_num_src_pnts`` (8).
+    intermediate_grids : mapping of mappings, optional
+        In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
+    chunks : mapping, optional
+        Cells of a block along the target's dimensions (-1, or not given: all). A block is one Dask task, with
+        all of time: it reads the rows and columns of the source that it needs, and nothing else.
+
+    Returns
+    -------
+    xr.Dataset
+        Dimensions (time, ..., dimensions of the target); dtype and units as in ``ds``; coordinates of the horizontal
+        dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
+        A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing. The attribute
+        `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage.
+
+    Raises
+    ------
+    ConfigurationError
+        A keyword or a value that is not supported, or an incomplete intermediate grid.
+    DataError
+        No usable lat/lon, fewer than two points along an axis of ``ds``, or an empty target.
+
+    Notes
+    -----
+    Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.regrid.sphere`).
+    """
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
+    stages = [*(_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()), last]
+    attrs = _global_attrs(ds, target)
+    if source.is_same_as(destination):
+        log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
+        own = ds.drop_vars(INCOMPLETE, errors="ignore").assign_coords(_target_coordinates(target, destination))
+        return own.assign_attrs(attrs | _gaps(ds, source.dims, sparse.identity(source.grid.size, format="csr")))
+    _check_source(source)
+    variables = _variables_on(source, ds)
+    weights, extrapolated = _cascade(source.grid, stages)
+    lazy = chunks is not None or any(variable.chunks for variable in variables.values())
+    blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
+    regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
+    coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
+    counted = {EXTRAPOLATED_CELLS: int(extrapolated.sum())} | _gaps(ds, source.dims, weights)
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
+
+
+def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
+    """Check that no cell of a target lies more than so many `cells` of the source beyond the source's grid.
+
+    Raises
+    ------
+    DataError
+        If any does.
+    """
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    away = cells_away(source.grid, destination.grid)
+    # Half a diagonal is how far from the nearest point a target may be inside of a grid.
+    allowed = max(cells, 0.5)
+    far = away > allowed * np.sqrt(2) * (1 + 1e-6)
+    if not far.any():
+        return
+    lat, lon = (values.ravel()[int(away.argmax())] for values in destination.grid.coordinates())
+    raise DataError(
+        f"{int(far.sum())} of {far.size} cells of the target lie more than {allowed:g} cells of the source beyond it: "
+        f"their values are extrapolated. The farthest is {away.max():.1f} cells away, at {lat:g} °N {lon:g} °E. "
+        "Correct the bounds of the regions, or exclude the dataset."
+    )
+
+
+def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
+    """Matrix (points of the last stage, points of the source) that does all stages at once.
+
+    Weights are never negative and zeros are kept as tiny numbers, so that the product has an entry wherever a path
+    leads through the stages: a NaN spreads exactly as if the stages were applied one after another.
+    """
+    return _cascade(source, stages)[0]
+
+
+def _cascade(source: Grid, stages: Sequence[Stage]) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return the matrix of all stages, and which points of the last one any stage has extrapolated values for."""
+    matrix: sparse.csr_matrix | None = None
+    share = np.zeros(source.size)
+    for stage in stages:
+        step, outside = weights_and_outside(source, stage.grid, stage.extrapolation)
+        # The weight in each value of points that are extrapolated.
+        share = np.where(outside, 1.0, step @ share)
+        matrix, source = step if matrix is None else step @ matrix, stage.grid
+    assert matrix is not None
+    return matrix, share > _NO_SHARE
+
+
+def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:
+    """Regrid a block (..., source dims) to (..., *shape); sums in float64, result of the block's dtype."""
+    flat = block.reshape(-1, weights.shape[1])
+    out = np.empty((len(flat), weights.shape[0]), dtype=_result_dtype(block.dtype))
+    length = int(np.clip(_SLAB_VALUES // weights.shape[1], _SHORTEST_SLAB, _LONGEST_SLAB))
+    for start in range(0, len(flat), length):
+        slab = np.ascontiguousarray(flat[start : start + length].T, dtype=np.float64)
+        out[start : start + length] = (weights @ slab).T
+    extra = block.shape[: block.ndim - 2]
+    return out.reshape(*extra, *shape)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some target cells: the rows and columns of the source that they are interpolated from, and the weights."""
+
+    shape: tuple[int, ...]
+    rows: np.ndarray
+    columns: np.ndarray
+    # A csr_matrix (target cells, rows × columns), or that as a Dask key that all variables share.
+    weights: Any
+
+
+def _blocks(
+    weights: sparse.csr_matrix,
+    source: _Horizontal,
+    destination: _Horizontal,
+    chunks: Mapping[Any, int],
+    *,
+    lazy: bool,
+) -> np.ndarray:
+    """The blocks of the target, in an array with the target's dimensions."""
+    shape = destination.grid.shape
+    sizes = da.core.normalize_chunks([chunks.get(dim, -1) for dim in destination.dims], shape)
+    cells = np.arange(destination.grid.size).reshape(shape)
+    blocks = np.empty([len(of_dim) for of_dim in sizes], dtype=object)
+    edges = [np.cumsum((0, *of_dim)) for of_dim in sizes]
+    for place in np.ndindex(*blocks.shape):
+        part = cells[tuple(slice(edge[i], edge[i + 1]) for edge, i in zip(edges, place, strict=True))]
+        blocks[place] = _block(weights[part.ravel()], source.grid.shape, part.shape, lazy=lazy)
+    return blocks
+
+
+def _block(weights: sparse.csr_matrix, source: tuple[int, ...], shape: tuple[int, ...], *, lazy: bool) -> _Block:
+    row, column = np.divmod(np.unique(weights.indices), source[1])
+    rows, columns = np.unique(row), np.unique(column)
+    own = weights[:, (rows[:, None] * source[1] + columns).ravel()]
+    # Summed in the order of the source's cells, whatever the blocks: the same bytes.
+    own.sort_indices()
+    return _Block(shape, rows, columns, dask.delayed(own, pure=True, traverse=False) if lazy else own)
+
+
+def _regrid_variable(
+    variable: xr.Variable, source: _Horizontal, destination: _Horizontal, blocks: np.ndarray
+) -> xr.Variable:
+    extra = sorted((dim for dim in variable.dims if dim not in source.dims), key=lambda dim: dim != "time")
+    y, x = source.dims
+    parts = np.empty(blocks.shape, dtype=object)
+    for place, block in np.ndenumerate(blocks):
+        part = variable.isel({y: indexer(block.rows), x: indexer(block.columns)})
+        parts[place] = _regrid_block(part, (*extra, *source.dims), block)
+    data = da.block(parts.tolist()) if dask.is_dask_collection(parts.flat[0]) else parts.flat[0]
+    attrs = {key: value for key, value in variable.attrs.items() if key != "grid_mapping"}
+    return xr.Variable((*extra, *destination.dims), data, attrs)
+
+
+def _regrid_block(part: xr.Variable, dims: tuple[Hashable, ...], block: _Block) -> Any:
+    if not dask.is_dask_collection(block.weights):
+        return apply_weights(part.transpose(*dims).values, block.weights, block.shape)
+    # From a store that is not cut, a Dask task reads just these rows and columns; of a fine source, some years at once.
+    days = max(1, _READ_BYTES // max(1, part.dtype.itemsize * block.rows.size * block.columns.size))
+    data = part.chunk({dim: days if dim == "time" else -1 for dim in part.dims}).transpose(*dims).data
+    old, new = range(data.ndim), range(data.ndim, data.ndim + len(block.shape))
+    regridded = da.blockwise(
+        apply_weights,
+        (*old[:-2], *new),
+        data,
+        tuple(old),
+        new_axes=dict(zip(new, block.shape, strict=True)),
+        concatenate=True,
+        weights=block.weights,
+        shape=block.shape,
+        dtype=_result_dtype(data.dtype),
+        meta=np.empty((0,) * (data.ndim - 2 + len(block.shape)), dtype=_result_dtype(data.dtype)),
+    )
+    return regridded.rechunk(-1)
+
+
+def _result_dtype(dtype: np.dtype) -> np.dtype:
+    return dtype if dtype.kind == "f" else np.dtype("float64")
+
+
+# Options
+
+
+def _extrapolation(kwargs: Mapping[str, object], where: str) -> Extrapolation | None:
+    for key, value in kwargs.items():
+        if key not in _KEYWORDS:
+            raise ConfigurationError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYWORDS)}")
+        supported = _KEYWORDS[key]
+        if supported is not None and value not in supported:
+            choices = ", ".join(map(repr, supported))
+            raise ConfigurationError(f"{where}: {key} = {value!r} is not supported; supported: {choices}")
+    method = kwargs.get("extrap_method")
+    if method is None:
+        return None
+    if method == "nearest_s2d":
+        return Extrapolation(num_points=1)
+    return Extrapolation(
+        exponent=_positive(kwargs, "extrap_dist_exponent", 2.0, where),
+        num_points=int(_positive(kwargs, "extrap_num_src_pnts", 8, where)),
+    )
+
+
+def _positive(kwargs: Mapping[str, Any], key: str, default: float, where: str) -> float:
+    value = default if kwargs.get(key) is None else kwargs[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigurationError(f"{where}: {key} must be a positive number, got {value!r}")
+    return value
+
+
+def _intermediate(name: str, spec: Mapping[str, Any]) -> Stage:
+    where = f"intermediate_grids.{name}"
+    bounds = spec.get("cf_grid_2d")
+    if not isinstance(bounds, Mapping) or set(bounds) != set(_CF_GRID_2D):
+        raise ConfigurationError(f"{where}.cf_grid_2d must have exactly {', '.join(_CF_GRID_2D)}; got {bounds!r}")
+    kwargs = spec.get("regridder_kwargs") or {}
+    axes = [_centres(bounds, axis, f"{where}.cf_grid_2d") for axis in ("lat", "lon")]
+    return Stage(Grid(axes[0], axes[1], "rectilinear"), _extrapolation(kwargs, f"{where}.regridder_kwargs"))
+
+
+def _centres(bounds: Mapping[str, Any], axis: str, where: str) -> np.ndarray:
+    """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
+    values = [bounds[key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")]
+    if not all(isinstance(value, int | float) for value in values):
+        raise ConfigurationError(f"{where}: the bounds and the step of {axis} must be numbers, got {values}")
+    first, last, step = values
+    edges = np.arange(first, last + step / 2, step) if step > 0 else np.empty(0)
+    if edges.size < 3:
+        made = f"{axis} from {first} to {last} by {step} makes {max(edges.size - 1, 0)} cells"
+        raise ConfigurationError(f"{where}: {made}; at least 2 are needed")
+    return (edges[:-1] + edges[1:]) / 2
+
+
+# Coordinates
+
+
+def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
+    lat, lon = (_coordinate(ds, name, role) for name in ("latitude", "longitude"))
+    if lat.size == 0 or lon.size == 0:
+        raise DataError(f"the {role} of the regridding has no points: {lat.name} {lat.shape}, {lon.name} {lon.shape}")
+    if lat.ndim == lon.ndim == 1 and lat.dims != lon.dims:
+        layout, dims = "rectilinear", (*lat.dims, *lon.dims)
+    elif set(lat.dims) == set(lon.dims) and lat.ndim in (1, 2):
+        layout, dims = ("points" if lat.ndim == 1 else "curvilinear"), lat.dims
+        lon = lon.transpose(*dims)
+    else:
+        raise DataError(
+            f"the {role} of the regridding has {lat.name} on {lat.dims} and {lon.name} on {lon.dims}; expected both on "
+            "one dimension (points), each on its own (grid), or both on the same two (curvilinear grid)"
+        )
+    values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
+    if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
+        raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
+    return _Horizontal(Grid(values[0], values[1], layout), dims, lat.name, lon.name)
+
+
+def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
+    for name in (standard_name[:3], standard_name):
+        if name in ds.variables:
+            return ds[name]
+    found = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
+    if len(found) == 1:
+        return ds[found[0]]
+    raise DataError(
+        f"the {role} of the regridding has no {standard_name}: expected a coordinate {standard_name[:3]!r}, "
+        f"{standard_name!r} or of that standard_name among {', '.join(map(str, ds.variables)) or 'nothing'}"
+    )
+
+
+def _check_source(source: _Horizontal) -> None:
+    grid = source.grid
+    if grid.layout == "points":
+        raise DataError(f"the source of the regridding is a list of points on {source.dims[0]!r}; expected a grid")
+    if min(grid.shape) < 2:
+        raise DataError(
+            f"the source of the regridding is {grid.shape} on {source.dims}; expected 2 or more points each"
+        )
+    if grid.layout == "rectilinear":
+        for name, values in ((source.lat, grid.lat), (source.lon, np.unwrap(grid.lon, period=360))):
+            steps = np.diff(values)
+            if not ((steps > 0).all() or (steps < 0).all()):
+                raise DataError(f"the source's {name} is not monotonic: {values[:5]}...; sort it before regridding")
+
+
+def _variables_on(source: _Horizontal, ds: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    names = {source.lat, source.lon}
+    on_grid = {n: v for n, v in ds.data_vars.items() if set(source.dims) <= set(v.dims) and v.dtype.kind in "fiub"}
+    on_grid = {name: variable for name, variable in on_grid.items() if name not in names}
+    if not on_grid:
+        raise DataError(
+            f"none of {list(map(str, ds.data_vars))} is a numeric variable on {source.dims}: nothing to regrid"
+        )
+    dropped = set(ds.data_vars) - set(on_grid) - names
+    if dropped:
+        log.debug("not on the grid, dropped by regridding: %s", ", ".join(map(str, dropped)))
+    return on_grid
+
+
+def _kept_coordinates(ds: xr.Dataset, source: _Horizontal) -> dict[Hashable, xr.DataArray]:
+    """Coordinates that do not describe the grid that is left behind."""
+    mappings = {v.attrs.get("grid_mapping", v.encoding.get("grid_mapping")) for v in ds.data_vars.values()}
+    return {
+        name: coordinate.reset_coords(drop=True)
+        for name, coordinate in ds.coords.items()
+        if not set(coordinate.dims) & set(source.dims)
+        and name not in mappings | {source.lat, source.lon}
+        and "grid_mapping_name" not in coordinate.attrs
+    }
+
+
+def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Hashable, xr.DataArray]:
+    described = target.set_coords([destination.lat, destination.lon])
+    return {
+        name: coordinate.reset_coords(drop=True)
+        for name, coordinate in described.coords.items()
+        if coordinate.dims and set(coordinate.dims) <= set(destination.dims)
+    }
+
+
+def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: sparse.csr_matrix) -> dict[Hashable, Any]:
+    """How many target cells lack a year's data or more, because a source cell does that they are made from."""
+    if INCOMPLETE not in ds.coords or not ds[INCOMPLETE].any():
+        return {}
+    incomplete = ds[INCOMPLETE].transpose(*dims).values.ravel()
+    reached = (weights != 0).astype(np.int64) @ incomplete.astype(np.int64)
+    return {CELLS_WITHOUT_DATA: int((reached > 0).sum())}
+
+
+def _global_attrs(ds: xr.Dataset, target: xr.Dataset) -> dict[Hashable, Any]:
+    domain = {key: target.attrs[key] for key in ("cat:domain",) if key in target.attrs}
+    kept = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
+    return {**kept, **domain, "cat:processing_level": "regridded"}

@@ -1,0 +1,173 @@
+"""Named inputs and outputs of a task, as sciluigi's ports: ``in_*`` attributes hold upstream ``out_*`` ones.
+
+This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to
+Luigi's loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, put in place before the
+import, avoids all of it. Less does not: the package's own `__init__` imports that module, and `WorkflowTask` uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import luigi
+
+from espo_luigi.config.paths import render_path
+from espo_luigi.tasks.targets import ZarrTarget
+
+
+def _import_sciluigi() -> types.ModuleType:
+    stand_in = types.ModuleType("sciluigi.interface")
+    stand_in.__dict__.update(
+        run=luigi.run,
+        run_local=luigi.run,
+        LOGFMT_STREAM="%(asctime)s %(levelname)8s %(message)s",
+        LOGFMT_LUIGI="%(asctime)s %(levelname)8s    LUIGI %(message)s",
+        LOGFMT_SCILUIGI="%(asctime)s %(levelname)8s SCILUIGI %(message)s",
+        DATEFMT="%Y-%m-%d %H:%M:%S",
+    )
+    sys.modules.setdefault("sciluigi.interface", stand_in)
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import sciluigi
+        import sciluigi.dependencies
+    finally:
+        logging.disable(previous)
+    return sciluigi
+
+
+_sciluigi = _import_sciluigi()
+DependencyHelpers: Any = _sciluigi.dependencies.DependencyHelpers
+TargetInfo: Any = _sciluigi.dependencies.TargetInfo
+WorkflowTask: Any = _sciluigi.WorkflowTask
+
+
+class PortTask(Protocol):
+    """What a port needs of the task that has it."""
+
+    def path_fields(self) -> dict[str, str]: ...
+
+
+class ZarrInfo(TargetInfo):
+    """The store that one output port of one task makes."""
+
+    def __init__(self, task: Any, path: Path) -> None:
+        self.task = task
+        self.path = path
+        self.target = ZarrTarget(path, task.get_task_family(), task.wildcards)
+
+
+class BoundOutput:
+    """One output port of one task; called, it gives its `ZarrInfo`, as sciluigi expects of an ``out_*`` attribute."""
+
+    def __init__(self, task: Any, port: OutputPort) -> None:
+        self.task = task
+        self.port = port
+
+    def __call__(self) -> ZarrInfo:
+        return ZarrInfo(self.task, self.port.path_of(self.task))
+
+
+class OutputPort:
+    """A named output of a rule: a path template, and whether the store is temporary or packed from another port."""
+
+    def __init__(self, template: str, *, is_temporary: bool = False, packed_from: str | None = None) -> None:
+        self.template = template
+        self.is_temporary = is_temporary
+        self.packed_from = packed_from
+
+    def __get__(self, task: Any, owner: type) -> Any:
+        return self if task is None else BoundOutput(task, self)
+
+    def path_of(self, task: PortTask) -> Path:
+        """Return the path of this output for `task`."""
+        return render_path(self.template, task.path_fields())
+
+
+def temporary(template: str) -> Any:
+    """Declare an output in the temporary folder, deleted once every task of the run that needs it is complete."""
+    return OutputPort("{tmpdir}/" + template, is_temporary=True)
+
+
+def kept(template: str) -> Any:
+    """Declare an output in the final folder."""
+    return OutputPort("{final}/" + template)
+
+
+def packed(template: str, source: str) -> Any:
+    """Declare an archive in the final folder, packed from the port `source` (``in_…`` or ``out_…``) of the same task.
+
+    The template ends in ``.zarr.zip``; where the run chooses another form of archive, its suffix takes that place.
+    """
+    return OutputPort("{final}/" + template.removesuffix(".zarr.zip") + ".{archive}", packed_from=source)
+
+
+Wildcard = str | Callable[[Any], str | list[str]]
+
+
+class InputPort:
+    """A named input of a rule: which output of which upstream task, by default.
+
+    Wired on first use, unless a workflow has set the attribute before.
+    """
+
+    def __init__(self, task_class: Any, output: str | Callable[[Any], str], fixed: dict[str, Wildcard]) -> None:
+        self.task_class = task_class
+        self.output = output
+        self.fixed = fixed
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, task: Any, owner: type) -> Any:
+        if task is None:
+            return self
+        bound = self._wire(task)
+        task.__dict__[self.name] = bound
+        return bound
+
+    def _wire(self, task: Any) -> Any:
+        values = {name: value(task) if callable(value) else value for name, value in self.fixed.items()}
+        many = next((name for name, value in values.items() if isinstance(value, list)), None)
+        if many is None:
+            return self._upstream(task, values)
+        return [self._upstream(task, values | {many: one}) for one in values[many]]
+
+    def _upstream(self, task: Any, values: dict[str, Any]) -> BoundOutput:
+        shared = {name: getattr(task, name) for name in wildcard_names(self.task_class) if hasattr(task, name)}
+        output = self.output(task) if callable(self.output) else self.output
+        return getattr(self.task_class(**(shared | values)), output)
+
+
+def upstream(task_class: Any, output: str | Callable[[Any], str], **fixed: Wildcard) -> Any:
+    """Declare an input: the port `output` of the `task_class` with this task's wildcards.
+
+    A keyword fixes a wildcard; a function of the task computes it (or the port's name); a list makes a list of inputs.
+    """
+    return InputPort(task_class, output, fixed)
+
+
+@functools.cache
+def wildcard_names(task_class: Any) -> tuple[str, ...]:
+    """Return the names of the parameters that identify a task."""
+    return tuple(name for name, parameter in task_class.get_params() if parameter.significant)
+
+
+@functools.cache
+def kept_ports(task_class: type) -> tuple[str, ...]:
+    """Return the names of the outputs that are kept."""
+    return tuple(name for name, port in ports_of(task_class, OutputPort) if not port.is_temporary)
+
+
+@functools.cache
+def ports_of(task_class: type, kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return the ports of one kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
+    named = (item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))
+    return tuple((name, value) for name, value in named if isinstance(value, kind))

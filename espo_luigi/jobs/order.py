@@ -20,6 +20,7 @@ from espo_luigi.jobs.lifecycle.records import write_atomically
 from espo_luigi.jobs.lock import this_version
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.state import JobState
 
 # So that the last lines of a log are found without all that is before them.
 _BYTES_OF_A_LINE = 1000
@@ -115,13 +116,16 @@ def heartbeat_files(workdir: Path) -> list[Path]:
 class Standing:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
-    `phase` is the value of a `Phase`, where a scheduler says one.
+    `phase` is the value of a `Phase`, where a scheduler says one. `state` is the job's state, and `reason` the
+    scheduler's code for why it pends, such as ``Priority``.
     """
 
     message: str
     percent: int | None = None
     dashboard: str = ""
     phase: str = ""
+    state: JobState | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from espo_luigi.science.units import convert_to
 HERE = Path(__file__).parent
 DATA = HERE.parent / "tests" / "data"
 CALIBRATION = slice("1981", "2010")
-JULY_15 = 196
 COLOURS = {"reference": "black", "simulation": "#d55e00", "scenario": "#0072b2"}
 
 
@@ -61,7 +60,6 @@ def draw(series: dict[str, xr.DataArray], training: xr.Dataset) -> None:
             years.rolling(year=31, center=True).mean().plot(ax=trend, color=COLOURS[name], linewidth=2, label=name)
     image = training.af.transpose("quantiles", "dayofyear").plot(ax=factors, cmap="RdBu_r", add_colorbar=False)
     figure.colorbar(image, ax=factors, label="factor (K)")
-    factors.axvline(JULY_15, color="black", linewidth=0.5)
     for axes, title, x, y in (
         (cycle, "a  Mean by day of the year, 1981-2010", "day of the year", "tasmax (°C)"),
         (factors, "b  Factors: by day of the year and quantile", "day of the year", "quantile"),

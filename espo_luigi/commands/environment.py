@@ -80,7 +80,7 @@ def _requirements_of(one: Distribution, extras: Iterable[str]) -> Iterator[Requi
 
 def _checkout(one: Distribution) -> Path | None:
     """Return the folder that this very code is run from, if it is a source folder and `one` is the project."""
-    folder = Path(__file__).parent.parent
+    folder = Path(__file__).parents[2]
     is_project = canonicalize_name(one.name) == canonicalize_name(PROJECT)
     return folder if is_project and (folder / "setup.cfg").exists() else None
 

@@ -346,7 +346,7 @@ def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
     build = "from setuptools import setup; setup()"
     command = [sys.executable, "-c", build, "build_py", "--build-lib", str(tmp_path / "installed")]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    installed = tmp_path / "installed" / "espo_luigi" / "driver" / "profiles"
+    installed = tmp_path / "installed" / "espo_luigi" / "driver" / "settings" / "profiles"
     assert not installed.is_symlink()
     assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
     assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()

@@ -203,7 +203,7 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 ) -> None:
     script = tmp_path / "it's told"
     script.write_text(
-        f'#!/bin/sh\n{{ echo "$# $1|$ESPO_RESULT $espo_luigi/$ESPO_TOTAL $ESPO_FAILED"; cat; }} > {tmp_path}/told\n'
+        f'#!/bin/sh\n{{ echo "$# $1|$ESPO_RESULT $ESPO_DONE/$ESPO_TOTAL $ESPO_FAILED"; cat; }} > {tmp_path}/told\n'
     )
     script.chmod(0o700)
     notify(f'"{script}" "$(touch {tmp_path}/shell);"', ended("failed"))

@@ -32,13 +32,13 @@ from espo_luigi.jobs.schedulers.gridengine.parse import (
 )
 from espo_luigi.jobs.schedulers.gridengine.submit import (
     SgeOptions,
+    accounting,
     arguments,
     handed_on,
     log_path,
     log_pattern,
-    memories,
     render,
-    submission,
+    submit_command,
 )
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 
@@ -89,7 +89,7 @@ def test_a_script_is_as_its_golden_file_and_bash(values: ScriptValues, name: str
 
 
 def test_a_submission_gives_all_options_as_arguments_and_has_none_read_from_the_script() -> None:
-    words = submission(FULL, Path("/work/s.sh"))
+    words = submit_command(FULL, Path("/work/s.sh"))
     assert words[:8] == ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n")
     assert words[8:-1] == arguments(FULL)
     assert words[-1] == "/work/s.sh"
@@ -301,7 +301,7 @@ def test_an_end_is_what_the_limits_and_the_codes_say(fields: dict[str, str], pha
 
 
 def test_few_jobs_are_looked_up_by_their_ids_and_many_at_once() -> None:
-    few, many = memories("0", ["1", "2"], ["r@x.1"]), memories("0", [str(i) for i in range(500)], [])
+    few, many = accounting("0", ["1", "2"], ["r@x.1"]), accounting("0", [str(i) for i in range(500)], [])
     assert [query.argv for query in few[0].queries] == [
         ("qacct", "-j", "1"),
         ("qacct", "-j", "2"),

@@ -1,4 +1,4 @@
-"""What schedulers have accounted of jobs: read from their own words, and asked of a real Slurm."""
+"""The usage of jobs in schedulers' accounting: read from text, and asked of a real Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle is as text: the scripts of each kind, run by bash without Slurm, and what options are refused."""
+"""Bundles as text: the scripts of each kind, run by bash without Slurm, and the options that are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any) -> BundleValues:
-    """A bundle of `n` tasks with a GPU each, or one for each step."""
+    """Return a bundle of `n` tasks with such options."""
     names = [f"run.Train.{place:012x}.1" for place in range(n)]
     patterns = {
         STEPS: [f"{folder}/logs/Train/Train-n={p - p % bundling.per_step}-%j-step-%s-task-" for p in range(n)],

@@ -1,4 +1,4 @@
-"""The text that goes to Grid Engine, and what is read from its answers (golden files: made by 8.1.9 itself)."""
+"""The text that goes to Grid Engine, and the reading of its answers (golden files: made by 8.1.9 itself)."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_half_an_answer_is_none() -> None:
     ],
 )
 def test_all_states_of_the_manual_are_known(states: str, phase: Phase, caplog: pytest.LogCaptureFixture) -> None:
-    """Those of sge_status(5)."""
+    """The codes of sge_status(5)."""
     assert {phase_of(state) for state in states.split()} == {phase}
     assert caplog.text == ""
 
@@ -277,11 +277,11 @@ def ended(**fields: str) -> Phase:
         ({"category": "-l h_vmem=1G", "maxvmem": "1.002G", "slots": "1"}, Phase.MEMORY),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
-        # What a site only reserves limits nothing: a process maps more than that.
+        # A resource that the site only reserves is no limit: a process maps more than that.
         ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "3.002G"}, Phase.FAILED),
         ({"category": "-l h_rt=60,mem_free=1G -l h_vmem=2G", "maxvmem": "1.500G"}, Phase.FAILED),
         ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
-        # h_cpu is another limit of time; all have the same code.
+        # h_cpu limits time, too; all limits have the same code.
         ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),
         ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Phase.TIMEOUT),
         ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Phase.MEMORY),

@@ -177,22 +177,22 @@ def header(values: ScriptValues) -> list[str]:
     return _header(directives(values))
 
 
-def _header(given: Iterable[str]) -> list[str]:
-    return [f"#SBATCH {_for_header(directive)}" for directive in given]
+def _header(arguments: Iterable[str]) -> list[str]:
+    return [f"#SBATCH {_for_header(directive)}" for directive in arguments]
 
 
 def bundled(bundle: BundleValues) -> BundleText:
     """Return the scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed."""
     kind = bundle.bundling.kind
-    given = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    arguments = directives(sized(bundle), bundle.width if kind == STEPS else 1)
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
-        given = (*given, f"--array=0-{len(bundle.members) - 1}{most}")
+        arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
     script, files = render_job(bundle)
     return BundleText(
-        script="\n".join(["#!/bin/bash", *_header(given)]) + "\n\n" + script,
+        script="\n".join(["#!/bin/bash", *_header(arguments)]) + "\n\n" + script,
         members=tuple(render_member(values, kind) for values in bundle.members),
-        command=("sbatch", "--parsable", *given),
+        command=("sbatch", "--parsable", *arguments),
         files=files,
     )
 

@@ -1,4 +1,4 @@
-"""Bundles on a real, throw-away Slurm: members that end badly beside good members, killed drivers, a requeued bundle."""
+"""Bundles on a real, throw-away Slurm: members that end badly beside good ones, killed drivers, a requeued bundle."""
 
 from __future__ import annotations
 

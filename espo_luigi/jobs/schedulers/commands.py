@@ -13,8 +13,8 @@ from pathlib import Path
 
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,10 @@ class Commands:
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
         mine = os.environ if environ is None else environ
-        self._environ = schedulers.environment(scheduler, mine)
+        # If this driver is a job of a different scheduler, its jobs must not take themselves for jobs of that one.
+        foreign = tuple(other.VARIABLES for other in SCHEDULERS.values() if other is not scheduler)
+        own = {name: value for name, value in mine.items() if not name.startswith(foreign)}
+        self._environ = scheduler.environment(own)
         # A submission hands its environment on to the job, and reads the user's times (``--begin``) in the user's zone.
         own_zone = {"TZ": mine["TZ"]} if "TZ" in mine else {}
         without_zone = {name: value for name, value in self._environ.items() if name != "TZ"}

@@ -18,16 +18,6 @@ def around(environ: Mapping[str, str] | None = None) -> Scheduler | None:
     return next((scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(environ)), None)
 
 
-def environment(scheduler: Scheduler, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a scheduler's commands, which hand it on to the job.
-
-    If this process is a job of a different scheduler, that scheduler's variables are left out: the new job would take
-    itself for a job of that scheduler.
-    """
-    foreign = tuple(other.VARIABLES for other in SCHEDULERS.values() if other is not scheduler)
-    return scheduler.environment({name: value for name, value in environ.items() if not name.startswith(foreign)})
-
-
 def job_id() -> str | None:
     """Return the id of the job that this process is, if any."""
     scheduler = around()

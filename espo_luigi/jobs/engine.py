@@ -229,7 +229,7 @@ def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
         # Dask's workers on other nodes are one job's.
         return Bundling()
     most = settings.node_cpus, settings.node_memory_bytes
-    return Bundling.of(options).fitted(asked.cpus_per_task, asked.memory_bytes, *most)
+    return Bundling.of(options).within_node(asked.cpus_per_task, asked.memory_bytes, *most)
 
 
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from espo_luigi.jobs.bundles.model import array_of, shares_job
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.schedulers.base import Account, Phase
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.report.run import Job
@@ -30,17 +30,17 @@ def submissions(records: Iterable[Record]) -> Submissions:
     return found
 
 
-def read_accounts(engine: str, known: Submissions) -> list[Account]:
+def read_accounts(engine: str, known: Submissions) -> list[Usage]:
     """Return the scheduler's accounts of these jobs; none where it keeps none or does not answer."""
     if engine not in SCHEDULERS or not known:
         return []
     commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))
     ids, names = zip(*known, strict=True)
-    said = commands.accounted(dict.fromkeys(ids), dict.fromkeys(names))
+    said = commands.usage(dict.fromkeys(ids), dict.fromkeys(names))
     return [one for one in said or () if (one.job_id, one.name) in known and one.started and one.ended]
 
 
-def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Account]) -> list[Job]:
+def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]) -> list[Job]:
     """Return the jobs, corrected by the accounts of them, and after them the runs that have left no result."""
     last = {account.job_id: account for account in sorted(accounts, key=lambda one: one.started)}
     own = {job.job_id for job in jobs}
@@ -50,7 +50,7 @@ def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Accoun
     return [*(_corrected(job, last.get(job.job_id)) for job in jobs), *without]
 
 
-def _corrected(job: Job, account: Account | None) -> Job:
+def _corrected(job: Job, account: Usage | None) -> Job:
     """The job with the times, the node and the sizes of its account; memory is the larger, as both are samples."""
     if account is None:
         return job
@@ -69,7 +69,7 @@ def _corrected(job: Job, account: Account | None) -> Job:
     )
 
 
-def _without_result(account: Account, record: Record, workers: Mapping[str, int]) -> Job:
+def _without_result(account: Usage, record: Record, workers: Mapping[str, int]) -> Job:
     return Job(
         rule=record.rule,
         node=account.node or "?",

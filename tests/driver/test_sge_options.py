@@ -84,7 +84,8 @@ def test_the_packaged_profile_asks_for_what_its_document_asks_for() -> None:
     asked = ["#$ -cwd", "#$ -pe threaded 10", "#$ -q 256G-batch", "#$ -l h_rt=362460,h_vmem=6554M"]
     assert [line for line in lines if line in asked] == asked
     # Its `-V`, without showing the environment to every account.
-    assert any(re.fullmatch(r"\. \S+/environment\.sh \|\| exit 1", line) for line in lines)
+    assert any(re.fullmatch(r"environment_file=\S+/environment\.sh", line) for line in lines)
+    assert '. "$environment_file" || exit 1' in lines
 
 
 def test_the_preview_is_the_script_with_its_options() -> None:

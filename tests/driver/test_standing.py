@@ -22,7 +22,7 @@ from espo_luigi.commands import cli
 from espo_luigi.driver.display.status import seconds_left, standing, status_lines
 from espo_luigi.driver.run.board import Board, Job, Reporter
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.schedulers.slurm.reasons import in_words
+from espo_luigi.jobs.schedulers.slurm.parse import in_words
 from espo_luigi.overview import standing as report
 from espo_luigi.overview.traces import trace_of, traces_like
 from espo_luigi.overview.why import about

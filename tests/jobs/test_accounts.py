@@ -1,4 +1,4 @@
-"""What schedulers have accounted of jobs: read from their own words, and asked of a real Slurm."""
+"""The usage of jobs in schedulers' accounting: read from text, and asked of a real Slurm."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conftest import Work
 from real_clusters import MIB, failure_of, job_id_of, running, success_of
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs.schedulers.base import Account, Phase
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.parse import parse_accounts as parse_qacct
+from espo_luigi.jobs.schedulers.gridengine.parse import parse_usage as parse_qacct
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.accounts import parse_accounts as parse_sacct
+from espo_luigi.jobs.schedulers.slurm.parse import parse_usage as parse_sacct
 from espo_luigi.report.accounts import accounted, read_accounts, submissions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def line(**changes: str) -> str:
 def test_a_job_of_sacct_has_the_largest_memory_of_its_steps() -> None:
     steps = [line(JobID="7.batch", MaxRSS="300000K"), line(JobID="7.extern", MaxRSS=""), line(JobID="7.0", MaxRSS="1G")]
     (found,) = parse_sacct("\n".join([line(), *steps]))
-    expected = Account(
+    expected = Usage(
         "7", "run.Train.0.1", Phase.COMPLETED, "n1", T, T + 60, T + 3660, 4, 2048 * MIB, 90, 7230.0, 1024 * MIB
     )
     assert found == expected
@@ -110,7 +110,7 @@ def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_kil
 ) -> None:
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, with_accounting.environ[name])
-    found: dict[str, Account] = {}
+    found: dict[str, Usage] = {}
     with running(work, with_accounting) as manager:
         big = manager.submit(work.request("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
         dead = manager.submit(work.request("dead", "die", retries=0))
@@ -147,10 +147,10 @@ def test_where_there_is_no_accounting_there_are_no_accounts(fake: FakeCluster, w
         fake.misbehave("sacct", why)
     # Only this folder: a real sacct would be found in another.
     commands = Commands(slurm, environ={"PATH": str(fake.folder / "bin")})
-    assert commands.accounted(["1"], ["a"]) is None
+    assert commands.usage(["1"], ["a"]) is None
 
 
 def test_the_commands_ask_for_many_jobs_at_once() -> None:
     many = [str(number) for number in range(1, 20_000)]
-    assert len(slurm.accounts("0", many, [])) < 10
-    assert len(sge.accounts("0", many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1
+    assert len(slurm.usage("0", many, [])) < 10
+    assert len(sge.usage("0", many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1

@@ -1,8 +1,9 @@
-"""What a bundle is as text: the scripts of each kind, run by bash without Slurm, and what options are refused."""
+"""Bundles as text: the scripts of each kind, run by bash without Slurm, and the options that are refused."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any) -> BundleValues:
-    """A bundle of `n` tasks with a GPU each, or one for each step."""
+    """Return a bundle of `n` tasks with such options."""
     names = [f"run.Train.{place:012x}.1" for place in range(n)]
     patterns = {
         STEPS: [f"{folder}/logs/Train/Train-n={p - p % bundling.per_step}-%j-step-%s-task-" for p in range(n)],
@@ -138,10 +139,10 @@ def test_grid_engine_refuses_with_a_sentence() -> None:
 
 def test_what_runs_at_once_is_fitted_to_small_nodes() -> None:
     steps = Bundling(STEPS, 8, per_step=2)
-    assert steps.fitted(3, 15 * GIB, 16, 200 * GIB).width == 4
-    assert steps.fitted(3, 15 * GIB, None, 80 * GIB).width == 4
-    assert steps.fitted(3, 15 * GIB, 64, None) == steps
-    assert Bundling(ARRAY, 8).fitted(3, 15 * GIB, 3, 15 * GIB) == Bundling(ARRAY, 8)
+    assert steps.within_node(3, 15 * GIB, 16, 200 * GIB).width == 4
+    assert steps.within_node(3, 15 * GIB, None, 80 * GIB).width == 4
+    assert steps.within_node(3, 15 * GIB, 64, None) == steps
+    assert Bundling(ARRAY, 8).within_node(3, 15 * GIB, 3, 15 * GIB) == Bundling(ARRAY, 8)
 
 
 def test_the_time_of_a_bundle_is_that_of_its_rounds_up_to_the_cap() -> None:
@@ -234,3 +235,43 @@ def test_where_the_whole_bundle_is_stopped_no_member_is_said_to_have_ended(tmp_p
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm: to all processes
     process.wait(10)
     assert [alone.end(0), alone.end(1)] == ["", ""]
+
+
+PILOT_PROGRAM = """
+import faulthandler, signal, sys, time
+from pathlib import Path
+from espo_luigi.jobs.bundles.pilot import run_plan
+
+def run(order):
+    faulthandler.register(signal.SIGUSR1, file=open(f"{order}.stack", "w"))
+    Path(f"{order}.there").touch()
+    while not Path("go").exists():
+        time.sleep(0.1)
+    return 0
+
+sys.exit(run_plan(Path("plan.json"), run))
+"""
+
+
+def test_a_member_of_a_pilot_whose_claim_is_closed_says_where_it_is_and_ends_alone(tmp_path: Path) -> None:
+    values = bundle(Bundling(PILOT, 2, at_once=2), 2, str(tmp_path))
+    claims = [Path(member.claim_file) for member in values.members]
+    claims[0].parent.mkdir(parents=True)
+    plan: dict[str, Any] = {"at_once": 2, "members": []}
+    for place, (member, script) in enumerate(zip(values.members, slurm.bundled(values).members, strict=True)):
+        path = tmp_path / f"{place}.sh"
+        path.write_text(script.replace("sleep 10", "sleep 0.1"))
+        fields = {"script": str(path), "order": str(place), "log": f"{place}.log", "claim": member.claim_file}
+        plan["members"].append(fields)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "PYTHONPATH": str(Path(__file__).parents[2])}
+    pilot = subprocess.Popen([sys.executable, "-c", PILOT_PROGRAM], env=environ, cwd=tmp_path)
+    eventually(lambda: all((tmp_path / f"{place}.there").exists() for place in (0, 1)), 20)
+    claims[0].write_text("the driver")
+    end = Path(f"{claims[0]}.end")
+    eventually(end.exists, 10)
+    assert end.read_text().strip() == f"7 {128 + signal.SIGTERM}"
+    assert "in run" in (tmp_path / "0.stack").read_text()
+    assert pilot.poll() is None and not Path(f"{claims[1]}.end").exists()
+    (tmp_path / "go").touch()
+    assert pilot.wait(10) == 0 and Path(f"{claims[1]}.end").read_text().strip() == "7 0"

@@ -1,4 +1,4 @@
-"""Members of bundles against stand-ins of Slurm's commands: none lost, none doubled, none that takes others along."""
+"""Members of bundles against stand-ins of Slurm's commands: each runs exactly once, and fails alone."""
 
 from __future__ import annotations
 

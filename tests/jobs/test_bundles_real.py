@@ -1,4 +1,4 @@
-"""Bundles on a real, throw-away Slurm: members that end badly beside others, killed drivers, a requeued bundle."""
+"""Bundles on a real, throw-away Slurm: members that end badly beside good ones, killed drivers, a requeued bundle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
 def submit(
     manager: JobManager, work: Work, bundling: Bundling, members: dict[str, tuple[Any, float]]
 ) -> dict[str, Handle]:
-    """Submit members by name, each with what it does and for how long; names are told apart by the bundle's kind."""
+    """Submit members by name, each with its work and its seconds; the kind of the bundle is part of their labels."""
     label = f"{bundling.kind}{bundling.per_step}{bundling.at_once}"
     return {
         name: manager.submit(
@@ -65,7 +65,7 @@ SO_THEY_END = {"good": ("success", 1), "fails": (Cause.EXCEPTION, 1), "dies": ("
 def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
     made: Callable[[Path], Work], tmp_path: Path, cluster: ThrowawayCluster
 ) -> None:
-    # What runs out of memory in a pilot, or in a step that it shares, takes the others along.
+    # A member that runs out of memory in a pilot or in a shared step takes its neighbours along.
     light = {name: how for name, how in BADLY.items() if name != "hungry"}
     ordinary, sharing = (made(tmp_path / name) for name in ("ordinary", "sharing"))
     for work in (ordinary, sharing):

@@ -1,4 +1,4 @@
-"""What a driver inside a job of another scheduler hands on to the jobs that it submits."""
+"""The environment that a driver inside a job of a different scheduler hands on to the jobs that it submits."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the job of a driver does when the driver has ended: by notes, exit codes and what Slurm says, without Slurm."""
+"""A driver's job after the end of the driver, by its note, its exit code and Slurm's answers; without a Slurm."""
 
 import json
 import os
@@ -25,7 +25,7 @@ DONE = (PYTHON, "-c", _TOLD)
 
 
 class Slurm(Commands):
-    """Slurm's commands as a list, with one job in one state."""
+    """Records Slurm's commands, and answers that the job is in a certain state."""
 
     def __init__(self, state: str = "RUNNING", submitted: Answer | None = None) -> None:
         super().__init__(slurm)

@@ -1,4 +1,4 @@
-"""A job's script, run by bash: how it claims its work, and what its command finds in the environment."""
+"""A job's script, run by bash: how it claims its work, and the environment of its command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, render
 def run_script(
     folder: Path, job_id: str, while_waiting: str = "true", argv: tuple[str, ...] = ("echo", "worked")
 ) -> subprocess.CompletedProcess[str]:
-    """Run a job's script, whose pauses take no time: `while_waiting` is what happens in each."""
+    """Run a job's script, whose pauses take no time: `while_waiting` runs in each pause."""
     values = replace(PLAIN, argv=argv, workdir=str(folder), claim_file=str(folder / "claim"))
     script = f"sleep() {{ {while_waiting}; }}\n{render(values)}"
     environ = {**os.environ, "SLURM_JOB_ID": job_id}
@@ -64,7 +64,7 @@ def test_a_link_where_a_claim_would_be_written_aside_is_not_written_through(tmp_
 
 
 def test_full_disks_make_no_empty_claim(tmp_path: Path) -> None:
-    # What is written goes to a device that is always full.
+    # printf writes to a device that is always full.
     script = f'cd {tmp_path}; sleep() {{ ls -A > seen; }}; printf() {{ builtin printf "$@" > /dev/full; }}\n'
     values = replace(PLAIN, argv=("echo", "worked"), workdir=str(tmp_path), claim_file=str(tmp_path / "claim"))
     environ = {**os.environ, "SLURM_JOB_ID": "1"}

@@ -1,4 +1,4 @@
-"""The text that goes to Grid Engine, and what is read from its answers (golden files: made by 8.1.9 itself)."""
+"""The text that goes to Grid Engine, and the reading of its answers (golden files: made by 8.1.9 itself)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from espo_luigi.jobs.schedulers.gridengine.parse import (
 )
 from espo_luigi.jobs.schedulers.gridengine.submit import (
     SgeOptions,
+    accounting,
     arguments,
     handed_on,
     log_path,
     log_pattern,
-    memories,
     render,
-    submission,
+    submit_command,
 )
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 
@@ -89,7 +89,7 @@ def test_a_script_is_as_its_golden_file_and_bash(values: ScriptValues, name: str
 
 
 def test_a_submission_gives_all_options_as_arguments_and_has_none_read_from_the_script() -> None:
-    words = submission(FULL, Path("/work/s.sh"))
+    words = submit_command(FULL, Path("/work/s.sh"))
     assert words[:8] == ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n")
     assert words[8:-1] == arguments(FULL)
     assert words[-1] == "/work/s.sh"
@@ -235,7 +235,7 @@ def test_half_an_answer_is_none() -> None:
     ],
 )
 def test_all_states_of_the_manual_are_known(states: str, phase: Phase, caplog: pytest.LogCaptureFixture) -> None:
-    """Those of sge_status(5)."""
+    """The codes of sge_status(5)."""
     assert {phase_of(state) for state in states.split()} == {phase}
     assert caplog.text == ""
 
@@ -277,11 +277,11 @@ def ended(**fields: str) -> Phase:
         ({"category": "-l h_vmem=1G", "maxvmem": "1.002G", "slots": "1"}, Phase.MEMORY),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "1.500GB", "slots": "2"}, Phase.FAILED),
         ({"category": "-l h_vmem=1G -pe threaded 2", "maxvmem": "2.100GB", "slots": "2"}, Phase.MEMORY),
-        # What a site only reserves limits nothing: a process maps more than that.
+        # A resource that the site only reserves is no limit: a process maps more than that.
         ({"category": "-l h_rt=60,mem_free=1G,h_stack=10M", "maxvmem": "3.002G"}, Phase.FAILED),
         ({"category": "-l h_rt=60,mem_free=1G -l h_vmem=2G", "maxvmem": "1.500G"}, Phase.FAILED),
         ({"failed": "37  : qmaster enforced …", "ru_wallclock": "5s"}, Phase.MEMORY),
-        # h_cpu is another limit of time; all have the same code.
+        # h_cpu limits time, too; all limits have the same code.
         ({"failed": "37  : …", "category": "-l h_rt=600,h_vmem=1G,h_cpu=60", "cpu": "61.2s"}, Phase.TIMEOUT),
         ({"failed": "37", "category": "-l h_cpu=00:01:00,h_vmem=1G", "cpu": "61.2", "maxvmem": "0.2G"}, Phase.TIMEOUT),
         ({"failed": "37", "category": "-l h_cpu=60,h_vmem=1G", "cpu": "59.2s", "maxvmem": "0.2G"}, Phase.MEMORY),
@@ -301,7 +301,7 @@ def test_an_end_is_what_the_limits_and_the_codes_say(fields: dict[str, str], pha
 
 
 def test_few_jobs_are_looked_up_by_their_ids_and_many_at_once() -> None:
-    few, many = memories("0", ["1", "2"], ["r@x.1"]), memories("0", [str(i) for i in range(500)], [])
+    few, many = accounting("0", ["1", "2"], ["r@x.1"]), accounting("0", [str(i) for i in range(500)], [])
     assert [query.argv for query in few[0].queries] == [
         ("qacct", "-j", "1"),
         ("qacct", "-j", "2"),

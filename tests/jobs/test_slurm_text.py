@@ -1,4 +1,4 @@
-"""The text that goes to Slurm, and what is read from its answers (golden files: made by Slurm 22.05 itself)."""
+"""The text that goes to Slurm, and the reading of its answers (golden files: made by Slurm 22.05 itself)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from report_examples import write_job, write_run
 
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.base import Account, Phase
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.report import accounts
 from espo_luigi.report.accounts import accounted, read_accounts, submissions
 from espo_luigi.report.run import Job
@@ -14,7 +14,7 @@ from espo_luigi.report.write import make_sections
 
 JOB = Job("Train", "host7", 1010.0, 1600.0, 900.0, True, 2, 4, 8 * GIB, 60, 3 * GIB, 1000.0, "12")
 RECORD = Record("r.Train.0", "Train", {}, 8 * GIB, 60, "log", state="finished", job_id="12")
-ACCOUNT = Account("12", "r.Train.0.1", Phase.COMPLETED, "n1", 950.0, 1000.0, 1605.0, 4, 12 * GIB, 90, 1200.0, 2 * GIB)
+ACCOUNT = Usage("12", "r.Train.0.1", Phase.COMPLETED, "n1", 950.0, 1000.0, 1605.0, 4, 12 * GIB, 90, 1200.0, 2 * GIB)
 
 
 def test_a_job_has_the_times_and_sizes_of_its_account_and_the_larger_memory() -> None:
@@ -52,7 +52,7 @@ def test_the_first_run_of_a_requeued_job_is_one_more() -> None:
 
 
 def test_what_an_account_does_not_say_is_the_jobs_own_word() -> None:
-    silent = Account("12", "r.Train.0.1", Phase.COMPLETED, started=1000.0, ended=1605.0)
+    silent = Usage("12", "r.Train.0.1", Phase.COMPLETED, started=1000.0, ended=1605.0)
     (found,) = accounted([JOB], submissions([RECORD]), [silent])
     assert found == replace(JOB, started=1000.0, ended=1605.0, accounted=True)
 
@@ -70,7 +70,7 @@ def test_without_a_scheduler_or_submissions_nothing_is_asked() -> None:
 
 def test_accounts_of_other_jobs_and_of_runs_that_have_not_ended_are_left_out(monkeypatch) -> None:
     said = [ACCOUNT, replace(ACCOUNT, name="somebody else's"), replace(ACCOUNT, ended=0.0)]
-    monkeypatch.setattr(accounts.Commands, "accounted", lambda self, ids, names: said)
+    monkeypatch.setattr(accounts.Commands, "usage", lambda self, ids, names: said)
     assert read_accounts("slurm", submissions([RECORD])) == [ACCOUNT]
 
 
@@ -80,7 +80,7 @@ def test_the_page_says_whose_figures_they_are(tmp_path, monkeypatch) -> None:
     store = RecordStore(view.workdir / "slurm")
     store.create_folders()
     store.save(RECORD)
-    monkeypatch.setattr(accounts.Commands, "accounted", lambda self, ids, names: [ACCOUNT])
+    monkeypatch.setattr(accounts.Commands, "usage", lambda self, ids, names: [ACCOUNT])
     run = make_sections(view)[0][-1]
     words = " ".join(block.text for block in run.blocks if hasattr(block, "text"))
     assert "4 job(s) on 1 node(s)" in words

@@ -1,4 +1,5 @@
-"""Several tasks as one submission: what a bundle is, its members' files, and the scripts that run the members.
+"""Several tasks as one submission: the model of a bundle, the scripts of the job and its members, and the pilot.
 
-Imports `schedulers`, not `lifecycle`. Gives the job manager what to submit and which members have begun and ended.
+Imports `schedulers`; only `members` and `pilot` import `lifecycle`, for records and their files. Gives the job manager
+the text of a submission, and tells which members have begun and ended.
 """

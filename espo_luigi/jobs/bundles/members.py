@@ -1,4 +1,4 @@
-"""Members of a bundle that share a job: which have begun and ended, who needs the job, and deleting its files."""
+"""The members of a bundle that share a job: which have begun or ended, which need the job, and deleting its files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from espo_luigi.jobs.schedulers.script import end_path
 
 
 class Bundles:
-    """The bundles of the `flights` that are under way, by task, and of records of earlier drivers."""
+    """The bundles of the `flights`, by task, and of records of earlier drivers."""
 
     def __init__(self, store: RecordStore, flights: Mapping[str, Flight]) -> None:
         self._store = store
         self._flights = flights
 
     def look(self, now: float) -> None:
-        """Find out which members have begun, and which have ended, by one listing for all. Raises OSError."""
+        """Find out by a single listing which members have begun and ended. Raises OSError."""
         members = [flight for flight in self._flights.values() if flight.record.shares_job]
         names = listed_names(self._store.claim_path("")) if members else set()
         for flight in members:
@@ -36,20 +36,20 @@ class Bundles:
         return int(code) if job_id == flight.record.job_id else None
 
     def is_needed(self, record: Record) -> bool:
-        """Whether another task, which is not done, needs the job of this record's bundle, or its array."""
+        """Return whether a different task that is not done needs the job or the array of this record's bundle."""
         name = array_of(record.bundle)
         others = (flight.record for flight in self._flights.values() if flight.record.task != record.task)
         if any(_needs(other, name) for other in others):
             return True
-        # Those that this driver has not come to yet.
+        # Then the records of tasks that this driver has not come to yet.
         known = {record.task, *self._flights}
         try:
             return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
         except JobError:
-            return True  # one that cannot be read may be
+            return True  # a record that cannot be read may need it
 
     def forget_if_over(self, record: Record) -> bool:
-        """Delete the files of a submission's bundle if no task needs it any more; return whether that was so."""
+        """Delete the files of a submission's bundle unless a task still needs it; return whether they were deleted."""
         if self.is_needed(record):
             return False
         self._forget(array_of(record.bundle))
@@ -65,7 +65,7 @@ class Bundles:
             path.unlink(missing_ok=True)
 
     def _members(self, name: str) -> Iterator[tuple[str, Record]]:
-        """The names of the members' submissions, each with its task's record."""
+        """Yield the names of the members' submissions, each with its task's record."""
         for member in (read_object(self._plan_path(name)) or {"members": []})["members"]:
             record = self._store.load(member["name"].rpartition(".")[0])
             if record is not None:

@@ -1,7 +1,7 @@
-"""How tasks of a rule go to a scheduler several at a time, as one submission (a bundle), and what it is made of.
+"""Bundles: several tasks of a rule as one submission.
 
-Steps run side by side in one job, each as a step of its own; an array has a job for each; a pilot is one job in which
-a process that has imported everything forks a child for each.
+There are three kinds. Steps run side by side in a job, each task or group of tasks as a Slurm step. An array has a job
+for each task. A pilot is a job whose process has imported everything, and forks a child for each task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = (STEPS, ARRAY, PILOT)
 
 @dataclass(frozen=True)
 class Bundling:
-    """Up to `most` tasks a bundle, of which `at_once` run at a time (0: all), `per_step` in a step.
+    """Options of a bundle: up to `most` tasks, `at_once` at a time (0: all), `per_step` in a step.
 
     `step_options` are further options of each step.
     """
@@ -34,7 +34,7 @@ class Bundling:
 
     @classmethod
     def of(cls, options: PackOptions) -> Bundling:
-        """Read the options of a job. Raises SubmissionError for a value that is none."""
+        """Read the options of a job. Raises SubmissionError for a bad value."""
         kind = options.bundle or STEPS
         if kind not in KINDS:
             raise SubmissionError(f"bundle = {kind}: expected one of {', '.join(KINDS)}")
@@ -50,17 +50,17 @@ class Bundling:
 
     @property
     def width(self) -> int:
-        """How many run at once in one job."""
+        """The number of tasks that run at once in a job."""
         if self.kind == ARRAY:
             return 1
         return min(self.most, self.at_once or (1 if self.kind == PILOT else self.most))
 
     def of_room(self, jobs: int) -> int:
-        """How many may go together where there is room for so many jobs: an array has one for each, others one."""
+        """Return the most tasks of a bundle if only so many `jobs` may be submitted; an array is a job for each."""
         return min(self.most, jobs) if self.kind == ARRAY else self.most
 
-    def fitted(self, cpus: int, memory: int, most_cpus: int | None, most_memory: int | None) -> Bundling:
-        """As many at once as there is room for on a node, where its size is known; one task is `cpus` and `memory`."""
+    def within_node(self, cpus: int, memory: int, most_cpus: int | None, most_memory: int | None) -> Bundling:
+        """Run no more tasks of `cpus` and `memory` at once than a node has room for, if its size is known."""
         rooms = [most_cpus // cpus] if most_cpus else []
         rooms += [most_memory // memory] if most_memory else []
         room = max(min([self.width, *rooms]), 1)
@@ -80,10 +80,10 @@ def _number(name: str, text: str | None, least: int) -> int:
 
 @dataclass(frozen=True)
 class BundleValues:
-    """All that one bundle's submission is made of: `members`, equal in size, and where the `scripts` of each lie.
+    """The values of a bundle's submission: `members`, equal in size, and the paths of their `scripts`.
 
-    `log_pattern` is the log of the job that carries them, `plan` the file with what a pilot does, for which `pilot` is
-    the command. Of the whole, `time_minutes` is the limit.
+    `log_pattern` and `time_minutes` are of the job that carries the members. `plan` is the file that a pilot reads, and
+    `pilot` is the pilot's command.
     """
 
     name: str
@@ -97,29 +97,29 @@ class BundleValues:
 
     @property
     def width(self) -> int:
-        """How many of these members run at once in one job."""
+        """The number of these members that run at once in a job."""
         return min(self.bundling.width, len(self.members))
 
     @property
     def steps(self) -> Sequence[range]:
-        """Which members, by their places, each step runs."""
+        """The places of the members in each step."""
         size, n = self.bundling.per_step, len(self.members)
         return [range(first, min(first + size, n)) for first in range(0, n, size)]
 
     def member_name(self, place: int) -> str:
-        """How the scheduler's rows call the job in which a member runs."""
+        """Return the name in the scheduler's rows of the job that runs a member."""
         return element_name(self.name, place) if self.bundling.kind == ARRAY else self.name
 
     def member_id(self, job_id: str, place: int) -> str:
-        """The id of the job in which a member runs, of a submission that was answered with `job_id`."""
+        """Return the id of the job that runs a member, if the submission was answered with `job_id`."""
         return f"{job_id}_{place}" if self.bundling.kind == ARRAY else job_id
 
 
 @dataclass(frozen=True)
 class BundleText:
-    """What a scheduler makes of a bundle: its `script`, that of each of the `members`, and further `files` by ending.
+    """A bundle as text: its `script`, the scripts of its `members`, and further `files` by the suffixes of their names.
 
-    `command` submits the script, whose path follows.
+    `command` with the script's path submits the bundle.
     """
 
     script: str
@@ -129,24 +129,25 @@ class BundleText:
 
 
 def element_name(name: str, place: object) -> str:
-    """How an element of the array called `name` is called: rows of a scheduler's answer are told apart by it."""
+    """Name an element of the array called `name`, as rows of a scheduler's answer do."""
     return f"{name}[{place}]"
 
 
 def array_of(name: str) -> str:
-    """The name that a scheduler was given, of what `element_name` or any other job is called."""
+    """Return the name given to the scheduler: of the array for an element, else the job's own."""
     return name.partition("[")[0]
 
 
 def shares_job(name: str) -> bool:
-    """Whether the job that a bundle's member runs in is that of the others, too."""
+    """Return whether the members of a bundle share the job called `name`; an element of an array has its own."""
     return bool(name) and "[" not in name
 
 
 def total_minutes(bundling: Bundling, n: int, minutes: int, cap: int | None) -> int:
-    """The time limit of a bundle of `n` tasks of so many minutes each, one after the other where not all run at once.
+    """Return the time limit of a bundle of `n` tasks of so many minutes each, which take turns if not all fit.
 
-    No more than `cap`, unless one alone is: what has not begun by then goes into another bundle.
+    The limit is at most `cap`, or the time of a single task if that is longer. Tasks that have not begun by then go
+    into a new bundle.
     """
     if bundling.kind == ARRAY:
         return minutes

@@ -1,7 +1,8 @@
-"""A bundle's members one after the other, or some at once, as children of one process that has imported everything.
+"""Runs a bundle's members as children of a process that has imported everything, some at a time.
 
-It runs as a job of a scheduler. What its plan holds is `submissions`' business; each member claims its work by its own
-script, which hands the environment over that a job of its own would have.
+The pilot is a scheduler's job. `lifecycle.submissions` writes its plan. Each member claims its work by its own script,
+which prints the environment that the member would have as a single job. `stop_if_closed.sh` stops a member whose claim
+the driver has closed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,25 +28,19 @@ from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger("espo_luigi.job")
 
-_LOOK_SECONDS = 10.0
-# What a member whose claim was closed gets at each look: time to end by itself, the order to write its stack, to end.
-_ORDERS = (None, signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL)
 
-
-@dataclass
+@dataclass(frozen=True)
 class Member:
-    """One of the plan's, and the child that does its work; `closed` counts the looks that found its claim closed."""
+    """A member in the pilot's plan."""
 
     script: str
     order: Path
     log: Path
     claim: Path
-    pid: int = 0
-    closed: int = 0
 
 
 class Pilot:
-    """Runs `members` by `run`, which takes an order's path and returns an exit code, so many at once."""
+    """Runs `members`, `at_once` at a time. `run` does the work of an order's path and returns an exit code."""
 
     def __init__(self, members: list[Member], at_once: int, run: Callable[[Path], int]) -> None:
         self._waiting = deque(members)
@@ -56,26 +50,22 @@ class Pilot:
         self._stopping = False
 
     def work(self) -> None:
-        """Run all to their ends, or until this process gets a signal to stop."""
+        """Run all members to their ends, or until this process gets a signal to stop."""
         for member in self._waiting:
             with suppress(OSError):
                 end_path(member.claim).unlink(missing_ok=True)
         with _children_wake_up():
             signal.signal(signal.SIGTERM, self._stop)
-            next_look = time.monotonic() + _LOOK_SECONDS
             while self._running or (self._waiting and not self._stopping):
                 self._start_some()
                 signal.sigtimedwait({signal.SIGCHLD}, 1.0)
                 self._reap()
-                if time.monotonic() >= next_look:
-                    self._look()
-                    next_look = time.monotonic() + _LOOK_SECONDS
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:
             member = self._waiting.popleft()
-            member.pid = forked(member.log, os.O_APPEND, lambda one=member: _member(one, self._run))  # type: ignore[misc]
-            self._running[member.pid] = member
+            pid = forked(member.log, os.O_APPEND, lambda member=member: _member(member, self._run))  # type: ignore[misc]
+            self._running[pid] = member
 
     def _reap(self) -> None:
         while self._running:
@@ -83,37 +73,30 @@ class Pilot:
             if pid == 0:
                 return
             member = self._running.pop(pid, None)
-            # Where all are being stopped, the scheduler has the cause.
+            # While the whole bundle is being stopped, nothing is written: the scheduler has the cause.
             if member is not None and not self._stopping:
                 _note_end(member, os.waitstatus_to_exitcode(status))
 
-    def _look(self) -> None:
-        """Stop the members whose claims the driver has closed."""
-        for member in self._running.values():
-            if _is_closed(member.claim):
-                member.closed += 1
-                order = _ORDERS[min(member.closed, len(_ORDERS)) - 1]
-                if order is not None:
-                    _signal(member, order)
-
     def _stop(self, *_: object) -> None:
         self._stopping = True
-        for member in self._running.values():
-            _signal(member, signal.SIGTERM)
+        for pid in self._running:
+            # Only the command gets the signal: it ends its Dask workers.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
 
 def run_plan(plan: Path, run: Callable[[Path], int]) -> int:
-    """Do what a plan says; return the exit code of this job."""
-    said = json.loads(persistently(plan.read_text, JOBS_PATIENCE_SECONDS))
-    Pilot([_parsed(one) for one in said["members"]], said["at_once"], run).work()
+    """Run the members of a plan; return the exit code of this job."""
+    fields = json.loads(persistently(plan.read_text, JOBS_PATIENCE_SECONDS))
+    Pilot([_parsed(member) for member in fields["members"]], fields["at_once"], run).work()
     return 0
 
 
-def _parsed(said: Mapping[str, Any]) -> Member:
+def _parsed(fields: Mapping[str, Any]) -> Member:
     scheduler = schedulers.around()
     assert scheduler is not None, "a pilot is a scheduler's job"
-    log = scheduler.log_path(said["log"], str(schedulers.job_id()))
-    return Member(said["script"], Path(said["order"]), Path(log), Path(said["claim"]))
+    log = scheduler.log_path(fields["log"], str(schedulers.job_id()))
+    return Member(fields["script"], Path(fields["order"]), Path(log), Path(fields["claim"]))
 
 
 def _member(member: Member, run: Callable[[Path], int]) -> int:
@@ -127,7 +110,7 @@ def _member(member: Member, run: Callable[[Path], int]) -> int:
 
 
 def _claimed(script: str) -> dict[str, str] | int:
-    """The environment of the member's work, or the exit code where it is another's."""
+    """Return the environment of the member's work, or the script's exit code if the work is not this job's."""
     done = subprocess.run(["bash", "--", script], stdout=subprocess.PIPE, check=False)
     if not done.stdout:
         return done.returncode
@@ -135,16 +118,9 @@ def _claimed(script: str) -> dict[str, str] | int:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def _is_closed(claim: Path) -> bool:
-    try:
-        return claim.read_text(encoding="utf-8").strip() not in ("", schedulers.job_id())
-    except OSError:
-        return False
-
-
 def _note_end(member: Member, code: int) -> None:
     if code == 0 and not member.claim.exists():
-        return  # its success is known, and its files are gone
+        return  # the driver knows of its success, and has deleted its files
     text = f"{schedulers.job_id()} {code if code >= 0 else 128 - code}"
     try:
         persistently(lambda: write_atomically(end_path(member.claim), text), JOBS_PATIENCE_SECONDS)
@@ -152,15 +128,9 @@ def _note_end(member: Member, code: int) -> None:
         logger.error("cannot write how %s has ended: %s", member.claim.name, error)
 
 
-def _signal(member: Member, number: int) -> None:
-    # The command alone gets it: it ends Dask's workers, and writes its own stack.
-    with suppress(ProcessLookupError):
-        os.kill(member.pid, number)
-
-
 @contextmanager
 def _children_wake_up() -> Iterator[None]:
-    """Have the end of a child be waited for, in place of interrupting whatever is being done."""
+    """Block SIGCHLD, so that the loop can wait for it and no other call is interrupted."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield

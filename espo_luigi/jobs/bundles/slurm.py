@@ -1,6 +1,6 @@
-"""The bash of a bundle's job on Slurm, below its directives: steps beside each other, an array's element, a pilot.
+"""Renders the bash of a bundle on Slurm, below the directives: the script of the job, and that of each member.
 
-The script of each member is that of a job of its own, but for what runs its command.
+A member's script is that of a single job, except for the lines that run its command.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
@@ -22,11 +23,10 @@ from espo_luigi.jobs.schedulers.script import (
     render_script,
     rendered_environment,
     rendered_setup,
+    shell_text,
 )
 from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, sizes
 
-# Seconds between a member's looks whether its work is still its own; a closed claim is how the driver stops it.
-_LOOK_SECONDS = 10
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
 # Options of a step that the engine itself sets.
@@ -35,110 +35,28 @@ _RESERVED = frozenset(
     | {"open-mode", "output", "wait"}
 )
 
-# Beside its claim, the end of a member that others outlive. Not where all of them are being stopped: the scheduler
-# says why.
-_NOTE_END = """\
-stopping=
-note_end() {
-    [ "$2" -gt 128 ] && sleep 2
-    # Its success is known, and its files are gone.
-    [ "$2" -eq 0 ] && [ ! -e "$1" ] && return
-    [ -z "$stopping" ] || return
-    for pause in 1 2 4 8 15 30 60 0; do
-        aside="$1.end.$HOSTNAME.$$.$RANDOM$RANDOM"
-        ( set -C; printf '%s\\n' "$SLURM_JOB_ID $2" > "$aside" ) && mv -fT -- "$aside" "$1.end" && break
-        rm -f -- "$aside"
-        sleep "$pause"
-    done
-}"""
-
-# Slurm's signals reach the command by themselves, as they go to all processes of a step.
-_RUN = """\
-trap 'stopping=yes' TERM
-trap : USR1 USR2
-COMMAND &
-child=$!
-(
-    trap '' USR1 USR2
-    closed=0
-    while sleep SECONDS; do
-        now=$(cat -- "$claim" 2>/dev/null)
-        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
-        case $closed in
-            0 | 1) ;;
-            2) kill -USR1 "$child" ;;
-            3) kill -TERM "$child" ;;
-            *) kill -KILL "$child" ;;
-        esac
-    done
-) > /dev/null 2>&1 &
-watch=$!
-wait "$child"
-code=$?
-while kill -0 "$child" 2>/dev/null; do
-    wait "$child"
-    code=$?
-done
-kill "$watch" 2>/dev/null
-note_end "$claim" "$code"
-exit "$code\""""
-
-_STEPS = """\
-trap '' USR1 USR2
-trap 'stopping=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
-
-# The claims of a step's members, --, and the options of its srun.
-step() {
-    local claims=() code srun
-    while [ "$1" != -- ]; do
-        claims+=("$1")
-        shift
-    done
-    rm -f -- "${claims[@]/%/.end}"
-    srun "${@:2}" < /dev/null &
-    srun=$!
-    # At SIGTERM, srun kills what it runs; this signal it hands on, and jobs take it as they do SIGTERM.
-    trap 'stopping=yes; kill -USR2 "$srun" 2>/dev/null' TERM
-    wait "$srun"
-    code=$?
-    while kill -0 "$srun" 2>/dev/null; do
-        wait "$srun"
-        code=$?
-    done
-    for claim in "${claims[@]}"; do
-        [ -e "$claim.end" ] || note_end "$claim" "$code"
-    done
-}
-
-start() {
-    while [ "$(jobs -rp | wc -l)" -ge AT_ONCE ]; do
-        wait -n
-    done
-    [ -n "$stopping" ] || step "$@" &
-}"""
-
-_WAIT = """\
-while [ -n "$(jobs -rp)" ]; do
-    wait
-done"""
+_NOTE_END, _STOP_IF_CLOSED, _STEP_MEMBER, _PILOT_MEMBER, _STEPS = (
+    Path(__file__).with_name(f"{name}.sh")
+    for name in ("note_end", "stop_if_closed", "step_member", "pilot_member", "steps")
+)
 
 
 def sized(bundle: BundleValues) -> ScriptValues:
-    """What the job that carries the members asks for: what runs at once."""
-    one, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
-    options: Any = one.options
-    gres = _gres(one)
-    whole = replace(one, name=bundle.name, log_pattern=bundle.log_pattern, time_minutes=bundle.time_minutes)
+    """Return the values of the job that carries the members, with room for those that run at once."""
+    member, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
+    options: Any = member.options
+    gres = _gres(member)
+    whole = replace(member, name=bundle.name, log_pattern=bundle.log_pattern, time_minutes=bundle.time_minutes)
     if kind == STEPS and gres and "overlap" not in bundle.bundling.step_options:
         at_once = -(-width // bundle.bundling.per_step)
         many = ",".join(_times(part, at_once) for part in gres.split(","))
         whole = replace(whole, options=replace(options, gres=many))
-    cpus = one.cpus_per_task * (width if kind == PILOT else 1)
-    return replace(whole, cpus_per_task=cpus, memory_bytes=_memory_bytes(one) * width)
+    cpus = member.cpus_per_task * (width if kind == PILOT else 1)
+    return replace(whole, cpus_per_task=cpus, memory_bytes=_memory_bytes(member) * width)
 
 
 def _memory_bytes(values: ScriptValues) -> int:
-    """What a member is given: the job has room for that of all."""
+    """Return a member's memory in whole MiB, so that the job has room for all members."""
     return mib(values.memory_bytes) * MIB
 
 
@@ -156,36 +74,36 @@ def _times(gres: str, n: int) -> str:
 
 
 def render_member(values: ScriptValues, kind: str) -> str:
-    """The script of one member, which claims its work by itself."""
+    """Return the script of a member, which claims its work by itself."""
     if kind == ARRAY:
-        return render_script(values, (), "job_id", ['job_id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"'])
-    # What Slurm says here of the whole job.
+        return render_script(values, (), '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"')
+    # Slurm's own variables are about the whole job.
     sizes = f"export SLURM_CPUS_PER_TASK={values.cpus_per_task} SLURM_MEM_PER_NODE={mib(values.memory_bytes)}"
+    stop = shell_text(_STOP_IF_CLOSED)
     if kind == STEPS:
-        return render_script(values, (), "SLURM_JOB_ID", [sizes, _NOTE_END], _rendered_run)
-    # The process that forks for it takes the environment that it would have had.
+        first = [sizes, shell_text(_NOTE_END), stop]
+        return render_script(
+            values, (), "$SLURM_JOB_ID", first, lambda command: f"set -- {command}\n{shell_text(_STEP_MEMBER)}"
+        )
+    # The pilot has run the setup, and takes the member's environment from the script's output.
     bare = replace(values, options=replace(values.options, setup=""))
-    return render_script(bare, (), "SLURM_JOB_ID", [sizes], lambda _: "exec env -0")
-
-
-def _rendered_run(command: str) -> str:
-    return _RUN.replace("SECONDS", str(_LOOK_SECONDS)).replace("COMMAND", command)
+    return render_script(bare, (), "$SLURM_JOB_ID", [sizes, stop], lambda _: shell_text(_PILOT_MEMBER))
 
 
 def render_job(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
-    """The bash of the job that carries the members, and what else it reads: text by the ending of the file's name."""
+    """Return the bash of the job that carries the members, and the texts of further files by their suffixes."""
     if bundle.bundling.kind == STEPS:
         return _render_steps(bundle)
     return (_render_array if bundle.bundling.kind == ARRAY else _render_pilot)(bundle), {}
 
 
 def _render_pilot(bundle: BundleValues) -> str:
-    # What starts the process that forks a child for each member.
-    one = bundle.members[0]
+    """Return bash that starts the pilot, which forks a child for each member."""
+    member = bundle.members[0]
     parts = [
-        *("\n".join(lines) for lines in [rendered_environment(one.options)] if lines),
-        *rendered_setup(one.options),
-        f"{render_cd(one.workdir)}\nexec {render_command(bundle.pilot)}",
+        *("\n".join(lines) for lines in [rendered_environment(member.options)] if lines),
+        *rendered_setup(member.options),
+        f"{render_cd(member.workdir)}\nexec {render_command(bundle.pilot)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -199,19 +117,19 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
     at_once = -(-bundle.width // bundle.bundling.per_step)
     starts, files = [], {}
     for place, members in enumerate(bundle.steps):
-        claims = [shlex.quote(checked("claim file", bundle.members[one].claim_file)) for one in members]
+        claims = [shlex.quote(checked("claim file", bundle.members[member].claim_file)) for member in members]
         starts.append(" ".join(["start", *claims, "--", *_srun(bundle, place, members)]))
         if bundle.bundling.per_step > 1:
-            files[_CONF.format(place)] = _conf([bundle.scripts[one] for one in members])
-    parts = [_NOTE_END, _STEPS.replace("AT_ONCE", str(at_once)), "\n".join(starts), _WAIT]
+            files[_CONF.format(place)] = _conf([bundle.scripts[member] for member in members])
+    parts = [shell_text(_NOTE_END), f"at_once={at_once}\n{shell_text(_STEPS)}", "\n".join(starts), "finish"]
     return "\n\n".join(parts) + "\n", files
 
 
 def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
-    """The options of a step, and what it runs."""
+    """Return the options of a step's srun, and the command of the step."""
     first, packing = bundle.members[members[0]], bundle.bundling
     memory, gres = _memory_bytes(first) * len(members), _gres(first)
-    said = [
+    options = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
         *sizes(nodes=1, ntasks=len(members), cpus_per_task=first.cpus_per_task, memory=memory),
         *([f"--gres={checked('gres', gres)}"] if gres else []),
@@ -222,12 +140,12 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         "--wait=0",
         *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
-    runs = (
+    command = (
         ["--multi-prog", f"{bundle.plan}.{_CONF.format(place)}"]
         if packing.per_step > 1
         else ["bash", "--", bundle.scripts[members[0]]]
     )
-    return [shlex.quote(word) for word in (*said, *runs)]
+    return [shlex.quote(word) for word in (*options, *command)]
 
 
 def _step_option(name: str, value: str) -> str:
@@ -240,7 +158,7 @@ def _step_option(name: str, value: str) -> str:
 
 
 def _conf(scripts: list[str]) -> str:
-    """Which task runs which script; Slurm reads backslashes there, and no quotes."""
+    """Return srun's table of tasks and scripts, where Slurm reads backslashes but no quotes."""
     return "".join(f"{task} bash {_protected(path)}\n" for task, path in enumerate(scripts))
 
 

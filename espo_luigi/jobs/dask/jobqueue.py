@@ -65,7 +65,7 @@ class Session:
             raise RuntimeError("the session is over")
         if self.commands.clock.now() < self.hold_until:
             raise RuntimeError(self.refusal)
-        answer = self.commands.submit(self.commands.scheduler.submission(self.workers.values(self.owner), script))
+        answer = self.commands.submit(self.commands.scheduler.submit_command(self.workers.values(self.owner), script))
         if answer.ok:
             self.backoff, self.refused = 0.0, ""
             return answer.stdout

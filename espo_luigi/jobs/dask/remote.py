@@ -87,7 +87,7 @@ def _submit(session: Session, values: ScriptValues, script: Path) -> str:
     write_atomically(script, scheduler.render(values))
     session.commands.hand_on(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
-    answer = session.commands.submit(scheduler.submission(values, script))
+    answer = session.commands.submit(scheduler.submit_command(values, script))
     job_id = scheduler.submitted_id(answer.stdout) if answer.ok else None
     if job_id is None:
         raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")

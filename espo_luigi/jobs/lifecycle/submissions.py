@@ -53,7 +53,7 @@ class Submissions:
         record = replace(flight.record, state=SUBMITTING, bundle="", log_pattern=pattern)
         mine, path = self.values(flight.request, record), self.store.script_path(record.name)
         script = self.scheduler.render(mine)
-        return Submission((flight,), (record,), ({path: script},), self.scheduler.submission(mine, path))
+        return Submission((flight,), (record,), ({path: script},), self.scheduler.submit_command(mine, path))
 
     def _bundle(self, flights: tuple[Flight, ...]) -> Submission:
         requests = [flight.request for flight in flights]

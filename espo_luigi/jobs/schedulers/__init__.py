@@ -1,5 +1,5 @@
-"""What a scheduler is: text that goes to its commands and text that comes back; Slurm and Grid Engine.
+"""Schedulers as text: `base` defines the interface, `slurm` and `gridengine` fulfil it by pure functions.
 
-`base` defines the interface, `known` lists the schedulers, `commands` alone runs commands, `script` renders the job's
-script. The schedulers themselves are pure functions of text.
+`known` lists them, `commands` alone runs commands, `script` renders a job's script, and `site` checks a site's rules.
+Imports the model of `bundles`. Gives all rooms of `jobs` the scheduler that they follow, submit to or run under.
 """

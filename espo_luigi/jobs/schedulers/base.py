@@ -1,6 +1,25 @@
-"""What a scheduler is to the rest of this package: text that goes to its commands, and text that comes back.
+"""The interface of a scheduler: text that goes to its commands, and text that comes back.
 
-A module (`slurm`, `sge`) fulfils `Scheduler` with pure functions; `commands` runs what they say.
+A scheduler is a package with a module `submit` that fulfils `Scheduler` by constants and pure functions, most of them
+parsers from its module `parse`. `commands.Commands` alone runs the commands. A scheduler needs:
+
+| for                          | functions                                                                  |
+|------------------------------|----------------------------------------------------------------------------|
+| the options of a job         | `OPTIONS`, `directive`, `resource_spec`                                    |
+| the script and its log       | `render`, `header`, `bundled`, `log_pattern`, `log_path`                   |
+| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
+| following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
+| jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
+| stopping                     | `cancellations`, `has_ended`, `stack_dumps`                                |
+| the job, on its node         | `job_id`, `given`, `node_folder`                                           |
+
+A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's `OPTIONS` (`SlurmOptions`), which
+`asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
+code. The key of luigi.cfg's section and the parameter of each task follow from the field.
+
+A new scheduler, such as LSF, is a package ``lsf`` beside `slurm` and `gridengine`, an entry in `known.SCHEDULERS`, and
+a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. It refuses bundles, and only
+`slurm` has drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
 """
 
 from __future__ import annotations
@@ -17,7 +36,7 @@ from espo_luigi.jobs.schedulers.script import LISTS, TABLES, PackOptions, Script
 
 
 class Phase(enum.Enum):
-    """What a job's state means to whoever waits for it."""
+    """The meaning of a scheduler's state of a job."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -39,13 +58,13 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One job in a scheduler's answer. `state` is its own word; `reason` is empty where it gives none.
+    """A job in a scheduler's answer. `state` is the scheduler's own name of it; `reason` may be empty.
 
-    An element of an array is a job of its own, with an id like ``1234_3`` and a name like ``name[3]``.
+    An element of an array is a job with an id like ``1234_3`` and a name like ``name[3]``.
 
-    `launch_failed`: a node could not start the job, which is queued again and held. `hopeless`: it waits for something
-    that waiting does not bring. `held`: it waits until somebody releases it. `in_error`: a host, which is not named,
-    could not start it.
+    `launch_failed`: a node could not start the job, and the scheduler queued it again and holds it. `hopeless`: waiting
+    will not start the job. `held`: the job waits until somebody releases it. `start`: when the job started, or is
+    expected to start, if the query asked for that. `in_error`: a host that is not named could not start the job.
     """
 
     job_id: str
@@ -58,7 +77,6 @@ class Row:
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False
-    # When it started, or is expected to, where that was asked for.
     start: str = ""
     in_error: bool = False
 
@@ -69,24 +87,24 @@ class Row:
 
 
 class Refusal(enum.Enum):
-    """What a submission that was not answered with a job id means for another try."""
+    """Whether a submission that got no job id may succeed later: PASSING yes, PERMANENT no."""
 
     PASSING = "passing"
     PERMANENT = "permanent"
     UNCLEAR = "unclear"
 
     @classmethod
-    def of(cls, words: str, meanings: Iterable[tuple[str, Refusal]]) -> Refusal:
-        """What the first of the patterns means that is found in the words."""
-        found = (meaning for pattern, meaning in meanings if re.search(pattern, words, re.IGNORECASE))
+    def of(cls, message: str, meanings: Iterable[tuple[str, Refusal]]) -> Refusal:
+        """Return the meaning of the first pattern that occurs in a command's message."""
+        found = (meaning for pattern, meaning in meanings if re.search(pattern, message, re.IGNORECASE))
         return next(found, cls.UNCLEAR)
 
 
 @dataclass(frozen=True)
-class Account:
-    """What a scheduler has accounted of one run of a job; what it does not say is 0 or empty.
+class Usage:
+    """The resources that a run of a job was given and used; a field that the scheduler leaves out is 0 or empty.
 
-    Times are seconds since 1970. CPUs, bytes and minutes are those that the job was given.
+    Times are seconds since 1970. `cpus`, `memory_bytes` and `time_minutes` are those that the job was given.
     """
 
     job_id: str
@@ -105,9 +123,9 @@ class Account:
 
 @dataclass(frozen=True)
 class Directive:
-    """What one asks for: options, as `OPTIONS` names them, and amounts, as `resources` reads them; None: nothing.
+    """The request of a line in a script's header: `options` by their names in `OPTIONS`, and amounts as text.
 
-    `memory` is that of each slot, if `per_slot`.
+    `memory` is for each slot, if `per_slot`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -118,29 +136,29 @@ class Directive:
 
     @classmethod
     def option(cls, options: Mapping[str, Any], name: str, value: str) -> Self:
-        """One of the options that have a name of their own, or else one of `extra`."""
+        """Return a request of the option called `name`, or of an entry in `extra` if there is no such option."""
         has_a_name = name in options and name not in (*LISTS, *TABLES)
         return cls({name: value} if has_a_name else {"extra": {**options["extra"], name: value}})
 
 
-Said = TypeVar("Said")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Query(Generic[Said]):
-    """A command that asks about jobs, and how its answer is read: `parse` raises ValueError for one that is not whole.
+class Query(Generic[Found]):
+    """A command that asks about jobs. `parse` reads its answer, and raises ValueError if that is not whole.
 
-    `none` is what a command may say that fails because there is no such job.
+    The command may fail with a message in `none` if there is no such job.
     """
 
     argv: tuple[str, ...]
-    parse: Callable[[str], list[Said]]
+    parse: Callable[[str], list[Found]]
     none: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Commands that list jobs that ended a while ago; `without` is logged where `program` is not to be had."""
+class Accounting:
+    """Commands that list jobs that ended a while ago. `without` is logged if this cluster lacks `program`."""
 
     program: str
     queries: tuple[Query[Row], ...]
@@ -148,121 +166,121 @@ class Memory:
 
 
 class Scheduler(Protocol):
-    """Text in, text out: what is to be run, what its answer means, and what a job finds in its environment."""
+    """A scheduler's commands as text, their answers, and the environment of its jobs."""
 
     NAME: str
     SUBMIT: str
-    # How the names begin of the variables by which `job_id` knows a job of its own.
+    # The prefix of the variables from which `job_id` knows a job of this scheduler.
     VARIABLES: str
-    # How the names begin of the variables by which users give options to its commands; empty if there are none.
+    # The prefix of the variables in which users give options to the commands; empty if there are none.
     USER_VARIABLES: str
-    # The fast folder that a job has on its node, as a shell says it.
+    # The fast folder that a job has on its node, as a shell variable.
     SCRATCH: str
-    # Directives without a name among the options by which jobs ask for GPUs.
+    # The directives that ask for GPUs and have no field in `OPTIONS`.
     GPU_DIRECTIVES: frozenset[str]
-    # Where dask-jobqueue has its class of such jobs.
+    # dask-jobqueue's class of such jobs, and its module.
     DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
 
     @property
     def OPTIONS(self) -> type[PackOptions]:
-        """What a job may ask of it."""
+        """The options that a job may ask for."""
 
     def log_pattern(
         self, log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0, /
     ) -> str:
-        """Where a job logs, as the scheduler takes it: one of its own, or in a kind of bundle, as task of its step."""
+        """Return the log's path with the scheduler's own placeholders; `task` is the place in a step of a bundle."""
 
     def log_path(self, pattern: str, job_id: str, /) -> str:
-        """The log's real path."""
+        """Return the log's real path."""
 
     def directive(self, line: str, options: Mapping[str, Any], /) -> Directive:
-        """What a line of a script's header asks for, beside `options`. Raises ValueError if it is none."""
+        """Read a line of a script's header. Raises ValueError if it is no directive."""
 
     def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Directive:
-        """What dask-jobqueue's keyword of that name asks for. Raises ValueError where it means nothing."""
+        """Read dask-jobqueue's keyword of that name. Raises ValueError if the scheduler has no such option."""
 
     def render(self, values: ScriptValues, /) -> str:
-        """The script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
+        """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
 
     def header(self, values: ScriptValues, /) -> list[str]:
-        """The lines with which a script of another command than `render`'s begins."""
+        """Return the first lines of any job's script, for scripts that `render` does not make."""
 
-    def submission(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
-        """The command that submits it."""
+    def submit_command(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
+        """Return the command that submits the script."""
 
     def bundled(self, bundle: BundleValues, /) -> BundleText:
-        """The scripts and the submission of several tasks at once. Raises SubmissionError where that cannot be had."""
+        """Return the scripts and the submission of a bundle. Raises SubmissionError if there are no bundles here."""
 
     def submitted_id(self, text: str, /) -> str | None:
-        """The job's id, from the answer of `submission`."""
+        """Return the job's id, from the answer to `submit_command`."""
 
-    def refusal(self, words: str, /) -> Refusal:
-        """Whether the same job may be accepted later."""
+    def refusal(self, message: str, /) -> Refusal:
+        """Say whether the same job may be accepted later."""
 
     def listing(self, user: str, /) -> Query[Row]:
-        """All jobs of the user, those that ended a short while ago included."""
+        """Ask for all jobs of the user, those that ended a short while ago included."""
 
     def drained_nodes(self) -> Query[str] | None:
-        """Sentences about nodes that the scheduler itself took out of use; None where it says none."""
+        """Ask for sentences about nodes that the scheduler itself took out of use; None if it does not do that."""
 
     def one_job(self, user: str, job_id: str, /) -> Query[Row]:
-        """One job; its `start` is when it is expected to start, where the scheduler has that."""
+        """Ask for a job, with its expected start if the scheduler estimates that."""
 
-    def memories(
+    def accounting(
         self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
-    ) -> Sequence[Memory]:
-        """The commands for jobs that `listing` no longer has, by id and by name, the best first.
+    ) -> Sequence[Accounting]:
+        """Ask for jobs that `listing` no longer has, by id and by name, the best source first.
 
-        `known_names` are those of the jobs with ids, for schedulers that can ask for many only by name.
+        `known_names` are the names of the jobs with ids, for schedulers that ask for many jobs by name.
         """
 
-    def accounts(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Account]]:
-        """The queries for what jobs that have ended were given and took, by id, or by the names that they have."""
+    def usage(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
+        """Ask for the resources that ended jobs were given and used, by id or by the names of these jobs."""
 
     def in_words(self, reason: str, /) -> str:
-        """What the reason means for which a job pends, and what can be done; nothing where it says that itself."""
+        """Explain to the user why a job pends, and the remedy; empty if the reason says that itself."""
 
-    def keeps_no_memory(self, stderr: str, /) -> bool:
-        """Whether a command failed because this cluster keeps no accounting."""
+    def keeps_no_accounting(self, stderr: str, /) -> bool:
+        """Return whether a command failed because this cluster keeps no accounting."""
 
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """The commands that cancel jobs."""
+        """Return the commands that cancel jobs."""
 
     def has_ended(self, stderr: str, /) -> bool:
-        """Whether a cancellation failed because the job had ended meanwhile."""
+        """Return whether a cancellation failed because the job had ended meanwhile."""
 
     def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """The commands that have jobs write their stacks to their logs, if that can be had without ending them."""
+        """Return commands that make jobs write their stacks to their logs and go on; empty if there is no such way."""
 
     def says_out_of_memory(self, log_tail: str, /) -> bool:
-        """Whether the job's log ends with the scheduler's own words for a job killed for memory."""
+        """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
 
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
-        """The environment of its commands."""
+        """Return the environment of the scheduler's commands."""
 
     def handed_on(self, environ: Mapping[str, str], /) -> str:
-        """The bash that gives a job the environment of its submission, where the scheduler is not to do that."""
+        """Return bash that gives a job the environment of its submission; empty if the scheduler does that itself."""
 
     def job_id(self, environ: Mapping[str, str], /) -> str | None:
-        """The id of the job in which this process runs."""
+        """Return the id of the job around this process."""
 
     def given(self, environ: Mapping[str, str], /) -> dict[str, int]:
-        """The CPUs and the bytes of memory that the job was given, as far as its environment says so."""
+        """Return the CPUs and the bytes of memory of the job, as far as its environment tells them."""
 
     def node_folder(self, environ: Mapping[str, str], /) -> str | None:
-        """The folder on the node that the job was given, if any."""
+        """Return the folder on the node that the job was given, if any."""
 
 
-def chunked(words: Iterable[str], longest: int = 30_000) -> list[list[str]]:
-    """Words in groups whose comma-joined length stays below `longest` characters, as one argument has a limit."""
+def chunked(parts: Iterable[str], longest: int = 30_000) -> list[list[str]]:
+    """Group texts so that each group, joined by commas, fits into a command's argument of `longest` characters."""
     groups: list[list[str]] = []
     room = 0
-    for word in words:
-        if not groups or room < len(word) + 1:
+    for part in parts:
+        if not groups or room < len(part) + 1:
             groups.append([])
             room = longest
-        groups[-1].append(word)
-        room -= len(word) + 1
+        groups[-1].append(part)
+        room -= len(part) + 1
     return groups

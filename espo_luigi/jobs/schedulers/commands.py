@@ -1,4 +1,4 @@
-"""The one place that runs a scheduler's commands: without a shell, with a time limit, and never faster than allowed."""
+"""Runs a scheduler's commands, as the only module: without a shell, with a time limit, never faster than allowed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.clock import Clock
-from espo_luigi.jobs.schedulers import known as schedulers
-from espo_luigi.jobs.schedulers.base import Account, Memory, Query, Row, Said, Scheduler
+from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ class CommandSettings:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered; `returncode` is None when it did not end in time or could not be started.
+    """The answer of a command; `returncode` is None if it did not end in time or could not be started.
 
-    `installed` False means that this machine has no such command, or not for us.
+    `installed` is False if this machine has no such command, or forbids this user to run it.
     """
 
     returncode: int | None
@@ -46,12 +46,12 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """The command's own words about what went wrong, on one line."""
+        """The command's own message about its failure, on one line."""
         return " ".join((self.stderr or self.stdout).split()) or f"exit code {self.returncode}"
 
 
 class RateLimit:
-    """Spaces calls by at least ``1 / per_second`` seconds, for all threads together."""
+    """Spaces the calls of all threads by at least ``1 / per_second`` seconds."""
 
     def __init__(self, per_second: float, clock: Clock | None = None) -> None:
         self._interval = 1.0 / per_second if per_second > 0 else 0.0
@@ -65,14 +65,14 @@ class RateLimit:
         return max(0.0, self._next - self._clock.now())
 
     def wait(self) -> None:
-        """Sleep until the next call may be made, and take it."""
+        """Sleep until the next call may be made, and count that call."""
         with self._lock:
             self._clock.sleep(self.wait_seconds)
             self._next = self._clock.now() + self._interval
 
 
 class Commands:
-    """Runs what a scheduler's module says. None instead of rows means that the scheduler did not answer."""
+    """Runs the commands of a scheduler. A query returns None if the scheduler did not answer."""
 
     def __init__(
         self,
@@ -85,79 +85,81 @@ class Commands:
         self.clock = clock or Clock()
         self.settings = settings or CommandSettings()
         self.counts: Counter[str] = Counter()
-        # Programs that this cluster has not, as their first answer said.
+        # Programs of `Accounting` that this cluster lacks, as their first answer showed.
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
         mine = os.environ if environ is None else environ
-        self._environ = schedulers.environment(scheduler, mine)
-        # A submission hands its environment on to the job, and takes a time of the user's (``--begin``) in their zone.
+        # If this driver is a job of a different scheduler, its jobs must not take themselves for jobs of that one.
+        foreign = tuple(other.VARIABLES for other in SCHEDULERS.values() if other is not scheduler)
+        own = {name: value for name, value in mine.items() if not name.startswith(foreign)}
+        self._environ = scheduler.environment(own)
+        # A submission hands its environment on to the job, and reads the user's times (``--begin``) in the user's zone.
         own_zone = {"TZ": mine["TZ"]} if "TZ" in mine else {}
         without_zone = {name: value for name, value in self._environ.items() if name != "TZ"}
         self._submit_environ = without_zone | own_zone
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        """Submit one script, after `hand_on`; ``stdout`` holds the job's id when it was accepted."""
+        """Submit a script, after `hand_on`; ``stdout`` holds the job's id if the scheduler accepted it."""
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
 
     def hand_on(self, path: Path) -> None:
-        """Write the environment of the jobs where their scripts read it, for the user alone, if they have to."""
+        """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
         if lines := self.scheduler.handed_on(self._submit_environ):
             replace_text(path, lines, 0o600)
 
     def jobs(self) -> list[Row] | None:
-        """All jobs of this user that the scheduler knows, those that ended a short while ago included."""
+        """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""
         rows, _ = self._ask([self.scheduler.listing(_user())])
         return rows
 
     def one(self, job_id: str) -> Row | None:
-        """One job, by one command; None where the scheduler does not list it, or does not answer."""
+        """Return a job; None if the scheduler does not list it, or gives no answer."""
         rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
         return next((row for row in rows or () if row.job_id == job_id), None)
 
     def drained(self) -> list[str]:
-        """Sentences about nodes that the scheduler itself took out of use; none where it does not answer."""
+        """Return sentences about nodes that the scheduler itself took out of use; empty if it gives no answer."""
         query = self.scheduler.drained_nodes()
         return (self._ask([query])[0] or []) if query is not None else []
 
     def remembered(
         self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
     ) -> list[Row] | None:
-        """What the scheduler remembers of jobs that `jobs` does not hold.
+        """Return jobs that `jobs` no longer lists, from the scheduler's accounting.
 
-        `job_ids` and `names` are two sets of jobs; the names are those of which the id is not known. `known_names` are
-        the names of the others.
+        `names` are of jobs whose ids are unknown; `known_names` are of the jobs in `job_ids`.
         """
-        for memory in self.scheduler.memories(_user(), list(job_ids), list(names), list(known_names)):
-            if memory.program not in self.lacking:
-                rows, failed = self._ask(memory.queries)
-                if failed is None or not self._is_lacking(memory, failed):
+        for source in self.scheduler.accounting(_user(), list(job_ids), list(names), list(known_names)):
+            if source.program not in self.lacking:
+                rows, failed = self._ask(source.queries)
+                if failed is None or not self._is_lacking(source, failed):
                     return rows
-        # The scheduler has answered, and keeps no memory: what is in no listing is gone.
+        # The scheduler has answered, and keeps no accounting: a job that is not listed is gone.
         return []
 
-    def accounted(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Account] | None:
-        """What the scheduler has accounted of jobs, each with its id and its name; None where that is not to be had."""
-        said, _ = self._ask(self.scheduler.accounts(_user(), list(job_ids), list(names)))
-        return said
+    def usage(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Usage] | None:
+        """Return the resources that the jobs with these ids and names were given and used; None without an answer."""
+        runs, _ = self._ask(self.scheduler.usage(_user(), list(job_ids), list(names)))
+        return runs
 
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
 
     def dump_stacks(self, job_ids: Iterable[str]) -> None:
-        """Have the jobs' commands write their stacks to their logs."""
+        """Make the jobs' commands write their stacks to their logs."""
         for argv in self.scheduler.stack_dumps(job_ids):
             self.run(argv)
 
-    def _ask(self, queries: Iterable[Query[Said]]) -> tuple[list[Said] | None, Answer | None]:
-        """Return the rows of all answers, or None and the first that was none."""
-        rows: list[Said] = []
+    def _ask(self, queries: Iterable[Query[Found]]) -> tuple[list[Found] | None, Answer | None]:
+        """Return the rows of all answers, or None and the first failure."""
+        rows: list[Found] = []
         for query in queries:
             self._status_rate.wait()
             answer = self.run(query.argv)
-            if not answer.ok and any(words in answer.stdout + answer.stderr for words in query.none):
+            if not answer.ok and any(message in answer.stdout + answer.stderr for message in query.none):
                 continue
             try:
                 if not answer.ok:
@@ -168,11 +170,11 @@ class Commands:
                 return None, answer
         return rows, None
 
-    def _is_lacking(self, memory: Memory, answer: Answer) -> bool:
-        if not memory.without or (answer.installed and not self.scheduler.keeps_no_memory(answer.stderr)):
+    def _is_lacking(self, source: Accounting, answer: Answer) -> bool:
+        if not source.without or (answer.installed and not self.scheduler.keeps_no_accounting(answer.stderr)):
             return False
-        logger.info(memory.without, answer.words)
-        self.lacking.add(memory.program)
+        logger.info(source.without, answer.words)
+        self.lacking.add(source.program)
         return True
 
     def _cancelled(self, argv: tuple[str, ...]) -> bool:
@@ -183,7 +185,7 @@ class Commands:
         return False
 
     def run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
-        """Run one command as it is, and return what it answered."""
+        """Run a command and return its answer."""
         self.counts[argv[0]] += 1
         try:
             done = subprocess.run(
@@ -195,17 +197,17 @@ class Commands:
                 encoding="utf-8",
                 errors="replace",
                 check=False,
-                start_new_session=True,  # Ctrl-C at the driver must not interrupt a submission half-way
+                start_new_session=True,  # Ctrl-C in the driver must not interrupt a submission half-way
             )
         except subprocess.TimeoutExpired:
             return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.timeout_seconds:g} s")
         except OSError as error:
-            # Others, such as too many processes, pass.
+            # Any other error, such as too many processes, may pass.
             installed = not isinstance(error, FileNotFoundError | PermissionError)
             return Answer(None, stderr=f"{argv[0]} could not be started: {error}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def _user() -> str:
-    # A number, as schedulers' commands take it too: the name in $LOGNAME may be another user's.
+    # A number, as the commands take it too: $LOGNAME may name a different user.
     return str(os.getuid())

@@ -1,10 +1,12 @@
-"""The bash script of one submission, as any scheduler runs it, and the names that tell submissions apart.
+"""Renders the bash script of a submission for any scheduler, and names submissions.
 
-Every value is quoted, or refused with a `SubmissionError` before anything is submitted.
+A script is a rendered header, whose values are quoted assignments, and static ``.sh`` files of this package. A value
+that cannot be quoted is refused with a `SubmissionError` before anything is submitted.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -16,41 +18,36 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
-# Seconds between a job's tries to claim its work: four minutes in all.
-PAUSES = "1 2 4 8 15 30 60 120 0"
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SCRATCH = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
+VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 JOB_ID = re.compile(r"\d+(_\d+)?", re.ASCII)
-# Where a job finds its claim and which of its starts it is; what the file beside the claim is called that says
-# which start works.
+# The variables that a job finds in its environment.
 CLAIM_VARIABLE = "ESPO_CLAIM"
 NAME_VARIABLE = "ESPO_JOB_NAME"
 ATTEMPT_VARIABLE = "ESPO_ATTEMPT"
 SCRATCH_VARIABLE = "ESPO_NODE_SCRATCH"
+# Which start of the job this is: `claim.sh` sets it.
 START_VARIABLE = "ESPO_START"
 FIRST_START = "0"
-# After which second since 1970 a signal to end means that the time is nearly up.
+# From this second since 1970 on, a signal to end means that the time is nearly up.
 LATE_VARIABLE = "ESPO_LATE"
-# How much earlier than asked for a scheduler may say so.
+# A scheduler may send its warning so much earlier than asked.
 _SIGNAL_SECONDS = 60
-_START = ".start"
-# What the file beside the claim is called that says that a bundle's member has ended, while others go on.
-END = ".end"
-# What the name of a job's worker jobs ends in.
+# The suffix of the names of a job's worker jobs.
 _WORKERS = ".workers"
+_CLAIM = Path(__file__).with_name("claim.sh")
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a site or a user wants of any scheduler for a job, besides CPUs, memory and time.
+    """The options of a job that every scheduler takes, besides CPUs, memory and time.
 
-    `exclude` are nodes on which it must not run. `extra` holds any further option of the scheduler by its long name
-    without dashes (``{"reservation": "maintenance"}``; an empty value makes a flag, ``{"exclusive": ""}``). `setup` is
-    bash, run as it stands before the job's command. `environment` is exported with its values taken literally.
-    `python` runs the work, where it is not the driver's own: a path, or a name that is looked for in what `setup` made
-    of ``PATH``.
-    `scratch` is a folder on the node, as a literal path or beginning with one variable (``$SLURM_TMPDIR/work``); the
-    job finds it in ``ESPO_NODE_SCRATCH``.
+    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
+    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
+    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
+    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
+    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
+    in ``ESPO_NODE_SCRATCH``.
     """
 
     exclude: tuple[str, ...] = ()
@@ -63,7 +60,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class PackOptions(JobOptions):
-    """How many tasks of a rule make one submission, and how (`bundling.Bundling` reads them)."""
+    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
 
     pack: str | None = None
     bundle: str | None = None
@@ -73,26 +70,24 @@ class PackOptions(JobOptions):
 
 
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
-
-
-# Which options are lists, and which are names with values; all others are text.
-LISTS = tuple(one.name for one in fields(PackOptions) if one.default == ())
-TABLES = tuple(one.name for one in fields(PackOptions) if one.default_factory is dict)
+# The options that are lists, and those that map names to values; all other options are text.
+LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
+TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
 
 
 def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
-    """Return the names of the options that a scheduler has of its own."""
-    return tuple(one.name for one in fields(kind) if one.name not in JobOptions.__dataclass_fields__)
+    """Return the names of the options that only this scheduler has."""
+    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
 class ScriptValues:
-    """All that one submission's script is made of.
+    """The values of a submission's script.
 
-    `log_pattern` is the log's path as the scheduler takes it; `claim_file` is where the job says
-    which job id does this submission's work; `workdir` is where the command starts. `environment_file` is where
-    `Commands.hand_on` has written the job's environment, if the scheduler needs that.
-    The job is told so many `warning_seconds` before its end, where the scheduler can be asked to (0: it is not).
+    `log_pattern` is the log's path with the scheduler's placeholders. The job that does the work writes its id to
+    `claim_file`. The command starts in `workdir`. `Commands.hand_on` has written the job's environment to
+    `environment_file`, if the scheduler needs that. The job gets a signal `warning_seconds` before its end, if the
+    scheduler can send it (0: none).
     """
 
     name: str
@@ -110,72 +105,80 @@ class ScriptValues:
 
     @property
     def late_seconds(self) -> int:
-        """After how many seconds a signal to end means that the time is nearly up."""
+        """The seconds after which a signal to end means that the time is nearly up."""
         early = self.warning_seconds + _SIGNAL_SECONDS if self.warning_seconds else _SIGNAL_SECONDS // 2
         return max(0, 60 * self.time_minutes - early)
 
 
 def start_path(claim: Path) -> Path:
-    """Where a job that was started again says which of its starts works."""
-    return claim.with_name(claim.name + _START)
+    """Return the file in which a job that was started again says which of its starts works."""
+    return claim.with_name(claim.name + ".start")
 
 
 def end_path(claim: Path) -> Path:
-    """Where it is said how a member of a bundle has ended."""
-    return claim.with_name(claim.name + END)
+    """Return the file that says how a member of a bundle has ended."""
+    return claim.with_name(claim.name + ".end")
+
+
+@functools.cache
+def shell_text(path: Path) -> str:
+    """Return a ``.sh`` file below its head, the comments up to the first empty line."""
+    return path.read_text(encoding="utf-8").partition("\n\n")[2].rstrip("\n")
 
 
 def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "") -> str:
-    """Name of a task's record, safe in file names and in schedulers' answers: ``{run}.{rule}.{hash}``.
+    """Name a task's record, safe in file names and in schedulers' answers: ``{run}.{rule}.{hash}``.
 
-    The hash is of the full run, rule and wildcards, the same on any machine; `salt` tells apart the same run in two
-    work folders.
+    The hash is of the full run, rule and wildcards, the same on any machine. `salt` tells apart runs of the same name
+    in two work folders.
     """
     text = json.dumps([salt, run, rule, sorted(wildcards.items())], ensure_ascii=True)
     return ".".join([safe(run, 40), safe(rule, 60), hashlib.sha256(text.encode()).hexdigest()[:12]])
 
 
 def submission_name(task: str, submission: int) -> str:
-    """Name of one submission's job. No two submissions ever use the same one."""
+    """Name the job of a submission. No two submissions ever use the same name."""
     return f"{task}.{submission}"
 
 
 def workers_name(owner: str) -> str:
-    """Name of the worker jobs of the job called `owner`."""
+    """Name the worker jobs of the job called `owner`."""
     return owner + _WORKERS
 
 
 def owner_name(name: str) -> str | None:
-    """Name of the job whose worker job is called `name`; None if it is no worker job."""
+    """Return the name of the job whose worker job is called `name`; None if it is no worker job."""
     return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
 
 
 def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
-    """The name of a job's log, up to what tells its jobs apart."""
+    """Return the beginning of a log's name, which the job's id follows."""
     values = between.join(f"{key}={value}" for key, value in sorted(wildcards.items()))
-    # The longest file name on the usual file systems is 255 bytes; what is left is for the job's id and the suffix.
+    # The usual file systems allow 255 bytes; the rest is for the job's id and the suffix.
     return safe(f"{safe(rule, 60)}-{values}" if values else safe(rule, 60), 200)
 
 
 def render_script(
     values: ScriptValues,
     header: Iterable[str],
-    job_id_variable: str,
+    job_id: str,
     first: Iterable[str] = (),
-    # The signals that the scheduler sends to the script reach the command itself.
+    # With `exec`, the scheduler's signals to the script reach the command itself.
     run: Callable[[str], str] = "exec {}".format,
 ) -> str:
-    """The script of one submission below the scheduler's own `header`. Raises SubmissionError for an unsafe value.
+    """Return the script of a submission. Raises SubmissionError for an unsafe value.
 
-    `first` are the scheduler's own lines of bash before all others; `run` makes of a command the lines that run it.
+    `header` are the scheduler's directives, `job_id` is its id of the job as bash, and `first` is bash before the
+    claim. `run` makes the lines that run a command.
     """
-    claim = _render_claim(checked("claim file", values.claim_file), job_id_variable)
+    claim = shlex.quote(checked("claim file", values.claim_file))
+    claimed = f"claim={claim}\njob_id={job_id}\n{shell_text(_CLAIM)}"
     command = run(render_command(values.argv))
-    return _joined(values, header, [*first, claim, _RENDERED_START, "\n".join(_exports(values))], command)
+    return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
 
 
 def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
-    """The script of a job that claims no work. Raises SubmissionError for an unsafe value."""
+    """Return the script of a job that claims no work. Raises SubmissionError for an unsafe value."""
     exports = "\n".join(option_exports(values.options))
     return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
 
@@ -186,65 +189,14 @@ def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], c
 
 
 def rendered_setup(options: JobOptions) -> list[str]:
-    """What the user wants to be run before the command, if anything."""
+    """Return the user's bash that runs before the command, if there is any."""
     setup = checked("setup", options.setup, allowed="\n\t").strip("\n")
     return [setup] if setup else []
 
 
 def render_cd(workdir: str) -> str:
-    """The line that goes to the work folder."""
+    """Return the line that goes to the work folder."""
     return f"cd -- {shlex.quote(workdir)} || exit 1"
-
-
-def _render_claim(claim_file: str, job_id: str) -> str:
-    # Of all jobs that may ever start under this name, one works: whoever creates the claim first, the job by its
-    # id or the driver by a word. A job that is started again finds its own id and goes on. A claim is written aside and
-    # linked: it appears whole. While the file system fails, and where a claim is empty, the job looks again for four
-    # minutes. With `set -C`, bash writes through no link that somebody has put there.
-    return f"""\
-claim={shlex.quote(claim_file)}
-aside=${{claim%/*}}/.${{claim##*/}}.${job_id}.$HOSTNAME.$$.$RANDOM$RANDOM
-begun=again
-for pause in {PAUSES}; do
-    why=$( rm -f -- "$aside"; set -C
-        {{ printf '%s\\n' "${job_id}" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; }} 2>&1 ) &&
-        begun=first
-    owner=$(cat -- "$claim" 2>/dev/null)
-    [ -n "$owner" ] && break
-    sleep "$pause"
-done
-rm -f -- "$aside"
-if [ -z "$owner" ]; then
-    echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
-    exit 1
-fi
-if [ "$owner" != "${job_id}" ]; then
-    echo "This work belongs to '$owner': job ${job_id} does nothing." >&2
-    exit 0
-fi"""
-
-
-# A job that was started again says which of its starts works now: the one before may still be on a node that the
-# scheduler lost, and looks here before it publishes (`espo_luigi.jobs.node.claim`). The last to write works; each
-# writes a unique text, as not every scheduler numbers restarts. In a file of its own, so that a claim that the driver
-# closes meanwhile stays closed. While the file system fails, the job tries again, as long as for the claim.
-_RENDERED_START = f"""\
-export {START_VARIABLE}={FIRST_START}
-if [ "$begun" = again ]; then
-    {START_VARIABLE}=$(date +%s.%N).$HOSTNAME.$$
-    start="$claim{_START}"
-    aside="$start.$HOSTNAME.$$.$RANDOM$RANDOM"
-    for pause in {PAUSES}; do
-        rm -f -- "$aside"
-        ( set -C; printf '%s\\n' "${START_VARIABLE}" > "$aside" ) && mv -fT -- "$aside" "$start" && break
-        sleep "$pause"
-    done
-    rm -f -- "$aside"
-    if [ "$(cat -- "$start")" != "${START_VARIABLE}" ]; then
-        echo "Cannot write $start: nothing is done, as an earlier start of this job may still be at work." >&2
-        exit 1
-    fi
-fi"""
 
 
 def _exports(values: ScriptValues) -> list[str]:
@@ -255,7 +207,7 @@ def _exports(values: ScriptValues) -> list[str]:
 
 
 def option_exports(options: JobOptions) -> list[str]:
-    """Lines of bash that set a job's environment as its options say. Raises SubmissionError for an unsafe value."""
+    """Return lines of bash that export a job's scratch folder and environment. Raises SubmissionError."""
     lines = []
     if options.scratch:
         lines.append(f"export {SCRATCH_VARIABLE}={_scratch(checked('scratch', options.scratch))}")
@@ -263,17 +215,17 @@ def option_exports(options: JobOptions) -> list[str]:
 
 
 def rendered_environment(options: JobOptions) -> list[str]:
-    """The lines that export what the user wants in the job's environment."""
+    """Return the lines that export the user's variables."""
     lines = []
     for name, value in options.environment.items():
-        if not _NAME.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")
         lines.append(f"export {name}={shlex.quote(checked(name, value))}")
     return lines
 
 
 def _scratch(value: str) -> str:
-    variable = _VARIABLE.fullmatch(value)
+    variable = _SCRATCH.fullmatch(value)
     if variable is None:
         return shlex.quote(value)
     name, rest = variable.groups()
@@ -282,14 +234,14 @@ def _scratch(value: str) -> str:
 
 
 def render_command(argv: tuple[str, ...]) -> str:
-    """The words of a command, quoted for bash."""
+    """Return a command, quoted for bash."""
     if not argv:
         raise SubmissionError("argv is empty: there is no command to run on the node")
     return " ".join(shlex.quote(checked("argv", word)) for word in argv)
 
 
 def checked(what: str, value: str, allowed: str = "") -> str:
-    """Return `value`; raises SubmissionError, naming `what` it is, if it is not plain text."""
+    """Return `value`; raises SubmissionError, which names `what`, if it is not plain text."""
     found = _CONTROL.search("".join(c for c in value if c not in allowed))
     if found:
         raise SubmissionError(f"{what}: {value!r} holds the control character {found.group()!r}; remove it")
@@ -308,6 +260,6 @@ def positive(what: str, value: int) -> int:
 
 
 def safe(text: str, longest: int) -> str:
-    """Return `text` without what file names cannot hold, cut to `longest` characters."""
+    """Replace characters that file names cannot hold by ``_``, and cut to `longest` characters."""
     clean = re.sub(r"[^A-Za-z0-9_.=,+@-]", "_", text).lstrip("-")
     return clean if len(clean) <= longest else f"{clean[: longest - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

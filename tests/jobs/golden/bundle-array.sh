@@ -22,9 +22,8 @@ exec bash -- "${members[SLURM_ARRAY_TASK_ID]}"
 ### /work/state/scripts/run.Train.000000000001.1.sh
 #!/bin/bash
 
-job_id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
-
 claim=/work/state/claims/run.Train.000000000001.1
+job_id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do

@@ -22,12 +22,28 @@ exec /env/bin/python -m espo_luigi.job --pilot /work/plan.json my.tasks
 
 export SLURM_CPUS_PER_TASK=3 SLURM_MEM_PER_NODE=15000
 
+stop_if_closed() {
+    trap '' USR1 USR2
+    closed=0
+    while sleep 10 && kill -0 "$1"; do
+        now=$(cat -- "$claim")
+        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
+        case $closed in
+            0 | 1) ;;
+            2) kill -USR1 "$1" ;;
+            3) kill -TERM "$1" ;;
+            *) kill -KILL "$1" ;;
+        esac
+    done
+}
+
 claim=/work/state/claims/run.Train.000000000001.1
-aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
+job_id=$SLURM_JOB_ID
+aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
     why=$( rm -f -- "$aside"; set -C
-        { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -38,8 +54,8 @@ if [ -z "$owner" ]; then
     echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ "$owner" != "$SLURM_JOB_ID" ]; then
-    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+if [ "$owner" != "$job_id" ]; then
+    echo "This work belongs to '$owner': job $job_id does nothing." >&2
     exit 0
 fi
 
@@ -67,4 +83,5 @@ export ESPO_LATE=$(( $(date +%s) + 3570 ))
 export GREETING='it'"'"'s'
 
 cd -- /work || exit 1
+stop_if_closed "$PPID" > /dev/null 2>&1 &
 exec env -0

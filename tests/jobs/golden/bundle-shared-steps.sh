@@ -25,6 +25,7 @@ note_end() {
     done
 }
 
+at_once=4
 trap '' USR1 USR2
 trap 'stopping=yes; kill -TERM $(jobs -rp) 2>/dev/null' TERM
 
@@ -52,10 +53,16 @@ step() {
 }
 
 start() {
-    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do
         wait -n
     done
     [ -n "$stopping" ] || step "$@" &
+}
+
+finish() {
+    while [ -n "$(jobs -rp)" ]; do
+        wait
+    done
 }
 
 start /work/state/claims/run.Train.000000000000.1 /work/state/claims/run.Train.000000000001.1 -- --exclusive --nodes=1 --ntasks=2 --cpus-per-task=3 --mem=30000M --gres=gpu:1 --job-name=run.Train.000000000000.1 --output=/work/logs/Train/Train-n=0-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 --multi-prog /work/state/scripts/run.Train.bundle-0123456789ab.json.0.conf
@@ -63,9 +70,7 @@ start /work/state/claims/run.Train.000000000002.1 /work/state/claims/run.Train.0
 start /work/state/claims/run.Train.000000000004.1 /work/state/claims/run.Train.000000000005.1 -- --exclusive --nodes=1 --ntasks=2 --cpus-per-task=3 --mem=30000M --gres=gpu:1 --job-name=run.Train.000000000004.1 --output=/work/logs/Train/Train-n=4-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 --multi-prog /work/state/scripts/run.Train.bundle-0123456789ab.json.2.conf
 start /work/state/claims/run.Train.000000000006.1 /work/state/claims/run.Train.000000000007.1 -- --exclusive --nodes=1 --ntasks=2 --cpus-per-task=3 --mem=30000M --gres=gpu:1 --job-name=run.Train.000000000006.1 --output=/work/logs/Train/Train-n=6-%j-step-%s-task-%t.out --open-mode=append --kill-on-bad-exit=0 --wait=0 --multi-prog /work/state/scripts/run.Train.bundle-0123456789ab.json.3.conf
 
-while [ -n "$(jobs -rp)" ]; do
-    wait
-done
+finish
 
 ### 0.conf
 0 bash /work/state/scripts/run.Train.000000000000.1.sh
@@ -102,12 +107,28 @@ note_end() {
     done
 }
 
+stop_if_closed() {
+    trap '' USR1 USR2
+    closed=0
+    while sleep 10 && kill -0 "$1"; do
+        now=$(cat -- "$claim")
+        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
+        case $closed in
+            0 | 1) ;;
+            2) kill -USR1 "$1" ;;
+            3) kill -TERM "$1" ;;
+            *) kill -KILL "$1" ;;
+        esac
+    done
+}
+
 claim=/work/state/claims/run.Train.000000000001.1
-aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
+job_id=$SLURM_JOB_ID
+aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
     why=$( rm -f -- "$aside"; set -C
-        { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -118,8 +139,8 @@ if [ -z "$owner" ]; then
     echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ "$owner" != "$SLURM_JOB_ID" ]; then
-    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+if [ "$owner" != "$job_id" ]; then
+    echo "This work belongs to '$owner': job $job_id does nothing." >&2
     exit 0
 fi
 
@@ -146,24 +167,12 @@ export ESPO_CLAIM=/work/state/claims/run.Train.000000000001.1
 export ESPO_LATE=$(( $(date +%s) + 3570 ))
 
 cd -- /work || exit 1
+set -- /env/bin/python -m espo_luigi.job /work/jobs/1.json
 trap 'stopping=yes' TERM
 trap : USR1 USR2
-/env/bin/python -m espo_luigi.job /work/jobs/1.json &
+"$@" &
 child=$!
-(
-    trap '' USR1 USR2
-    closed=0
-    while sleep 10; do
-        now=$(cat -- "$claim" 2>/dev/null)
-        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
-        case $closed in
-            0 | 1) ;;
-            2) kill -USR1 "$child" ;;
-            3) kill -TERM "$child" ;;
-            *) kill -KILL "$child" ;;
-        esac
-    done
-) > /dev/null 2>&1 &
+stop_if_closed "$child" > /dev/null 2>&1 &
 watch=$!
 wait "$child"
 code=$?

@@ -22,11 +22,12 @@
 #SBATCH --exclusive
 
 claim=/work/state/claims/espo6.Adjust.0123456789ab.1
-aside=${claim%/*}/.${claim##*/}.$SLURM_JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
+job_id=$SLURM_JOB_ID
+aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
     why=$( rm -f -- "$aside"; set -C
-        { printf '%s\n' "$SLURM_JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -37,8 +38,8 @@ if [ -z "$owner" ]; then
     echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ "$owner" != "$SLURM_JOB_ID" ]; then
-    echo "This work belongs to '$owner': job $SLURM_JOB_ID does nothing." >&2
+if [ "$owner" != "$job_id" ]; then
+    echo "This work belongs to '$owner': job $job_id does nothing." >&2
     exit 0
 fi
 

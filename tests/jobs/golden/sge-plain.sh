@@ -9,17 +9,19 @@
 #$ -l h_rt=3600,h_vmem=64G
 #$ -w e
 
-for pause in 1 2 4 8 15 30 60 120 0; do [ -r /work/state/environment.sh ] && break; sleep "$pause"; done
-. /work/state/environment.sh || exit 1
+environment_file=/work/state/environment.sh
+for pause in 1 2 4 8 15 30 60 120 0; do [ -r "$environment_file" ] && break; sleep "$pause"; done
+. "$environment_file" || exit 1
 trap '' USR1
 export ESPO_MEMORY_MIB=65536
 
 claim=/work/state/claims/2024.Adjust.0123456789ab.1
-aside=${claim%/*}/.${claim##*/}.$JOB_ID.$HOSTNAME.$$.$RANDOM$RANDOM
+job_id=$JOB_ID
+aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
     why=$( rm -f -- "$aside"; set -C
-        { printf '%s\n' "$JOB_ID" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break
@@ -30,8 +32,8 @@ if [ -z "$owner" ]; then
     echo "Cannot claim the work by $claim ($why): nothing is done, as another job might do the same." >&2
     exit 1
 fi
-if [ "$owner" != "$JOB_ID" ]; then
-    echo "This work belongs to '$owner': job $JOB_ID does nothing." >&2
+if [ "$owner" != "$job_id" ]; then
+    echo "This work belongs to '$owner': job $job_id does nothing." >&2
     exit 0
 fi
 

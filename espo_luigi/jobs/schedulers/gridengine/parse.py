@@ -1,4 +1,4 @@
-"""What Grid Engine's commands answer, read: pure functions of text (those of 8.1.9)."""
+"""Parses the answers of Grid Engine's commands, as 8.1.9 gives them: pure functions of text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 
-from espo_luigi.jobs.schedulers.base import Account, Phase, Refusal, Row
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage
 
 logger = logging.getLogger(__name__)
 
-# What qacct says, and fails, if it has no such job (yet), or no job at all: its file is written some seconds after a
-# job's end.
+# qacct fails with one of these if it has no such job (yet), or no job at all. Its file is written some seconds after
+# the end of a job.
 NO_JOB = ("not found", "no jobs running since startup", "unable to open")
 _PREFIX = "espo."
 _JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</\1>")
-# A letter of qstat's state → what it means; of several, the first in this list holds.
+# The meaning of the letters in qstat's state. The first entry with a letter of the state wins.
 _LETTERS: tuple[tuple[str, Phase], ...] = (
     ("d", Phase.LEAVING),  # is being deleted
     ("q", Phase.PENDING),
@@ -29,7 +29,7 @@ _KNOWN = "hREwz"
 
 
 def sge_name(name: str) -> str:
-    """A submission's name as Grid Engine takes it: not beginning with a digit, without an at sign."""
+    """Convert a submission's name for Grid Engine, which refuses a leading digit and at signs."""
     return _PREFIX + name.replace("@", "%40")
 
 
@@ -38,16 +38,16 @@ def _name(job: str) -> str:
 
 
 def submitted_id(text: str) -> str | None:
-    """Job id in the answer of ``qsub -terse``, or None when there is none."""
+    """Return the job id in the answer of ``qsub -terse``, if there is any."""
     found = [line.strip() for line in text.splitlines() if re.fullmatch(r"\s*\d+\s*", line, re.ASCII)]
     return found[-1] if found else None
 
 
 def parse_qstat(text: str) -> list[Row]:
-    """Jobs in the answer of ``qstat -xml``. Raises ValueError for one that is not whole."""
+    """Read the answer of ``qstat -xml``. Raises ValueError if the answer is not whole."""
     if not text.rstrip().endswith("</job_info>"):
         raise ValueError(f"the end is missing: {text[-80:]!r}")
-    # Read by patterns: a job with a strange name would make the whole no valid XML.
+    # By patterns, as the strange name of a single job would make the whole answer invalid XML.
     return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
 
 
@@ -69,7 +69,7 @@ def _listed(fields: Mapping[str, str]) -> Row:
 
 
 def phase_of(state: str) -> Phase:
-    """Meaning of the letters of a state (``qw``, ``Rr``, ``dr``); one that is not known is warned about once."""
+    """Return the phase of a state's letters (``qw``, ``Rr``, ``dr``); an unknown state is logged once."""
     for letter in state:
         if letter not in _KNOWN + "".join(letters for letters, _ in _LETTERS):
             _warn_unknown(state)
@@ -86,18 +86,18 @@ def _warn_unknown(state: str) -> None:
         logger.warning("Grid Engine answered the unknown job state %r: the job is taken as still there", state)
 
 
-# Codes of ``failed`` (sge_status(5)): the job's script has not begun, or the node has lost it.
+# Codes of ``failed`` (sge_status(5)) if the job's script has not begun, or the node has lost the job.
 _NODE_FAILED = frozenset({1, 3, 4, 6, 7, 8, 9, 10, 11, 18, 19, 20, 21, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
-# This run of the job is over, and the job is queued again under the same id.
+# Codes of a run that is over while the job is queued again under the same id.
 _AGAIN = frozenset({24, 25})
 _LIMIT = 37
-# The end of a process by SIGUSR2, which comes before the kill of a job that is deleted.
+# The exit status after SIGUSR2, which Grid Engine sends before it kills a job that is being deleted.
 _TOLD_TO_STOP = 128 + 12
 _KILLED = 128
 
 
 def parse_qacct(text: str) -> list[Row]:
-    """Jobs in the answer of ``qacct -j``; of a job's several runs the last."""
+    """Read the answer of ``qacct -j``; only the last run of each job is returned."""
     rows = map(_ended, _runs(text))
     return list({(row.job_id, row.name): row for row in rows}.values())
 
@@ -109,16 +109,16 @@ def _runs(text: str) -> Iterator[dict[str, str]]:
             yield fields
 
 
-def parse_accounts(text: str) -> list[Account]:
-    """Runs in the answer of ``qacct -j``: nothing of the memory that was used, as only address space is counted."""
-    return [_account(fields, _ended(fields)) for fields in _runs(text)]
+def parse_usage(text: str) -> list[Usage]:
+    """Read each run in the answer of ``qacct -j``, without its peak memory: qacct has only that of address space."""
+    return [_usage(fields, _ended(fields)) for fields in _runs(text)]
 
 
-def _account(fields: Mapping[str, str], row: Row) -> Account:
+def _usage(fields: Mapping[str, str], row: Row) -> Usage:
     asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", fields.get("category", "")))
     slots = max(1, _leading(fields.get("slots", "")))
     cpu = re.match(r"\d+(\.\d+)?", fields.get("cpu", ""))
-    return Account(
+    return Usage(
         job_id=row.job_id,
         name=row.name,
         phase=row.phase,
@@ -134,7 +134,7 @@ def _account(fields: Mapping[str, str], row: Row) -> Account:
 
 
 def _moment(text: str) -> float:
-    """Seconds since 1970 of a time in this machine's zone; 0 for one in another form, or none."""
+    """Return seconds since 1970 of a time in this machine's zone; 0 for text of any other form."""
     try:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):
@@ -143,14 +143,14 @@ def _moment(text: str) -> float:
 
 def _ended(fields: Mapping[str, str]) -> Row:
     failed, exit_status = _leading(fields.get("failed", "0")), _leading(fields["exit_status"])
-    words = fields.get("failed", "").partition(":")[2].strip()
+    cause = fields.get("failed", "").partition(":")[2].strip()
     return Row(
         fields["jobnumber"],
         _name(fields.get("jobname", "")),
         f"failed {failed}" if failed else "ended",
         _phase_of_end(failed, exit_status, fields),
         fields.get("hostname", ""),
-        reason=f"{words}, exit status {exit_status}" if words else f"exit status {exit_status}",
+        reason=f"{cause}, exit status {exit_status}" if cause else f"exit status {exit_status}",
         exit_code=str(exit_status),
     )
 
@@ -164,7 +164,7 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
 
 
 def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
-    """Which limit it was: of all, qacct has one code, and older versions none."""
+    """Find the limit that was exceeded: qacct has the same code for all limits, older versions have none."""
     asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
     if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
         return Phase.TIMEOUT
@@ -194,16 +194,16 @@ def _bytes(text: str) -> float:
 
 
 def seconds_of(text: str) -> int:
-    """Seconds of a time in Grid Engine's notation, seconds or HH:MM:SS (``99:99:99`` too); 0 for what is none."""
+    """Return the seconds of Grid Engine's notation, seconds or HH:MM:SS (``99:99:99`` too); 0 for any other text."""
     if not re.fullmatch(r"\d+(:\d+:\d+)?", text, re.ASCII):
         return 0
     parts = [int(part) for part in text.split(":")]
     return parts[0] if len(parts) == 1 else parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
-# The text is qsub's, from its stderr. Order matters: the first that is found decides.
+# Patterns of qsub's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
-    # Limits on how many jobs one may have: room comes as jobs end.
+    # Limits on the number of a user's jobs, which pass as jobs end.
     (r"only \d+ jobs are allowed", Refusal.PASSING),
     (r"did not answer in|commlib|unable to (send|contact|connect)|can't (contact|connect)", Refusal.PASSING),
     (r"(send|receive|select|read) error|Connection (refused|timed out|reset)|try again", Refusal.PASSING),
@@ -213,32 +213,32 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 )
 
 
-def refusal(words: str) -> Refusal:
-    """Whether qsub's words mean that the same job may be accepted later."""
-    return Refusal.of(words, _REFUSALS)
+def refusal(message: str) -> Refusal:
+    """Say whether qsub may accept the same job later, from its error message."""
+    return Refusal.of(message, _REFUSALS)
 
 
-_MEMORY_WORDS = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)
+_OUT_OF_MEMORY = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)
 
 
 def says_out_of_memory(log_tail: str) -> bool:
-    """Whether the job's log ends with the words of a process that got no more memory.
+    """Return whether the job's log ends with the message of a process that got no more memory.
 
-    ``h_vmem`` is a limit of each process, too: what exceeds it is refused, before Grid Engine sees any excess.
+    ``h_vmem`` limits each process, too, so that its request is refused before Grid Engine sees any excess.
     """
-    return _MEMORY_WORDS.search(log_tail) is not None
+    return _OUT_OF_MEMORY.search(log_tail) is not None
 
 
 def in_words(reason: str) -> str:
-    """Nothing: a row's reason says what to do."""
+    """Return nothing: a row's reason contains the remedy."""
     return ""
 
 
-def keeps_no_memory(stderr: str) -> bool:
-    """Whether qacct says that there is no accounting: never, as it says the same before the first job has ended."""
+def keeps_no_accounting(stderr: str) -> bool:
+    """Return False: qacct gives the same message before the first job has ended."""
     return False
 
 
 def has_ended(stderr: str) -> bool:
-    """Whether qdel failed because the job had ended meanwhile."""
+    """Return whether qdel failed because the job had ended meanwhile."""
     return "does not exist" in stderr

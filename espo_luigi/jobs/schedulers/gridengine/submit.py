@@ -1,8 +1,7 @@
-"""Grid Engine: what goes to its commands and what they answer, as pure functions of text (`scheduler.Scheduler`).
+"""Grid Engine as a `base.Scheduler`: options, scripts and commands; `parse` reads the answers.
 
-The options stand in the script's ``#$`` lines (so that it can be read, and submitted by hand) and are given to qsub as
-arguments too; there the lines are not read (``-C ""``), as bash of the user's may hold some. What Grid Engine's
-commands answer is read in `sge_answers`.
+The options stand in the script's ``#$`` lines, so that it can be read and submitted by hand. qsub gets them as
+arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold such lines.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,22 @@ from typing import Any
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib, render_memory
-from espo_luigi.jobs.schedulers.base import Account, Directive, Memory, Query, Row, chunked
+from espo_luigi.jobs.schedulers.base import Accounting, Directive, Found, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.gridengine.parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
     in_words,
-    keeps_no_memory,
-    parse_accounts,
+    keeps_no_accounting,
     parse_qacct,
     parse_qstat,
+    parse_usage,
     refusal,
     says_out_of_memory,
     sge_name,
     submitted_id,
 )
 from espo_luigi.jobs.schedulers.script import (
-    PAUSES,
+    VARIABLE_NAME,
     PackOptions,
     ScriptValues,
     checked,
@@ -42,11 +41,12 @@ from espo_luigi.jobs.schedulers.script import (
     positive,
     render_script,
     safe,
+    shell_text,
 )
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"
-# Of the variables of its jobs, JOB_ID is a name that other programs use, too.
+# JOB_ID is not among these, as other programs use that name, too.
 VARIABLES = "SGE_TASK_"
 USER_VARIABLES = ""
 SCRATCH = "$TMP"
@@ -54,14 +54,14 @@ GPU_DIRECTIVES: frozenset[str] = frozenset()
 DASK_JOB = "sge.SGEJob"
 FORGETS_CANCELLED = True
 
-# Every run of qacct reads the whole accounting file: for more jobs than this, one run asks for all of such names.
+# Each run of qacct reads the whole accounting file: for more jobs than this, a single run asks for all similar names.
 _MOST_BY_ID = 3
-# The variable that tells a job its memory, of which Grid Engine says nothing, in MiB.
+# The variable that tells a job its memory in MiB, as Grid Engine does not.
 _MEMORY_VARIABLE = "ESPO_MEMORY_MIB"
+_ENVIRONMENT = Path(__file__).with_name("environment.sh")
 _OPTION = re.compile(r"[a-zA-Z_]+", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-# What Grid Engine or the shell sets for each job, by name or by how the name begins.
+# The variables that Grid Engine or the shell sets for each job, by name or by prefix.
 _OF_EACH_JOB = frozenset(
     {"ARC", "ENVIRONMENT", "HOSTNAME", "NHOSTS", "NQUEUES", "NSLOTS", "PE", "PE_HOSTFILE", "QUEUE", "REQUEST"}
     | {"RESTARTED", "TMP", "TMPDIR", "CUDA_VISIBLE_DEVICES", _MEMORY_VARIABLE}
@@ -72,9 +72,9 @@ _PREFIXES = (
     *("SGE_BINARY_", "SGE_BINDING", "SGE_ARCH", "SGE_HGR_"),
 )
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
-# What every job is given anyway.
+# Options that every job gets anyway.
 _ALWAYS = ("cwd", "V", "j")
-# Options that the engine itself sets, or with which one submission would no longer be one job that runs one command.
+# Options that the engine itself sets, or that would make a submission more than a single job with a single command.
 _RESERVED = frozenset(
     {"@", "C", "N", "S", "V", "b", "ckpt", "clear", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r"}
     | {"sync", "t", "tc", "terse", "verify", "wd"}
@@ -83,11 +83,11 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class SgeOptions(PackOptions):
-    """Options of Grid Engine that have a name in luigi.cfg and as parameters of a task; this is the one list of them.
+    """Options of Grid Engine that are keys of luigi.cfg and parameters of tasks; no other list of them exists.
 
-    `memory_resource` is what the site calls the memory of a job (``none`` where none is to be asked for) and
-    `memory_per` whether an amount is for each ``slot`` or for the ``job``. ``extra = {"l": "mem_free=4G"}`` asks for
-    further resources.
+    `memory_resource` is the site's name for the memory of a job (``none``: ask for no memory). `memory_per` says
+    whether an amount is for each ``slot`` or for the ``job``. ``extra = {"l": "mem_free=4G"}`` asks for further
+    resources.
     """
 
     queue: str | None = None
@@ -102,17 +102,17 @@ _NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
-    """``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out``, with what qsub or file names cannot hold replaced."""
+    """Return ``{log_dir}/{rule}/{rule}-{wildcards}-$JOB_ID.out`` without characters that qsub or file names refuse."""
     return f"{log_dir}/" + f"{safe(rule, 60)}/{log_stem(rule, wildcards, '+')}-$JOB_ID.out".replace(",", "+")
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """The log's real path, from the pattern that `log_pattern` made."""
+    """Return the log's real path, from the result of `log_pattern`."""
     return pattern.replace("$JOB_ID", job_id)
 
 
 def arguments(values: ScriptValues) -> tuple[str, ...]:
-    """The job's options as arguments of qsub, in a fixed order. Raises SubmissionError."""
+    """Return the job's options as arguments of qsub, in a fixed order. Raises SubmissionError."""
     options = SgeOptions(**vars(values.options))
     cpus = positive("cpus_per_task", values.cpus_per_task)
     mine = [
@@ -125,15 +125,15 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
         *("-l", ",".join(_resources(values, options, cpus))),
     ]
     _path("work folder", values.workdir, r"\$")
-    # A job that nothing could ever run is refused, instead of waiting for ever; load values count as nothing.
+    # -w e: refuse a job that no queue can ever run, instead of letting it wait for ever; load values do not count.
     check = () if "w" in options.extra else ("-w", "e")
-    return (*mine, *check, *(word for one in options.extra.items() for word in _extra(*one, options)))
+    return (*mine, *check, *(word for name, value in options.extra.items() for word in _extra(name, value, options)))
 
 
 def _path(what: str, path: str, forbidden: str) -> str:
     found = re.search(forbidden, path)
     if found:
-        # qsub replaces variables in paths, takes what is before a colon for a host, and a comma for the next path.
+        # qsub replaces variables in paths, takes the text before a colon for a host, and a comma for the next path.
         raise SubmissionError(
             f"{what}: {path!r} holds {found.group()!r}, which qsub reads as its own: use another folder"
         )
@@ -164,7 +164,7 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
 
 
 def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
-    """``64G``, or in M; Grid Engine takes no ``64GB``."""
+    """Return ``64G``, or an amount in M; Grid Engine refuses ``64GB``."""
     asked = mib(positive("memory", values.memory_bytes))
     if options.memory_per not in ("slot", "job"):
         raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
@@ -192,7 +192,7 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
 
 
 def _refuse_own_resources(value: str, options: SgeOptions) -> None:
-    """Of a resource that is asked for twice the last counts: it would escape the site's limits, and never grow."""
+    """Refuse resources that have an option: the second request would win, escape the site's limits, and never grow."""
     own = {"h_rt": "time", options.memory_resource: "memory", "h": "exclude", "hostname": "exclude"}
     for name in (part.partition("=")[0].strip() for part in value.split(",")):
         if name in own:
@@ -200,7 +200,7 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
 
 
 def directive(line: str, options: Mapping[str, Any]) -> Directive:
-    """What a line such as ``-pe threaded 10`` asks for."""
+    """Read a line such as ``-pe threaded 10``."""
     flag, *rest = shlex.split(line) or [""]
     if not flag.startswith("-"):
         raise ValueError("expected -NAME")
@@ -214,7 +214,7 @@ def directive(line: str, options: Mapping[str, Any]) -> Directive:
 
 
 def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
-    """What is asked for by ``-l``: memory and time apart, so that limits hold for them."""
+    """Read the resources of ``-l``, with memory and time apart, so that limits apply to them."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
     memory, seconds = amounts.get(options["memory_resource"]), amounts.get("h_rt")
@@ -229,7 +229,7 @@ def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
 
 
 def _whole_bytes(text: str) -> str:
-    """An amount as Grid Engine writes it (a number is bytes; g is 10^9, G 2^30), in MiB."""
+    """Convert an amount of Grid Engine (a bare number is bytes, g is 10^9, G is 2^30) to this package's text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
     if found is None:
         raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
@@ -238,13 +238,13 @@ def _whole_bytes(text: str) -> str:
 
 
 def render(values: ScriptValues) -> str:
-    """The script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
+    """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     options, first = _header(values)
-    return render_script(values, options, "JOB_ID", ["\n".join(first)])
+    return render_script(values, options, "$JOB_ID", ["\n".join(first)])
 
 
 def header(values: ScriptValues) -> list[str]:
-    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     options, first = _header(values)
     return [*options, *first]
 
@@ -252,112 +252,104 @@ def header(values: ScriptValues) -> list[str]:
 def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     file = checked("environment file", values.environment_file)
     first = [
-        *(_environment_lines(file) if file else ()),
-        # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes: it would end Dask's workers.
+        *([f"environment_file={shlex.quote(file)}", *shell_text(_ENVIRONMENT).splitlines()] if file else ()),
+        # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes, which would end Dask's workers.
         "trap '' USR1",
         f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
     ]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
-def _environment_lines(file: str) -> list[str]:
-    """The lines that read the environment; while the file system fails, the job looks again."""
-    quoted = shlex.quote(file)
-    return [f'for pause in {PAUSES}; do [ -r {quoted} ] && break; sleep "$pause"; done', f". {quoted} || exit 1"]
-
-
 def bundled(bundle: BundleValues) -> BundleText:
-    """Nothing: several tasks as one submission are for Slurm only."""
+    """Raise SubmissionError: bundles are for Slurm only."""
     raise SubmissionError(
         f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
     )
 
 
 def _lines(words: Sequence[str]) -> list[str]:
-    """Options with their values, one a line, quoted as qsub reads its ``#$`` lines."""
+    """Return lines of an option with its values, quoted as qsub reads its ``#$`` lines."""
     lines: list[str] = []
     for word in words:
         if re.fullmatch(r"-[a-zA-Z_]+", word):
             lines.append(word)
         else:
-            # qsub takes double quotes as they are, but not the several kinds in a row that bash would need.
+            # qsub reads double quotes, but not several kinds of quotes in a row, as `shlex` would make.
             lines[-1] += f' "{word}"' if "'" in word and '"' not in word else f" {shlex.quote(word)}"
     return lines
 
 
-def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """The command that submits the script."""
+def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
+    """Return the command that submits the script."""
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
 def listing(user: str) -> Query[Row]:
-    """All jobs of this user that wait or run; those that have ended are in no list for long."""
-    # qstat takes no number for a user: by this word, it finds out itself who asks. A user's defaults may hide states.
+    """Ask for all jobs of this user that wait or run; Grid Engine lists no ended jobs for long."""
+    # qstat takes no number for a user. With `$user` it finds out itself who asks. -s a: a user's defaults may hide
+    # states.
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
 def drained_nodes() -> None:
-    """Nothing: Grid Engine takes a queue, not a host, out of use, and says so of the job."""
+    """Return nothing: Grid Engine takes a queue, not a host, out of use, and says so in the job's reason."""
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:
-    """All jobs of this user, one of which it is; nothing is said of when it may start."""
+    """Ask for all jobs of this user, the job among them; Grid Engine estimates no start."""
     return listing(user)
 
 
-def memories(
+def accounting(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Memory, ...]:
-    """What the accounting file says of jobs that have ended; it may be written late."""
-    asked = _asked(job_ids, names, known_names)
+) -> tuple[Accounting, ...]:
+    """Ask for jobs that have ended in the accounting file, which may be written late."""
     return (
-        Memory(
+        Accounting(
             "qacct",
-            tuple(Query(("qacct", "-j", one), parse_qacct, NO_JOB) for one in asked),
+            tuple(_qacct(job_ids, names, known_names, parse_qacct)),
             without="no accounting (%s): how a job has ended that left no result is not known",
         ),
     )
 
 
-def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Account]]:
-    """What qacct says that jobs were given and took."""
-    return [Query(("qacct", "-j", one), parse_accounts, NO_JOB) for one in _asked(job_ids, (), names)]
+def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
+    """Ask qacct for the resources that jobs were given and used."""
+    return _qacct(job_ids, (), names, parse_usage)
 
 
-def _asked(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str]) -> list[str]:
-    """What to ask qacct for, a command each: jobs by id and by name, or all whose names begin as these do."""
-    asked = [*job_ids, *map(sge_name, names)]
-    # The file may hold a year's runs, too many to be read in each cycle.
-    return asked if len(asked) <= _MOST_BY_ID else [sge_name(_beginning([*names, *known_names])) + "*"]
-
-
-def _beginning(names: Sequence[str]) -> str:
-    """What all of the names begin with."""
-    first, last = min(names, default=""), max(names, default="")
-    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    return first[: next(differ, len(first))]
+def _qacct(
+    job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str], parse: Callable[[str], list[Found]]
+) -> list[Query[Found]]:
+    """Ask for each job by id or by name, or for all whose names share the beginning of these names."""
+    jobs = [*job_ids, *map(sge_name, names)]
+    if len(jobs) > _MOST_BY_ID:
+        # The file may hold a year's runs, too many to be read for each job in each cycle.
+        beginning = os.path.commonprefix([*names, *known_names])  # noqa: RUF071  # character by character
+        jobs = [sge_name(beginning) + "*"]
+    return [Query(("qacct", "-j", job), parse, NO_JOB) for job in jobs]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """The commands that cancel jobs by id, as few as the length of a command line allows; they end only one's own."""
+    """Return commands that cancel the user's own jobs by id, as few as the length of a command line allows."""
     return [("qdel", *group) for group in chunked(job_ids)]
 
 
 def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Nothing: only before it ends a job does Grid Engine send a signal, at which the job writes its stack."""
+    """Return nothing: Grid Engine signals a job only before it ends the job, which then writes its stack."""
     return []
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of Grid Engine's commands, which a submission hands on to the job."""
-    # A driver that is itself a job's has these of a parallel environment; its jobs may be in none.
+    """Return the environment of Grid Engine's commands, which a submission hands on to the job."""
+    # A driver in a job may have these from its parallel environment, which its own jobs need not have.
     kept = {key: value for key, value in environ.items() if key not in ("PE", "PE_HOSTFILE")}
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 
 def handed_on(environ: Mapping[str, str]) -> str:
-    """The lines of bash that give a job this environment: with ``-V``, qstat would show it to every account."""
-    names = sorted(name for name in environ if _VARIABLE.fullmatch(name) and name not in _OF_EACH_JOB)
+    """Return lines of bash that give a job this environment: with ``-V``, qstat would show it to every user."""
+    names = sorted(name for name in environ if VARIABLE_NAME.fullmatch(name) and name not in _OF_EACH_JOB)
     return "".join(f"export {name}={_quoted(environ[name])}\n" for name in names if not name.startswith(_PREFIXES))
 
 
@@ -369,16 +361,16 @@ def _quoted(value: str) -> str:
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """The id of the job in which this process runs."""
+    """Return the id of the job around this process."""
     return environ.get("JOB_ID") if "SGE_TASK_ID" in environ else None
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """The CPUs and the bytes of memory that the job was given."""
+    """Return the CPUs and the bytes of memory that the job was given."""
     names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": (_MEMORY_VARIABLE, MIB)}
     return {what: int(environ[name]) * unit for what, (name, unit) in names.items() if name in environ}
 
 
 def node_folder(environ: Mapping[str, str]) -> str | None:
-    """The folder on the node that Grid Engine makes for the job, and removes after it."""
+    """Return the folder on the node that Grid Engine makes for the job, and removes after it."""
     return environ.get(SCRATCH.removeprefix("$")) if job_id(environ) else None

@@ -1,9 +1,9 @@
-"""A driver that is itself a small job of Slurm: ``python -m ….driver_job NOTE TOKEN`` in that job.
+"""Runs a driver as a small job of Slurm: ``python -m ….driver_job NOTE TOKEN`` in that job.
 
-Its time is shorter than the run's: some time before the end, Slurm sends SIGTERM, which has the driver leave its jobs
-to the next one. Then the job is queued again, under its own id: no two of its drivers ever work at once. A note in the
-state folder says which job that is; a job that does not find itself in it does nothing, so that `espo cancel` ends this
-for good.
+The job's time is shorter than the run's. Some time before its end, Slurm sends SIGTERM, and the driver leaves its jobs
+to the next driver. After that the job calls ``scontrol requeue``, as long as the note still names this job. It keeps
+its id, so that its drivers never work at the same time. A note in the state folder names the job. A job that the note
+does not name does nothing, so that `espo cancel` stops the driver for good.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger("espo_luigi.driver_job")
 
-# How long before its end the job gets the signal.
+# The job gets the signal so long before its end.
 NOTICE_SECONDS = 120
-# A driver that has so little time each time gets nowhere, and is not started for ever.
+# A driver that gets no more time than this, so many times in a row, makes no progress and is not started again.
 _SHORT_SECONDS = 300.0
 _MOST_SHORT = 5
-# How often Slurm is asked to queue the job again.
+# Tries to requeue the job.
 _TRIES = 6
 _PAUSE_SECONDS = 10.0
-# A driver that ended so was terminated.
+# Exit codes of a terminated driver.
 _TERMINATED = (128 + signal.SIGTERM, -signal.SIGTERM)
-# A command that ended so was ended with its job.
+# Exit codes of a command that ended with its job.
 _ENDED = (-signal.SIGTERM, -signal.SIGKILL)
-# Locks of one driver are refreshed one after the other.
+# A driver refreshes its locks in turn, so that they grow too old at slightly different times.
 _AFTER_LOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Note:
-    """Which job is the driver: `token` differs for each submission, `short` counts slots too short in a row.
+    """Names the job that is the driver. `token` differs for each submission; `short` counts too short slots in a row.
 
-    `alone`: it computes in this job itself, and there are no jobs of tasks.
+    `alone`: the driver computes in this job itself, without jobs for tasks.
     """
 
     token: str
@@ -63,26 +63,26 @@ class Note:
 
     @classmethod
     def read(cls, path: Path) -> Note | None:
-        """Return what is noted, if anything is."""
-        said = persistently(lambda: read_json(path), DRIVERS_PATIENCE_SECONDS)
-        return cls(**said | {"command": tuple(said["command"])}) if said else None
+        """Return the note in the file, if there is any."""
+        fields = persistently(lambda: read_json(path), DRIVERS_PATIENCE_SECONDS)
+        return cls(**fields | {"command": tuple(fields["command"])}) if fields else None
 
     def write(self, path: Path) -> None:
-        """Note it."""
+        """Write the note."""
         text = json.dumps(asdict(self))
         persistently(lambda: write_atomically(path, text, durable=True), DRIVERS_PATIENCE_SECONDS)
 
 
 def note_path(state_dir: Path) -> Path:
-    """Where the note of a run's driver lies."""
+    """Return the path of the note of a run's driver."""
     return state_dir / "driver-job.json"
 
 
 def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: Commands) -> str:
-    """Submit a job in which the `note`'s command, a driver, runs, and again until it has ended; return the job's id.
+    """Submit a job that runs the `note`'s command, a driver, again and again until it has ended; return the job's id.
 
-    Python, which that job runs, is the first of the `values`' words. Raises SubmissionError if there is one already, or
-    if Slurm does not take it.
+    The `values`' argv is the Python that the job runs. Raises SubmissionError if there is a driver already, or if Slurm
+    refuses the job.
     """
     path = note_path(state_dir)
     _refuse_second(path, commands)
@@ -91,10 +91,10 @@ def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: C
     script = path.with_suffix(".sh")
     write_atomically(script, slurm.render_plain(values))
     note.write(path)
-    answer = commands.submit(slurm.submission(values, script))
+    answer = commands.submit(slurm.submit_command(values, script))
     job_id = slurm.submitted_id(answer.stdout) if answer.ok else None
     if job_id is None:
-        # Should Slurm have taken it all the same, it does nothing.
+        # If Slurm has taken the job all the same, that job finds no note and does nothing.
         path.unlink()
         raise SubmissionError(f"the driver's job was not submitted: {answer.words}")
     replace(note, job_id=job_id).write(path)
@@ -118,19 +118,19 @@ def _refuse_second(path: Path, commands: Commands) -> None:
 
 
 def new_note(command: Sequence[str], *, alone: bool) -> Note:
-    """Return the note of a submission."""
+    """Return a note for a new submission."""
     return Note(secrets.token_hex(8), tuple(command), alone=alone)
 
 
 def withdraw(state_dir: Path, commands: Commands) -> Note | None:
-    """Have the driver's job, if there is one, not be started again, and end unless it has jobs; return its note."""
+    """Keep the driver's job from starting again, and cancel it unless its driver follows jobs; return its note."""
     path = note_path(state_dir)
     note = Note.read(path)
     if note is None:
         return None
-    # First: a job that starts in this moment finds it gone, and does nothing.
+    # The note goes first: a job that starts at this moment misses it, and does nothing.
     path.unlink(missing_ok=True)
-    # One that works, and has jobs, reads the control file; one that still begins does not yet.
+    # A driver at work, with jobs, reads the control file; a driver that is still starting does not yet.
     is_at_work = not note.alone and DriverLock(state_dir).holder() is not None
     which = ("--state=PENDING",) if is_at_work else ()
     if note.job_id:
@@ -139,7 +139,7 @@ def withdraw(state_dir: Path, commands: Commands) -> Note | None:
 
 
 class DriverJob:
-    """What runs in the job: the driver, and what becomes of the job when that has ended."""
+    """Runs in the job: starts the driver, and requeues the job or ends it after the driver."""
 
     def __init__(self, path: Path, token: str, commands: Commands, pause: Callable[[float], object] = time.sleep):
         self._path = path
@@ -193,7 +193,7 @@ class DriverJob:
             self._path.unlink(missing_ok=True)
 
     def _wait_for_the_one_before(self) -> None:
-        """Wait until the lock of a driver whose node has died is so old that it may be taken."""
+        """Wait until the lock of a driver on a dead node is old enough to be taken."""
         lock, waited = DriverLock(self._path.parent), False
         while not self._terminated and (holder := lock.holder()) is not None:
             if not waited:
@@ -204,7 +204,7 @@ class DriverJob:
             self._pause(_AFTER_LOCK_SECONDS)
 
     def _again(self, note: Note, code: int) -> int:
-        """Have the job queued again, unless somebody has cancelled it or its slots are too short for anything."""
+        """Requeue the job, unless somebody has cancelled the driver or its slots are too short to get anywhere."""
         if self._note() is None:
             logger.info("this run was stopped: its driver does not start again")
             return code
@@ -226,18 +226,18 @@ class DriverJob:
         return code
 
     def _queued_again(self) -> bool:
-        """Ask Slurm for it; whether that needs no further try."""
+        """Ask Slurm to requeue the job; return whether no further try is needed."""
         try:
             state = allocation_of(self._job_id, self._commands).state
         except SubmissionError as error:
             logger.warning("%s", error)
             return False
         if state != "RUNNING":
-            # Slurm queues it again itself after a preemption; after scancel nobody may, and it would do as asked.
+            # After a preemption, Slurm itself requeues the job. After scancel it must not be requeued, but would be.
             logger.info("job %s is %s: it is left to Slurm", self._job_id, state)
             return True
         answer = self._commands.run(("scontrol", "requeue", self._job_id))
-        # Queueing it again ends the job's processes: sometimes scontrol's, too, before that has had the answer.
+        # A requeue ends the job's processes, sometimes scontrol's, too, before it has received the answer.
         if answer.ok or answer.returncode in _ENDED:
             logger.info("job %s is queued again: the next driver goes on", self._job_id)
         else:
@@ -246,7 +246,7 @@ class DriverJob:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job of a driver."""
+    """Run a driver's job."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
     path, token = arguments
     return DriverJob(Path(path), token, Commands(slurm)).run()

@@ -1,37 +1,40 @@
-"""What Slurm's commands answer, read: pure functions of text.
+"""Parses the answers of Slurm's commands, and explains its reasons: pure functions of text.
 
-The texts are those of 22.05 (golden files that it made itself), and, as far as their documentation tells, of its
-successors up to 25.05.
+The golden files come from Slurm 22.05. The forms of later versions, up to 25.05, are taken from their documentation.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from espo_luigi.jobs.bundles.model import element_name
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage
+from espo_luigi.jobs.schedulers.script import JOB_ID
 
 logger = logging.getLogger(__name__)
 
 NO_SUCH_JOB = "Invalid job id"
+# In each format the name comes last, as other users' names may hold the separator.
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Submit,JobName"
+USAGE_FORMAT = "JobID,State,Submit,Start,End,AllocCPUS,ReqMem,TimelimitRaw,TotalCPU,MaxRSS,NodeList,JobName"
 
 STATES: dict[str, Phase] = {
     # waiting
     "PENDING": Phase.PENDING,
     "CONFIGURING": Phase.PENDING,  # has its nodes, which are still booting
-    "REQUEUED": Phase.PENDING,  # in sacct: this run of the job was ended, and the job queued again under the same id
+    "REQUEUED": Phase.PENDING,  # in sacct: this run of the job has ended, and Slurm queued it again under the same id
     "REQUEUE_FED": Phase.PENDING,  # requeued by a federation
     "REQUEUE_HOLD": Phase.PENDING,  # requeued, and held until somebody releases it
     "RESV_DEL_HOLD": Phase.PENDING,  # its reservation was deleted: held
     "SPECIAL_EXIT": Phase.PENDING,  # requeued and held because of its exit code
     "POWER_UP_NODE": Phase.PENDING,
     "EXPEDITING": Phase.PENDING,  # Slurm 25: requeued at once after a node failed
-    "LAUNCH_FAILED": Phase.PENDING,  # a flag: a node could not start it (its prolog failed, say), it was requeued
+    "LAUNCH_FAILED": Phase.PENDING,  # a flag: its node could not start it (the prolog failed, say); it was requeued
     "RECONFIG_FAIL": Phase.PENDING,  # a flag: its node could not be set up for it
     # on a node
     "RUNNING": Phase.RUNNING,
@@ -56,51 +59,49 @@ STATES: dict[str, Phase] = {
     "DEADLINE": Phase.DEADLINE,
 }
 
-# Reasons of PENDING that no waiting will cure: the job asks for what it may never have.
+# Reasons of PENDING that waiting does not cure: the job asks for more than it may ever get.
 HOPELESS_REASONS = frozenset(
     {"AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit"}
     | {"AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount"}
     | {"InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"}
     | {"QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed"}
 )
-
-
-# Flags that say that the job's node could not start it.
+# Flags of a job whose node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
 # States of jobs that wait until somebody releases them.
 _HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-# Of several words about one job (a state and its flags, as newer versions may give), the first of these that one of
-# them means is what holds: a job that is requeued is not over, and one that is completing not quite.
+# Newer versions may give a state with flags. If several phases are meant, the first of these wins: a requeued job is
+# not over, and a completing job is not quite over.
 _PRECEDENCE = (Phase.PENDING, Phase.LEAVING, Phase.SUSPENDED)
 
 
 def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", exit_code: str = "") -> Row:
-    """One job, from Slurm's own words."""
+    """Make the row of a job from Slurm's state and reason."""
     phase = phase_of(state)
-    flagged = not _LAUNCH_FLAGS.isdisjoint(_words(state))
+    flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
     launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
     hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
-    held = "held" in reason.lower() or not _HELD.isdisjoint(_words(state))
+    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state))
     held = held and phase is Phase.PENDING and not hopeless
     reason = "" if reason == "None" else reason
     return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held)
 
 
 def phase_of(state: str) -> Phase:
-    """Meaning of a state and its flags (``COMPLETING``; ``FAILED,COMPLETING``).
+    """Return the phase of a state and its flags (``COMPLETING``; ``FAILED,COMPLETING``).
 
-    An unknown word is warned about once, and says nothing beside a known one; alone, it counts as still there.
+    An unknown name is logged once and ignored beside a known name. Alone, it means that the job is still there.
     """
-    words = _words(state)
-    for word in words:
-        if word not in STATES:
-            _warn_unknown(word)
-    phases = [STATES[word] for word in words if word in STATES]
+    names = _state_and_flags(state)
+    for name in names:
+        if name not in STATES:
+            _warn_unknown(name)
+    phases = [STATES[name] for name in names if name in STATES]
     first = phases[0] if phases else Phase.RUNNING
     return next((phase for phase in _PRECEDENCE if phase in phases), first)
 
 
-def _words(state: str) -> list[str]:
+def _state_and_flags(state: str) -> list[str]:
     return re.split(r"[,+]", state.upper())
 
 
@@ -114,17 +115,16 @@ def _warn_unknown(state: str) -> None:
 
 
 def submitted_id(text: str) -> str | None:
-    """Job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), or None when there is none."""
+    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if there is any."""
     lines = [line.strip() for line in text.splitlines()]
     found = [line.partition(";")[0] for line in lines if re.fullmatch(r"\d+(;\S+)?", line)]
     return found[-1] if found else None
 
 
 def parse_squeue(text: str) -> list[Row]:
-    """Jobs in the answer of ``squeue --noheader --array --format=SQUEUE_FORMAT``; other lines are passed over."""
+    """Read the answer of ``squeue --noheader --array --format=SQUEUE_FORMAT``; skip lines of any other form."""
     rows = []
     for line in text.splitlines():
-        # The name comes last, as other people's names may hold the separator.
         parts = line.split("|", 4)
         if len(parts) == 5:
             ids, state, node, reason, name = parts
@@ -133,7 +133,7 @@ def parse_squeue(text: str) -> list[Row]:
 
 
 def parse_one_of_squeue(text: str) -> list[Row]:
-    """Jobs in the answer of ``squeue --noheader --format=SQUEUE_FORMAT|%S``: with the time of their start."""
+    """Read the answer of ``squeue --noheader --format=SQUEUE_FORMAT|%S``, with the time at which each job starts."""
     rows = []
     for line in text.splitlines():
         rest, _, start = line.rpartition("|")
@@ -142,7 +142,7 @@ def parse_one_of_squeue(text: str) -> list[Row]:
 
 
 def _jobs(ids: str, name: str) -> list[tuple[str, str]]:
-    """The id and the name of each job of ``17``, ``17_3``, or ``17_[0,2-5%2]``; none for anything else."""
+    """Return the id and the name of each job of ``17``, ``17_3``, or ``17_[0,2-5%2]``."""
     found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[([\d,-]+)(?:%\d+)?\])?", ids)
     if found is None:
         return []
@@ -160,19 +160,19 @@ def _places(text: str) -> Iterator[int]:
 
 
 def parse_sacct(text: str) -> list[Row]:
-    """Jobs in the answer of ``sacct --parsable2 --noheader --allocations --duplicates --format=SACCT_FORMAT``.
+    """Read the answer of ``sacct --parsable2 --noheader --allocations --duplicates --format=SACCT_FORMAT``.
 
-    A requeued job has one line a run, all with the same id: the run that was submitted last is the one returned.
+    A requeued job has a line for each run, all with the same id. Only the run that was submitted last is returned.
     """
     latest: dict[tuple[str, str], tuple[str, Row]] = {}
     for line in text.splitlines():
         parts = line.split("|", 5)
         if len(parts) != 6:
             continue
-        ids, state, exit_code, node, submitted, said = parts
-        # ISO times compare as text, except "Unknown"; of equal ones the later line is the later run.
+        ids, state, exit_code, node, submitted, given_name = parts
+        # ISO times compare as text, except "Unknown". If two are equal, the later line is the later run.
         when = submitted if submitted[:1].isdigit() else ""
-        for job_id, name in _jobs(ids, said):
+        for job_id, name in _jobs(ids, given_name):
             run = row(job_id, name, state.split(" ")[0].rstrip("+"), _known(node), exit_code=exit_code)
             if (job_id, name) not in latest or when >= latest[job_id, name][0]:
                 latest[job_id, name] = (when, run)
@@ -180,16 +180,16 @@ def parse_sacct(text: str) -> list[Row]:
 
 
 def parse_scontrol(text: str) -> list[Row]:
-    """Jobs in the answer of ``scontrol --oneliner show jobs``."""
+    """Read the answer of ``scontrol --oneliner show jobs``."""
     rows = []
     for line in text.splitlines():
-        # A job's name may hold blanks and equal signs: it ends where the user's name and number begin.
+        # A job's name may hold blanks and equal signs. It ends where the user's name and number begin.
         head = re.match(
             r"JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?.*?JobName=(.*?) UserId=\S+\(\d+\) GroupId=", line
         )
         if head is None:
             continue
-        # The first of each counts: to the right are texts of users (Comment, SubmitLine), which may hold anything.
+        # The first match of each field counts: users' texts, which may hold anything, follow (Comment, SubmitLine).
         found = re.findall(r" (JobState|Reason|NodeList|ExitCode)=(\S*)", line[head.end() :])
         fields = dict(reversed(found))
         reason, node = fields.get("Reason", ""), _known(fields.get("NodeList", ""))
@@ -203,9 +203,72 @@ def _known(node: str) -> str:
     return "" if node in ("(null)", "None assigned", "None", "N/A") else node
 
 
-# The text is Slurm's, from sbatch's stderr. Order matters: the first that is found decides.
+_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
+
+
+def parse_usage(text: str) -> list[Usage]:
+    """Read the answer of ``sacct --parsable2 --noheader --duplicates --noconvert --format=USAGE_FORMAT``.
+
+    The line of a job is followed by lines of its steps, which alone have the memory used: the most that a task of the
+    step held. A requeued job appears once for each run, with the same id.
+    """
+    runs: list[Usage] = []
+    for parts in (line.split("|", 11) for line in text.splitlines()):
+        if len(parts) != 12:
+            continue
+        if JOB_ID.fullmatch(parts[0]):
+            runs.append(_run(parts))
+        elif runs and parts[0].startswith(f"{runs[-1].job_id}."):
+            most = max(runs[-1].peak_memory_bytes, _bytes(parts[9]))
+            runs[-1] = replace(runs[-1], peak_memory_bytes=most)
+    return runs
+
+
+def _run(parts: Sequence[str]) -> Usage:
+    job_id, state, queued, started, ended, cpus, memory, minutes, cpu_time, _, node, name = parts
+    n_cpus = int(cpus) if cpus.isdigit() else 0
+    # Before 21.08, a letter follows the amount: 4000Mn is for each node, 1000Mc for each CPU.
+    return Usage(
+        job_id=job_id,
+        name=name,
+        phase=phase_of(state.split(" ")[0].rstrip("+")),
+        node=node,
+        queued=_moment(queued),
+        started=_moment(started),
+        ended=_moment(ended),
+        cpus=n_cpus,
+        memory_bytes=_bytes(memory) * (n_cpus if memory.endswith("c") else 1),
+        time_minutes=int(minutes) if minutes.isdigit() else 0,
+        cpu_seconds=_seconds(cpu_time),
+    )
+
+
+def _moment(text: str) -> float:
+    """Return seconds since 1970 of an ISO time in UTC; 0 for ``Unknown`` and ``None``."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of ``[[days-]hours:]minutes:seconds``; 0 for any other text."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return 0.0
+    days, hours, minutes = (int(part or 0) for part in found.groups()[:3])
+    return 86400 * days + 3600 * hours + 60 * minutes + float(found[4])
+
+
+def _bytes(text: str) -> int:
+    found = _MEMORY.fullmatch(text)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
+
+
+# Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
-    # Limits on how many jobs one may have: room comes as jobs end.
+    # Limits on the number of a user's jobs, which pass as jobs end.
     (r"Max\w*Submit\w*Limit|Max\w*SubmitJobs?\w*|GrpSubmit\w*", Refusal.PASSING),
     (r"QOS(Grp|Max)\w*|Assoc(Grp|Max)\w*", Refusal.PERMANENT),
     (r"violates accounting/QOS policy", Refusal.UNCLEAR),
@@ -221,28 +284,92 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
 )
 
 
-def refusal(words: str) -> Refusal:
-    """Whether sbatch's words mean that the same job may be accepted later."""
-    return Refusal.of(words, _REFUSALS)
+def refusal(message: str) -> Refusal:
+    """Say whether sbatch may accept the same job later, from its error message."""
+    return Refusal.of(message, _REFUSALS)
 
 
-_MEMORY_WORDS = re.compile(r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I)
+_OUT_OF_MEMORY = re.compile(
+    r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I
+)
 
 
 def says_out_of_memory(log_tail: str) -> bool:
-    """Whether the job's log ends with Slurm's own words for a job killed for memory.
+    """Return whether the job's log ends with Slurm's message about a job killed for memory.
 
-    Where memory is enforced by polling instead of cgroups, such a job is FAILED with signal 9, not OUT_OF_MEMORY.
+    If Slurm enforces memory by polling instead of cgroups, such a job is FAILED with signal 9, not OUT_OF_MEMORY.
     """
     lines = [line for line in log_tail.splitlines() if line.startswith("slurmstepd")]
-    return any(_MEMORY_WORDS.search(line) for line in lines)
+    return any(_OUT_OF_MEMORY.search(line) for line in lines)
 
 
-def keeps_no_memory(stderr: str) -> bool:
-    """Whether sacct says that there is no accounting."""
+def keeps_no_accounting(stderr: str) -> bool:
+    """Return whether sacct failed because this cluster keeps no accounting."""
     return "accounting storage is disabled" in stderr
 
 
 def has_ended(stderr: str) -> bool:
-    """Whether scancel failed because the job had ended meanwhile."""
+    """Return whether scancel failed because the job had ended meanwhile."""
     return NO_SUCH_JOB in stderr or "already completing or completed" in stderr
+
+
+# The meaning of a reason of PENDING, and the user's remedy.
+_EXPLANATIONS = {
+    "Priority": "other people's jobs go first",
+    "Resources": "it is next, and waits until enough CPUs and memory of a node are free",
+    "BeginTime": "it waits for its time to begin: it was requeued a moment ago, or was told to begin later",
+    "Dependency": "it waits for another job",
+    "JobHeldUser": "it is held by you: `scontrol release` lets it go on",
+    "JobHeldAdmin": "it is held by an administrator: ask there",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "PartitionConfig": "it asks for more than a node of its partition has: lower the rule's request, or choose another",
+    "PartitionDown": "its partition is down: ask the site, or choose another",
+    "PartitionInactive": "its partition is closed at the moment",
+    "PartitionNodeLimit": "it asks for more than its partition has: lower the rule's request, or choose another",
+    "PartitionTimeLimit": "it asks for more time than its partition allows: lower the rule's `time`, or choose another",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved (for maintenance: a shorter `time` may fit)",
+    "Reservation": "it waits for its reservation",
+    "QOSMaxJobsPerUserLimit": "you have as many jobs running as your QOS allows: it goes on when one of them ends",
+    "AssocMaxJobsLimit": "your account has as many jobs running as it may: it goes on when one of them ends",
+    "InvalidAccount": "its account is not valid: correct `account`",
+    "InvalidQOS": "its QOS is not valid: correct `qos`",
+    "None": "Slurm has not looked at it yet",
+}
+# Reasons with which Slurm itself takes a node out of use, until an administrator resumes the node.
+_DRAINED_BY_SLURM = (
+    ("Duplicate jobid", "slurmctld lost its state, and gave out numbers of jobs that were still there"),
+    ("Kill task failed", "a job's processes could not be ended"),
+    ("Prolog error", "its prolog failed"),
+    ("Epilog error", "its epilog failed"),
+    ("batch job complete failure", "it could not report a job's end"),
+    ("unexpectedly rebooted", "it started anew by itself"),
+)
+_LIMIT = re.compile(r"^(QOS|Assoc)(Grp|Max)(\w*?)(Limit)?$")
+
+
+def parse_drained(text: str) -> list[str]:
+    """Return a sentence for each reason with which Slurm drained nodes, from ``sinfo`` lines ``node|reason``."""
+    nodes: dict[tuple[str, str], dict[str, None]] = {}
+    for line in text.splitlines():
+        node, _, reason = line.strip().partition("|")
+        for phrase, meaning in _DRAINED_BY_SLURM:
+            if phrase.lower() in reason.lower():
+                nodes.setdefault((reason, meaning), {})[node] = None
+    return [
+        f"Slurm drained {', '.join(names)} ({reason}: {meaning}), and starts nothing there: an administrator, once no "
+        f"process of a job is left there, gives `scontrol update nodename={','.join(names)} state=resume`"
+        for (reason, meaning), names in nodes.items()
+    ]
+
+
+def in_words(reason: str) -> str:
+    """Explain a reason of PENDING to its user; an unknown reason is named as it is."""
+    name = reason.split(",")[0].strip("() ")
+    limit = _LIMIT.match(name)
+    if name not in _EXPLANATIONS and limit:
+        whose = "your QOS" if limit[1] == "QOS" else "your account"
+        return (
+            f"{whose} may not have more at once ({name}): it goes on when other jobs end, or never if it asks too much"
+        )
+    return _EXPLANATIONS.get(name, f"Slurm says {name}" if name else "Slurm has not said why")

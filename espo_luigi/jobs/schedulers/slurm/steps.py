@@ -1,4 +1,4 @@
-"""An allocation of Slurm and its steps, as text: what it consists of, and the command of one step in it."""
+"""Slurm's allocations and steps as text: reads the nodes of an allocation, and makes the command of a step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from espo_luigi.jobs.schedulers.slurm.parse import NO_SUCH_JOB
 _STATE = re.compile(r"\bJobState=(\w+)")
 DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 _END = re.compile(r"\bEndTime=(\S+)")
-# One line for each group of nodes of which the job has the same.
+# A line for each group of nodes that give the job equal shares.
 _NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What `scontrol show job` says of a job: `nodes` have CPUs and MiB of memory (0: Slurm does not share memory)."""
+    """A job's nodes in `scontrol show job`: CPUs and MiB of memory of each (0 MiB: Slurm does not limit memory)."""
 
     state: str
     ends: str = ""
@@ -31,22 +31,22 @@ class Allocation:
 
 
 def allocation_command(job_id: str) -> tuple[str, ...]:
-    """The command that describes an allocation."""
+    """Return the command that describes an allocation."""
     return ("scontrol", "--details", "show", "job", job_id)
 
 
 def names_command(nodes: str) -> tuple[str, ...]:
-    """The command that writes out the names of ``n[1-2]``."""
+    """Return the command that writes out the names of ``n[1-2]``."""
     return ("scontrol", "show", "hostnames", nodes)
 
 
-def knows_no_such_job(words: str) -> bool:
-    """Whether scontrol failed because the controller has forgotten the job, which has then ended."""
-    return NO_SUCH_JOB in words
+def knows_no_such_job(message: str) -> bool:
+    """Return whether scontrol failed because the controller has forgotten the job, which has then ended."""
+    return NO_SUCH_JOB in message
 
 
 def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:
-    """Read the answer; `names_of` writes out the names of ``n[1-2]``. Raises ValueError for one that is not whole."""
+    """Read the answer; `names_of` writes out the names of ``n[1-2]``. Raises ValueError if the answer is not whole."""
     state, end = _STATE.search(text), _END.search(text)
     if state is None:
         raise ValueError(f"scontrol said no JobState: {text[:200]!r}")
@@ -55,9 +55,9 @@ def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> All
 
 
 def _cpus(ids: str) -> int:
-    """How many ``0-3,8`` are."""
+    """Count the CPUs of ``0-3,8``."""
     ranges = [part.split("-") for part in ids.split(",")]
-    return sum(int(one[-1]) - int(one[0]) + 1 for one in ranges)
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def sizes(**asked: int | str) -> list[str]:
@@ -69,9 +69,9 @@ def sizes(**asked: int | str) -> list[str]:
 
 
 def step_command(job_id: str, node: str, rule: str, resources: Resources, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command that runs `argv` as a step of its own on a node, and waits for it, its output being this one's.
+    """Return the command that runs `argv` as a step on a node, waits for it, and passes on its output.
 
-    Its standard input is the command's: the step sees it end when whoever started this command does.
+    The step reads the command's standard input, and so sees the end of the process that started the command.
     """
     return (
         "srun",

@@ -1,8 +1,7 @@
-"""Slurm: what goes to its commands and what they answer, as pure functions of text (`scheduler.Scheduler`).
+"""Slurm as a `base.Scheduler`: directives, scripts and commands; `parse` reads the answers.
 
-The directives stand in the script (so that it can be read, and submitted by hand) and are given to sbatch as arguments
-too: ``SBATCH_…`` variables of the user's environment override a script's own lines, but not arguments. What Slurm's
-commands answer is read in `slurm_answers`.
+The directives stand in the script, so that it can be read and submitted by hand. sbatch gets them as arguments, too:
+``SBATCH_…`` variables of the user's environment override a script's lines, but not arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
 from espo_luigi.jobs.bundles.slurm import render_job, render_member, sized
 from espo_luigi.jobs.resources import MIB
-from espo_luigi.jobs.schedulers.base import Account, Directive, Memory, Query, Row, chunked
+from espo_luigi.jobs.schedulers.base import Accounting, Directive, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import (
     PACKING,
     JobOptions,
@@ -32,21 +31,23 @@ from espo_luigi.jobs.schedulers.script import (
     render_script,
     safe,
 )
-from espo_luigi.jobs.schedulers.slurm.accounts import ACCOUNTS_FORMAT, parse_accounts
 from espo_luigi.jobs.schedulers.slurm.parse import (  # noqa: F401  # some only as this is a `Scheduler`
     SACCT_FORMAT,
     SQUEUE_FORMAT,
+    USAGE_FORMAT,
     has_ended,
-    keeps_no_memory,
+    in_words,
+    keeps_no_accounting,
+    parse_drained,
     parse_one_of_squeue,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_usage,
     refusal,
     says_out_of_memory,
     submitted_id,
 )
-from espo_luigi.jobs.schedulers.slurm.reasons import in_words, parse_drained  # noqa: F401  # as this is a `Scheduler`
 from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, sizes
 
 NAME = "Slurm"
@@ -58,7 +59,7 @@ GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-pe
 DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
-# Directives that the engine itself sets, or with which one submission would no longer be one job that runs one command.
+# Directives that the engine itself sets, or that would make a submission more than a single job with a single command.
 _RESERVED = frozenset(
     {"array", "chdir", "cluster", "clusters", "cpus-per-task", "error", "export-file", "input", "job-name", "mem"}
     | {"mem-per-cpu", "mem-per-gpu", "nodes", "no-requeue", "ntasks", "open-mode", "output", "parsable", "requeue"}
@@ -68,7 +69,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class SlurmOptions(PackOptions):
-    """Options of sbatch that have a name in luigi.cfg and as parameters of a task; this is the one list of them."""
+    """Options of sbatch that are keys of luigi.cfg and parameters of tasks; no other list of them exists."""
 
     partition: str | None = None
     account: str | None = None
@@ -82,40 +83,38 @@ class SlurmOptions(PackOptions):
 
 OPTIONS = SlurmOptions
 _NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
-
-
-# How the names of logs end, by the kind of bundle.
+# The ends of the logs' names, by the kind of bundle.
 _LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
 
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
-    """``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``, with what file names cannot hold replaced by ``_``.
+    """Return ``{log_dir}/{rule}/{rule}-{wildcards}-%j.out``; characters that file names cannot hold become ``_``.
 
-    In a bundle of a kind, ``%j`` is followed by the step's number and the `task` in it, or is an element of an array.
+    In a bundle, ``%j`` is followed by the step's number and the `task` in it, or is replaced by an array's element.
     """
-    # One name is for all elements of an array.
+    # The elements of an array share a name.
     stem = log_stem(rule, {} if bundle == ARRAY else wildcards, ",")
-    # sbatch replaces %-codes in this path; %% is one per cent sign.
+    # sbatch replaces %-codes in this path; %% is a per cent sign.
     folder = f"{log_dir.replace('%', '%%')}/{safe(rule, 60)}"
     return f"{folder}/{stem}-{_LOG_ENDS[bundle].format(task)}.out"
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """The log's real path, from the pattern that `log_pattern` made; of a step, with ``*`` for the step's number."""
+    """Return the log's real path, from the result of `log_pattern`; ``*`` stands for the number of a step."""
     filled = pattern.replace("%%", "\0").replace("%j", job_id).replace("%A_%a", job_id).replace("%s", "*")
     return filled.replace("\0", "%")
 
 
 def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
-    """The job's options as ``--name=value``, in a fixed order, each one argument of sbatch. Raises SubmissionError."""
+    """Return the job's options as arguments ``--name=value`` of sbatch, in a fixed order. Raises SubmissionError."""
     options = values.options
     if "\\" in values.log_pattern:
-        # With a backslash in it, sbatch takes the whole path literally: all jobs would write to one file named %j.
+        # sbatch takes a path with a backslash literally: all jobs would write to the same file, named %j.
         raise SubmissionError(f"log path: {values.log_pattern!r} holds a backslash; use a log folder without one")
     mine = [
         f"--job-name={values.name}",
         f"--output={checked('log path', values.log_pattern)}",
-        # A job that is requeued keeps its id: its second start must not wipe the log of the first.
+        # A requeued job keeps its id: its second start must not wipe the log of the first.
         "--open-mode=append",
         "--requeue",
         f"--chdir={checked('work folder', values.workdir)}",
@@ -127,13 +126,13 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         ),
     ]
     if values.warning_seconds and "signal" not in options.extra:
-        # The job's own process gets it: in a partition's grace time, Slurm would signal the steps alone.
+        # B: signals the batch script itself. In a partition's grace time, Slurm would signal the steps alone.
         mine.append(f"--signal=B:TERM@{values.warning_seconds}")
     return (*mine, *asked(options))
 
 
 def asked(options: JobOptions) -> tuple[str, ...]:
-    """What `options` ask of salloc and sbatch, each one argument. Raises SubmissionError."""
+    """Return `options` as arguments of salloc and sbatch. Raises SubmissionError."""
     named = [(name, getattr(options, name, None)) for name in _NAMED]
     mine = [f"--{name}={checked(name, value)}" for name, value in named if value]
     if options.exclude:
@@ -150,7 +149,7 @@ def _places(nodes: str, ntasks: int) -> list[str]:
 
 
 def directive(line: str, options: Mapping[str, Any]) -> Directive:
-    """What a line such as ``--gres=gpu:1`` asks for."""
+    """Read a line such as ``--gres=gpu:1``."""
     flag, *rest = shlex.split(line) or [""]
     if not flag.startswith("--"):
         raise ValueError("expected --NAME=VALUE")
@@ -159,47 +158,47 @@ def directive(line: str, options: Mapping[str, Any]) -> Directive:
 
 
 def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
-    """Nothing: Slurm has no such option."""
+    """Raise ValueError, as Slurm has no such option."""
     raise ValueError("it is Grid Engine's; expected job_extra, or gres")
 
 
 def render(values: ScriptValues) -> str:
-    """The sbatch script of one submission. Raises SubmissionError for a value that cannot be passed safely."""
-    return render_script(values, header(values), "SLURM_JOB_ID")
+    """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
+    return render_script(values, header(values), "$SLURM_JOB_ID")
 
 
 def render_plain(values: ScriptValues) -> str:
-    """The sbatch script of a job that claims no work: the driver's. Raises SubmissionError."""
+    """Return the sbatch script of a job that claims no work, such as a driver. Raises SubmissionError."""
     return render_plain_script(values, header(values))
 
 
 def header(values: ScriptValues) -> list[str]:
-    """The lines with which any script of such a job begins. Raises SubmissionError as `render` does."""
+    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     return _header(directives(values))
 
 
-def _header(given: Iterable[str]) -> list[str]:
-    return [f"#SBATCH {_for_header(directive)}" for directive in given]
+def _header(arguments: Iterable[str]) -> list[str]:
+    return [f"#SBATCH {_for_header(directive)}" for directive in arguments]
 
 
 def bundled(bundle: BundleValues) -> BundleText:
-    """The scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed safely."""
+    """Return the scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed."""
     kind = bundle.bundling.kind
-    given = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    arguments = directives(sized(bundle), bundle.width if kind == STEPS else 1)
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
-        given = (*given, f"--array=0-{len(bundle.members) - 1}{most}")
+        arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
     script, files = render_job(bundle)
     return BundleText(
-        script="\n".join(["#!/bin/bash", *_header(given)]) + "\n\n" + script,
+        script="\n".join(["#!/bin/bash", *_header(arguments)]) + "\n\n" + script,
         members=tuple(render_member(values, kind) for values in bundle.members),
-        command=("sbatch", "--parsable", *given),
+        command=("sbatch", "--parsable", *arguments),
         files=files,
     )
 
 
-def submission(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """The command that submits the script."""
+def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
+    """Return the command that submits the script."""
     return ("sbatch", "--parsable", *directives(values), str(script))
 
 
@@ -223,26 +222,26 @@ def _for_header(directive: str) -> str:
 
 
 def listing(user: str) -> Query[Row]:
-    """All jobs of this user in the controller's list, those that ended a short while ago included."""
-    # --states=all: ended jobs stay for MinJobAge, so that one command answers for nearly all of them.
+    """Ask for all jobs of this user in the controller's list, those that ended a short while ago included."""
+    # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), parse_squeue)
 
 
 def drained_nodes() -> Query[str]:
-    """Sentences about nodes that Slurm itself took out of use, and who can resume them."""
+    """Ask for sentences about nodes that Slurm itself took out of use, and who can resume them."""
     return Query(("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), parse_drained)
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:
-    """One job that waits or runs, with the time at which it is expected to start."""
+    """Ask for a job that waits or runs, with its expected start."""
     return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
 
 
-def memories(
+def accounting(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Memory, ...]:
-    """What Slurm remembers of jobs that squeue does not know: from sacct, or from scontrol without accounting."""
+) -> tuple[Accounting, ...]:
+    """Ask for jobs that squeue no longer lists: sacct, or scontrol on a cluster without accounting."""
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight by default.
@@ -251,78 +250,78 @@ def memories(
         for group in chunked(dict.fromkeys(map(array_of, names)))
     ]
     return (
-        Memory(
+        Accounting(
             "sacct",
             tuple(Query(("sacct", *form, *selection), parse_sacct) for selection in (*by_id, *by_name)),
             without="no accounting (%s): squeue and scontrol are asked instead of sacct",
         ),
-        Memory("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), parse_scontrol),)),
+        Accounting("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), parse_scontrol),)),
     )
 
 
-def accounts(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Account]]:
-    """What sacct says that jobs were given and used; steps, too, as only those have the memory that was used."""
-    form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={ACCOUNTS_FORMAT}", f"--user={user}")
-    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), parse_accounts) for group in chunked(job_ids)]
+def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
+    """Ask sacct for the resources of jobs and their steps, as only steps have the memory that was used."""
+    form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={USAGE_FORMAT}", f"--user={user}")
+    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), parse_usage) for group in chunked(job_ids)]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """The commands that cancel jobs of this user by id, as few as the length of a command line allows."""
+    """Return commands that cancel jobs of this user by id, as few as the length of a command line allows."""
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
 def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """The commands that send SIGUSR1 to each job's own command, which writes its stack to the log."""
+    """Return commands that send SIGUSR1 to each job's own command, which writes its stack to the log."""
     return [("scancel", "--signal=USR1", "--batch", *group) for group in chunked(job_ids)]
 
 
-# What a user's environment may say to Slurm's commands: which Slurm, who pays, and where jobs may go. The rest would
-# make jobs something else than was asked for (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…), change the form of
-# answers (SQUEUE_FORMAT…), or, where the driver runs in a job, make jobs inherit its sizes (SLURM_CPUS_PER_TASK…).
+# A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables
+# are dropped. They would change the request (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…) or the form of answers
+# (SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).
 USERS_OPTIONS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", *(f"{USER_VARIABLES}{name}" for name in USERS_OPTIONS)})
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of Slurm's commands, whose times are UTC's: an hour that comes twice a year would mix up runs."""
+    """Return the environment of Slurm's commands, in UTC: the hour that a local clock repeats would mix up runs."""
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DROPPED_PREFIXES)}
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
 def handed_on(environ: Mapping[str, str]) -> str:
-    """Nothing: sbatch hands the environment on, and shows it to nobody but the job's owner and Slurm's operators."""
+    """Return nothing: sbatch hands the environment on, and shows it only to the job's owner and Slurm's operators."""
     return ""
 
 
-# What of the allocation's own variables is not about its size.
+# The allocation's own variables that are not about its size.
 _OF_A_STEP = ("TZ", "LC_ALL", SCRATCH.removeprefix("$"))
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of `srun`, which is the step's too: the driver's, without what sets options of srun."""
+    """Return the environment of `srun` and its step: the driver's, without variables that set options of srun."""
     own = {name: environ[name] for name in _OF_A_STEP if name in environ}
     clean = {name: value for name, value in environment(environ).items() if name not in _OF_A_STEP}
     return clean | own
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """The id of the job in which this process runs; ``1234_3`` is an element of an array."""
+    """Return the id of the job around this process; ``1234_3`` is an element of an array."""
     if "SLURM_ARRAY_JOB_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ.get("SLURM_JOB_ID")
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """The CPUs and the bytes of memory that Slurm gave to this job, as far as it says so."""
-    said = {}
+    """Return the CPUs and the bytes of memory that Slurm gave to this job, as far as the environment tells them."""
+    amounts = {}
     if "SLURM_CPUS_PER_TASK" in environ:
-        said["cpus_per_task"] = int(environ["SLURM_CPUS_PER_TASK"])
-    if environ.get("SLURM_MEM_PER_NODE", "0") != "0":  # 0 is all of the node's
-        said["memory_bytes"] = int(environ["SLURM_MEM_PER_NODE"]) * MIB
-    return said
+        amounts["cpus_per_task"] = int(environ["SLURM_CPUS_PER_TASK"])
+    if environ.get("SLURM_MEM_PER_NODE", "0") != "0":  # 0 means all memory of the node
+        amounts["memory_bytes"] = int(environ["SLURM_MEM_PER_NODE"]) * MIB
+    return amounts
 
 
 def node_folder(environ: Mapping[str, str]) -> str | None:
-    """The folder on the node that the site gave to the job."""
+    """Return the folder on the node that the site gave to the job."""
     return environ.get(SCRATCH.removeprefix("$"))

@@ -1,0 +1,21 @@
+# shellcheck shell=bash disable=SC2154
+# Defines `stop_if_closed PROCESS`, which stops a member of a bundle after the driver has closed its claim.
+#
+# The member shares its job, which goes on. At each look, every ten seconds, the next step follows: time to end by
+# itself, the order to write its stack, SIGTERM, SIGKILL. Only the command gets the signals: it ends its Dask workers.
+# A separate process has to do this, as the member may hang in a way that blocks its own threads.
+
+stop_if_closed() {
+    trap '' USR1 USR2
+    closed=0
+    while sleep 10 && kill -0 "$1"; do
+        now=$(cat -- "$claim")
+        [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
+        case $closed in
+            0 | 1) ;;
+            2) kill -USR1 "$1" ;;
+            3) kill -TERM "$1" ;;
+            *) kill -KILL "$1" ;;
+        esac
+    done
+}

@@ -59,7 +59,7 @@ def daily(first: str = "2001-01-01", calendar: str = "noleap") -> xr.Dataset:
 
 def make(path: Path, dataset: xr.Dataset, task: str, **parameters: str) -> store.Marker:
     """Publish a store, or an archive, with a marker."""
-    marker = store.Marker(task, parameters, {"espo_luigi": "0.1.0", "xarray": "2026.1"}, {}, "0123", made_of=RAW)
+    marker = store.Marker(task, parameters, {"espo_luigi": "0.1.0", "xarray": "2026.1"}, {}, "0123", fingerprints=RAW)
     folder = path.with_suffix("") if path.suffix == ".zip" else path
     store.write_store(dataset, folder, marker)
     if path.suffix == ".zip":
@@ -88,7 +88,7 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make(where, copy, "ReferenceCalendar", region="south", calendar=calendar)
     make(folder / "reference" / "Land+south+coords.zarr", xr.Dataset({"land": ("lat", [True])}), "RefDefault")
     looked_at = {"/raw/pr.nc": "hdl:21.14100/1", "/raw/tas max.nc": ""}
-    marker = store.Marker("InputCheck", {"sim_id": SIM}, inputs=looked_at, config_hash="0123", made_of=RAW)
+    marker = store.Marker("InputCheck", {"sim_id": SIM}, inputs=looked_at, config_hash="0123", fingerprints=RAW)
     store.write_table(["problem"], [], folder / "checks" / "sim_input.csv", marker)
     (folder / "checks" / "half.zarr").mkdir()
     (folder / "checks" / "notes.csv").write_text("of no task\n")

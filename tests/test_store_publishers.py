@@ -12,8 +12,8 @@ import pytest
 from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_on, to_publish
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store import Marker, open_store, publish, publishing_after, read_marker, write_store
-from espo_luigi.store.leftovers import remove_partial
+from espo_luigi.store import Marker, Publication, open_store, publish, read_marker, write_store
+from espo_luigi.store.partials import remove_partial, sweep_partials
 
 
 def test_a_writer_whose_partial_another_host_swept_publishes_nothing(
@@ -45,7 +45,7 @@ def test_a_zombie_that_works_on_after_its_successor_is_stopped_by_the_check_befo
 
     def work_and_stop() -> None:
         stopped_there = InTheMiddle(lambda: os.kill(os.getpid(), signal.SIGSTOP)).dataset()
-        with dask.config.set(scheduler="synchronous"), publishing_after(check):
+        with dask.config.set(scheduler="synchronous"), Publication(checks=(check,)).in_force():
             write_store(stopped_there, path, Marker("Write", {"value": "1"}))
 
     zombie = fork(work_and_stop)
@@ -69,7 +69,7 @@ def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: 
         if list(tmp_path.glob(".b.zarr*.partial")):
             raise StoreError("another job has the claim")
 
-    with publishing_after(check), pytest.raises(StoreError, match="another job has the claim"):
+    with Publication(checks=(check,)).in_force(), pytest.raises(StoreError, match="another job has the claim"):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
 
@@ -109,7 +109,7 @@ def test_what_sweeps_a_partial_takes_its_name_away_first(
         deleting.append(root)
 
     monkeypatch.setattr("shutil.rmtree", interposed)
-    remove_partial(partial) if sweep == "clean" else publish.sweep_partials(tmp_path / "a.zarr", published=True)
+    remove_partial(partial) if sweep == "clean" else sweep_partials(tmp_path / "a.zarr", published=True)
     assert len(deleting) == 1 and not (tmp_path / "b.zarr").exists()
 
 

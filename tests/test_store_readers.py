@@ -19,7 +19,7 @@ from store_examples import EVERY_WAY, MARKER, constant, fork, make, pass_on, to_
 
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, publish, read_marker, write_store
-from espo_luigi.store.marker import check_inventory
+from espo_luigi.store.inventory import check_inventory
 
 
 @pytest.fixture(params=[True, False], ids=["exchange", "two-renames"])

@@ -11,7 +11,8 @@ from pathlib import Path
 from espo_luigi.errors import StoreError
 from espo_luigi.files import write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.store.publish import disk_errors, written_aside
+from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a run has kept, found by others: the catalogue, with many who write it at the same time, and the RO-Crate."""
+"""The products of a run for other people: the catalogue, which many write at the same time, and the RO-Crate."""
 
 import ast
 import csv
@@ -176,7 +176,7 @@ def test_a_row_says_what_xscen_says_of_the_same_store(final: Path, tmp_path: Pat
 
 
 def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Path, tmp_path: Path) -> None:
-    """A catalogue as xscen 0.15 writes it, with its own order of columns, and one of somebody's."""
+    """A catalogue as xscen 0.15 writes it, with its own order of columns and with a column of somebody."""
     table = "id,variable,path,rating\nother,\"('pr', 'tas')\",/elsewhere/a.zarr,5\n"
     table += f"gone,\"('pr',)\",{final}/gone.zarr,\nours,\"('old',)\",{final}/checks/sim_checks.zarr,4\n"
     (tmp_path / "pcat.csv").write_text(table)
@@ -201,7 +201,7 @@ def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Pa
 
 
 def test_a_groups_catalogue_stays_the_groups(final: Path, tmp_path: Path) -> None:
-    """What the group may write before a run publishes, it may write afterwards."""
+    """A group keeps its right to write the catalogue when a run publishes."""
     if os.geteuid():
         pytest.skip("only root may give a file to a group that it is not in: run as root")
     add_to_catalogue(tmp_path / "pcat.json", find_products(final), final)

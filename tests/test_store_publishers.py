@@ -1,9 +1,11 @@
-"""Several who write one store, and who sweep what others write: nothing is published that is not whole."""
+"""Several processes write a store, or sweep each other's partials: only whole stores are published."""
 
 from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,16 @@ def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: 
     with Publication(checks=(check,)).in_force(), pytest.raises(StoreError, match="another job has the claim"):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
+
+
+def test_a_thread_in_a_copy_of_the_jobs_context_publishes_under_its_conditions(tmp_path: Path) -> None:
+    def check() -> None:
+        raise StoreError("another job has the claim")
+
+    with ThreadPoolExecutor(1) as pool, Publication(claim=check).in_force():
+        written = pool.submit(copy_context().run, write_store, constant(1), tmp_path / "a.zarr", MARKER)
+    with pytest.raises(StoreError, match="another job has the claim"):
+        written.result()
 
 
 @pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])

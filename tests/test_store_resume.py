@@ -1,4 +1,4 @@
-"""A writer that was killed leaves its complete blocks, and the next one goes on from them: the same bytes."""
+"""A killed writer leaves its complete blocks, and the next writer goes on from them to the same bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_BLOCKS = 3
 
 
 class Counted:
-    """Values that no codec makes smaller, of which each block that is computed is a line of a file."""
+    """Values that no codec makes smaller; a file gets a line for each block that is computed."""
 
     def __init__(self, log: Path, seconds: float = 0.0) -> None:
         self.log, self.seconds = log, seconds
@@ -48,7 +48,7 @@ class Counted:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
     def dataset(self) -> xr.Dataset:
-        """As production has it: several files along each dimension, whose sizes divide nothing, and a mask of them."""
+        """As in production: several files along each dimension, with sizes that divide nothing, and a mask of values."""
         data = da.zeros(SHAPE, dtype="float32", chunks=tuple(FILES.values()))
         data = data.map_blocks(self, dtype="float32", meta=np.empty((0, 0, 0), "float32"))
         pr = xr.Variable(("time", "y", "x"), data, {"units": "mm/d"})
@@ -70,14 +70,14 @@ def contents(store: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a writer writes whom nobody disturbs."""
+    """The files of a writer that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
     write(Counted(folder / "log"), folder / "a.zarr")
     return contents(folder / "a.zarr")
 
 
 def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float = 0.0, **options: Any) -> Path:
-    """What a writer has left who was killed so many blocks after it had begun."""
+    """The partial of a writer that was killed after so many blocks."""
     before = counted.blocks
     child = fork(lambda: write(counted, path, **options))
     until = time.monotonic() + 20
@@ -235,7 +235,7 @@ def stopped_at_block(counted: Counted, path: Path, **options: Any) -> int:
 def test_a_job_that_alone_owns_the_work_goes_on_from_one_that_still_lives(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    """A requeued job, whose first start hangs on the same node or on one that the scheduler has lost."""
+    """A requeued job, whose first start hangs on the same node or on a lost node."""
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.005)
     zombie = stopped_at_block(counted, path)
     with Publication(claim=lambda: None).in_force():

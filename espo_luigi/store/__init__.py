@@ -1,13 +1,13 @@
 """Zarr 3 stores: written beside their final name, published by a rename, opened lazily, zipped, linked, removed.
 
-A store under its final name is whole: a writer that is interrupted leaves the former store, or the new one.
+A store under its final name is whole: an interrupted writer leaves the former store or the new store.
 
-Four words say which content a store has:
+Four words say which content a store has.
 
-- **marker**: what made a store (`espo.json`, written last), with an id that is a hash of it.
-- **inventory**: the files that a store must have: number and bytes in its marker file, size and checksum in a partial.
-- **identity**: which file or folder a path names now (inode and time); a new store has a new one, even if it is equal.
-- **fingerprint**: a text that changes with all that something depends on: parts of the configuration, files, inputs.
+- A **marker** (`espo.json`, written last) says what made a store; its id is a hash of that.
+- An **inventory** lists files: their number and bytes in a marker, the size and checksum of each in a partial.
+- An **identity** (inode and time) says which file or folder a path names now; an equal new store has a new identity.
+- A **fingerprint** is a text that changes with everything a value depends on: configuration, raw files, inputs.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -49,7 +49,7 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
         # "x" refuses a file that is there already.
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
             _add_marker(archive, path, marker)
-            # One buffer for all files: clearing the pages of new memory took longer than copying.
+            # All files share a buffer: clearing the pages of new memory took longer than copying.
             buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))
             for entry in _members(path):
                 _add(archive, entry, entry.relative_to(path).as_posix(), buffer)

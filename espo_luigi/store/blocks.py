@@ -24,7 +24,7 @@ Region = tuple[slice, ...]
 
 
 def is_written_in_blocks(variable: xr.Variable) -> bool:
-    """Whether a variable is lazy and is stored as it is in memory: no text, no dates."""
+    """Whether a variable is lazy and consists of numbers, which are stored as they are in memory."""
     return variable.chunks is not None and variable.dtype.kind in "fiub"
 
 
@@ -118,7 +118,7 @@ class BlockWriter:
 
 @functools.lru_cache(maxsize=64)
 def _opened(path: Path) -> zarr.Array:
-    # Chunks of fill values are written, too, so that a missing chunk is a lost one. (`open_array` ignores this.)
+    # Chunks of fill values are written, too, so that a missing chunk was lost. (`open_array` ignores this.)
     opened = zarr.open(path, mode="r+", config={"write_empty_chunks": True})
     assert isinstance(opened, zarr.Array)
     return opened
@@ -131,7 +131,7 @@ def _file_names(array: zarr.Array, region: Region) -> list[str]:
 
 
 def _layers_of_found(ds: xr.Dataset, partial: Path, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
-    """The layers of the graph with found blocks, in which the store is read instead of computing these."""
+    """The layers of the graph that have found blocks; these are read from the store, not computed."""
     layers: dict[str, dict[Any, Any]] = {}
     for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
         data = ds.variables[name].data
@@ -147,7 +147,7 @@ def _read(path: Path, region: Region) -> np.ndarray:
 
 
 def _with_layers(data: da.Array, layers: Mapping[str, MaterializedLayer]) -> da.Array:
-    """The array with these layers instead of its own of the same names."""
+    """The array, with its layers of the same names replaced."""
     if layers.keys().isdisjoint(data.dask.layers):
         return data
     own = {name: layers.get(name, layer) for name, layer in data.dask.layers.items()}

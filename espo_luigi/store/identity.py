@@ -19,7 +19,7 @@ from espo_luigi.store.publish import Publication
 
 @dataclass(frozen=True)
 class Identity:
-    """A path's inode and time of modification; a new folder may get the inode of a deleted one, but not its time.
+    """A path's inode and time of modification: a new folder may get a deleted folder's inode, but not its time.
 
     Neither changes when a store gets its final name, and nobody writes to it afterwards. The device's number does not
     belong here: an automounter gives a network file system a new number each time it mounts it.
@@ -37,7 +37,7 @@ def _seconds(nanoseconds: int) -> str:
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Return the identity of the file or folder at `path` now; None if there is none."""
+    """Return the identity of the file or folder at `path` now; None if the path is free."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +63,7 @@ def check_still(path: Path, opened: Identity | None) -> None:
         )
 
 
-# Describes the store or file at a path now; empty if there is none.
+# Describes the store or file at a path now; empty if the path is free.
 _Describe = Callable[[Path], str]
 
 
@@ -75,7 +75,7 @@ def _store_at(path: Path) -> str:
 
 
 def _raw_at(path: Path) -> str:
-    """A file, or a folder with all its files, that others may write to; empty if it cannot be read."""
+    """A raw file, or a raw folder with all its files, which anybody may write to; empty if it cannot be read."""
     identity = identity_of(path)
     if identity is None:
         return ""

@@ -29,7 +29,7 @@ class Inventory:
 def render_marker_file(root: Path, marker: Marker, fingerprint: str = "") -> str:
     """Render the marker file of a store directory: the marker, the directory's inventory, and the fingerprint.
 
-    The fingerprint, of which a hash is kept, covers all that the values of the store depend on.
+    The fingerprint covers all that the values of the store depend on; the file keeps its hash.
     """
     content = {**json.loads(marker.to_json()), "inventory": asdict(take_inventory(root))}
     return render(content | ({"fingerprint": _hashed(fingerprint)} if fingerprint else {}))

@@ -27,7 +27,7 @@ _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOP
 
 
 def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapping[str, str] | None = None) -> None:
-    """Publish a store directory's data under a second name with a marker of its own, without copying.
+    """Publish a store directory's data under a second name with its own marker, without copying.
 
     Files are hard links, or copies where the file system cannot link. Nobody changes a store in place: either store
     may be removed or replaced without harm to the other.
@@ -75,9 +75,9 @@ def join_stores(
     dim: str,
     chunks: Mapping[Any, int],
 ) -> None:
-    """Publish stores joined along a dimension: link the chunks that lie whole in one source, write the rest.
+    """Publish stores joined along a dimension: link the chunks that lie whole in a source, write the rest.
 
-    A chunk is linked if its source starts at a multiple of the chunk's size and has the same codecs:
+    A chunk is linked if its source starts at a multiple of the chunk's size and has the same codecs.
 
         rows of the sources    0 . . . . . . . 8 . . . . . . 15 . . . . 20     (chunks of 4)
         chunks of the whole    |linked |linked |linked |written|written|

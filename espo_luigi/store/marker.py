@@ -118,10 +118,7 @@ def is_complete(path: Path) -> bool:
 
 
 def read_marker(path: Path) -> Marker | None:
-    """Read the marker of a complete store, archive, table or page; None if it is not complete.
-
-    Takes well under a millisecond.
-    """
+    """Read the marker of a store, archive, table or page, in well under a millisecond; None unless it is complete."""
     text = _marker_text(Path(path))
     try:
         return None if text is None else Marker.from_json(text)

@@ -1,8 +1,8 @@
-"""Partials: the hidden files and folders in which stores are written, and whose complete blocks a later writer keeps.
+"""Partials: stores that are being written, hidden beside their final names; a later writer keeps complete blocks.
 
-The name of a partial says which process on which host made it. A block is a set of whole files of one variable. The
-process that wrote these files appends a line with their inventory to a file of its own in the partial. A block is
-complete if its files still match its line. A torn line counts for nothing.
+The name of a partial says which process on which host made it. A block is a set of whole files of a variable. The
+process that wrote these files appends a line with their inventory to a file in the partial; each process has its own.
+A block is complete if its files still match its line. A torn line is ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from espo_luigi.store.disk import delete, delete_quietly, disk_errors
 logger = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
-# No job runs this long: a process that has the number of a partial's writer now is a different one.
+# No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
 SILENT_PARTIAL_AGE_HOURS = 48
 FOLDER_NAME = "espo-blocks"
 START_NAME = "start.json"
@@ -243,7 +243,7 @@ def record(partial: Path, block: Block, names: Iterable[str]) -> None:
     Raises
     ------
     StoreError
-        If the partial is gone: another writer has taken it over.
+        If the partial is gone: a second writer has taken it over.
     """
     try:
         files = {name: _size_and_checksum(partial / name) for name in names}
@@ -294,7 +294,7 @@ def _parsed(files: Mapping[str, Any]) -> Files:
 
 
 def _verified(partial: Path) -> set[Block] | None:
-    """Return the complete blocks, and delete the files of all others; None if a file from before them has changed."""
+    """The complete blocks, if the files from before them are unchanged; files of incomplete blocks are deleted."""
     start = _read_start(partial)
     if start is None or _inventory(partial, start.files) != start.files:
         return None

@@ -1,6 +1,6 @@
-"""Atomic publication: write beside the final name, check, rename; and removal, the other way round.
+"""Atomic publication: write beside the final name, check, rename. Removal is atomic, too.
 
-`Publication` says under which conditions a job publishes; `written_aside` writes and publishes a file or a folder.
+`Publication` says under which conditions a job publishes. `written_aside` writes and publishes a file or a folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Publication:
     """The conditions under which a job publishes its stores, and its count of blocks.
 
     The process that runs a job makes it, and all that the job writes inside `in_force` is published under it.
-    Threads have their own context (`contextvars`): a thread that publishes has to run in a copy of the job's.
+    Threads have their own context (`contextvars`): a thread that publishes must run in a copy of the job's context.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Publication:
 
     @classmethod
     def current(cls) -> Publication:
-        """Return the publication that is in force; outside of a job, one without conditions."""
+        """Return the publication that is in force; outside of a job, a publication without conditions."""
         return _in_force.get() or cls()
 
     @contextlib.contextmanager
@@ -128,7 +128,7 @@ def publish(partial: Path, path: Path) -> None:
 
     Where the file system can swap two names, a store is under `path` at every moment. Elsewhere the old store is
     moved aside first: after a kill between the two renames, `path` is missing, and the task runs again. If several
-    processes publish under one name at the same time, the store of the last one stays, whole.
+    processes publish under the same name, the store of the last process stays, whole.
     """
     former = [former for former in _taking_the_name(partial, path) if former is not None]
     sync_path(path.parent)
@@ -155,7 +155,7 @@ def _taking_the_name(partial: Path, path: Path) -> Iterator[Path | None]:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one step (Linux `renameat2`); False where the file system cannot (NFS, Lustre)."""
+    """Swap two names atomically (Linux `renameat2`); False where the file system cannot (NFS, Lustre)."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

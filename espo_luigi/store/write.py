@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 # The units of time. The rest of the encoding describes the file that the data came from: its dtype, packing, chunks
 # and codecs, and a calendar that may have been converted since.
 _KEPT_ENCODING = ("units",)
-# Bytes of the same significance side by side, then LZ4: smaller than zarr's default (zstd) on daily fields, five times
-# as fast to write and three times to read (docs/performance.md). Each chunk ends in a checksum: a chunk that the disk
-# altered raises when it is read.
+# Bytes of the same significance side by side, then LZ4. On daily fields this is smaller than zarr's default (zstd),
+# five times as fast to write and three times to read (docs/performance.md). Each chunk ends in a checksum: a chunk that
+# the disk altered raises when it is read.
 _NUMBERS = (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec())
-# Bytes of values that were computed from two datasets hardly repeat. Bits of the same significance stand side by side,
-# along a dimension in which neighbours are alike.
+# Bytes of values that were computed from two datasets hardly repeat. Bits of the same significance do, along a
+# dimension whose neighbours are alike.
 _BITS = (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec())
 _TEXT = (ZstdCodec(level=0, checksum=True),)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
@@ -162,7 +162,7 @@ def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable
 
 
 def write_zarr(ds: xr.Dataset, path: Path, **options: Any) -> None:
-    """Write a dataset as Zarr 3, with the chunks of fill values (sea), so that a missing chunk is a lost one."""
+    """Write a dataset as Zarr 3, with the chunks of fill values (sea), so that a missing chunk was lost."""
     with warnings.catch_warnings():
         # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers know them.
         warnings.filterwarnings("ignore", category=UserWarning, module="zarr")

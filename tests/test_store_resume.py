@@ -21,7 +21,8 @@ from store_examples import MARKER, fork
 
 from espo_luigi.errors import ClaimLostError, StoreError
 from espo_luigi.store import Publication, open_store, write_store
-from espo_luigi.store.partials import FOLDER_NAME, START_NAME, lines_of
+from espo_luigi.store.partials import FOLDER_NAME, START_NAME
+from espo_luigi.store.partials import recorded as recorded_in
 
 CHUNKS = {"time": 5, "y": 4, "x": 6}
 FILES = {"time": 10, "y": 4, "x": 6}
@@ -48,7 +49,7 @@ class Counted:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
     def dataset(self) -> xr.Dataset:
-        """As in production: several files along each dimension, with sizes that divide nothing, and a mask of values."""
+        """As in production: several files along each dimension, of sizes that divide nothing, and a mask of values."""
         data = da.zeros(SHAPE, dtype="float32", chunks=tuple(FILES.values()))
         data = data.map_blocks(self, dtype="float32", meta=np.empty((0, 0, 0), "float32"))
         pr = xr.Variable(("time", "y", "x"), data, {"units": "mm/d"})
@@ -92,8 +93,7 @@ def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float =
 
 
 def recorded(partial: Path, variable: str = "pr") -> list[Any]:
-    blocks = [line["block"] for lines in lines_of(partial).values() for line in lines]
-    return [block for block in blocks if variable in ("", block[0])]
+    return [block for block, _ in recorded_in(partial) if variable in ("", block[0])]
 
 
 @pytest.mark.parametrize("options", [{}, {"at_once": {"y": 4}}, {"shards": None, "chunks": FILES}])

@@ -96,7 +96,7 @@ def _descriptions(stores: Collection[Path], raw: Collection[Path]) -> dict[Path,
 def fingerprint(stores: Collection[Path], raw: Collection[Path] = ()) -> str:
     """Return a text that stays equal as long as `unchanged` finds these inputs unchanged."""
     now = {path: describe(path) for path, describe in _descriptions(stores, raw).items()}
-    return "; ".join(f"{path}: {text or None}" for path, text in sorted(now.items()))
+    return "; ".join(f"{path}: {text}" for path, text in sorted(now.items()))
 
 
 @contextmanager

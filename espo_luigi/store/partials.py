@@ -76,15 +76,13 @@ def _is_elsewhere(partial: Path, name: str) -> bool:
 def _is_abandoned(partial: Path) -> bool:
     """Whether the process that made a partial is dead, as far as this host can know, or silent for two days."""
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
-    if here is not None and not (_is_own(partial) if int(here[1]) == os.getpid() else _lives(here[1])):
-        return True
+    if here is not None:
+        is_own_number = int(here[1]) == os.getpid()
+        if not (_is_own(partial) if is_own_number else Path(f"/proc/{here[1]}").exists()):
+            return True
     signs = (partial, *(partial / FOLDER_NAME).glob("*"))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
-
-
-def _lives(pid: str) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def abandoned_partials(folder: Path) -> Iterator[Path]:
@@ -269,10 +267,10 @@ def _append(path: Path, text: bytes) -> None:
         os.close(descriptor)
 
 
-def lines_of(partial: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the whole lines of each file of lines, by its name."""
+def recorded(partial: Path) -> list[tuple[Block, Files]]:
+    """Return the blocks that have a whole line, each with the inventory of its files."""
     folder = partial / FOLDER_NAME
-    return {name: list(_whole_lines((folder / name).read_bytes())) for name in sorted(_line_files(partial))}
+    return [line for name in sorted(_line_files(partial)) for line in _whole_lines((folder / name).read_bytes())]
 
 
 def _line_files(partial: Path) -> set[str]:
@@ -282,11 +280,11 @@ def _line_files(partial: Path) -> set[str]:
         return set()
 
 
-def _whole_lines(content: bytes) -> Iterator[dict[str, Any]]:
+def _whole_lines(content: bytes) -> Iterator[tuple[Block, Files]]:
     for text in content.splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, AttributeError):
             line = json.loads(text)
-            yield {"block": (str(line["block"][0]), tuple(line["block"][1])), "files": _parsed(line["files"])}
+            yield (str(line["block"][0]), tuple(line["block"][1])), _parsed(line["files"])
 
 
 def _parsed(files: Mapping[str, Any]) -> Files:
@@ -298,15 +296,15 @@ def _verified(partial: Path) -> set[Block] | None:
     start = _read_start(partial)
     if start is None or _inventory(partial, start.files) != start.files:
         return None
-    lines = [line for of_process in lines_of(partial).values() for line in of_process]
-    found = _inventory(partial, {name for line in lines for name in line["files"]})
+    lines = recorded(partial)
+    found = _inventory(partial, {name for _, files in lines for name in files})
     # Of a block that was written twice, the last line has the checksums of the files.
-    complete = [line for line in lines if line["files"] and line["files"].items() <= found.items()]
-    kept = {*start.files, *(name for line in complete for name in line["files"])}
+    complete = [(block, files) for block, files in lines if files and files.items() <= found.items()]
+    kept = {*start.files, *(name for _, files in complete for name in files)}
     for name in _files_below(partial):
         if name not in kept:
             (partial / name).unlink(missing_ok=True)
-    return {line["block"] for line in complete}
+    return {block for block, _ in complete}
 
 
 def _files_below(partial: Path) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from espo_luigi.files import keep_rights
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors, sync_path
-from espo_luigi.store.partials import BlockCount, lines_of, partial_path, sweep_partials
+from espo_luigi.store.partials import BlockCount, partial_path, recorded, sweep_partials
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -82,7 +82,7 @@ _in_force: ContextVar[Publication | None] = ContextVar("publication", default=No
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, verb: str = "write", *, resumable: bool = False) -> Iterator[Path]:
+def written_aside(path: Path, *, resumable: bool = False) -> Iterator[Path]:
     """Yield a partial to write; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
     A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes it over.
@@ -93,7 +93,7 @@ def written_aside(path: Path, verb: str = "write", *, resumable: bool = False) -
         If the disk refuses: full, read-only, over quota, no permission.
     """
     partial = partial_path(path)
-    with disk_errors(path, verb):
+    with disk_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_partials(path, spare_resumable=resumable)
         try:
@@ -102,7 +102,7 @@ def written_aside(path: Path, verb: str = "write", *, resumable: bool = False) -
             publish(partial, path)
             sweep_partials(path, published=True)
         except BaseException as error:
-            if not (resumable and _is_stop(error) and lines_of(partial)):
+            if not (resumable and _is_stop(error) and recorded(partial)):
                 _delete_what_is_still_written(partial)
             raise
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
-    from espo_luigi.store.identity import fingerprint, unchanged
+    from espo_luigi.store.identity import unchanged
     from espo_luigi.store.link import join_stores, link_store
     from espo_luigi.store.marker import MARKER_NAME, Marker, is_complete, read_marker
     from espo_luigi.store.publish import Publication, remove
@@ -27,7 +27,6 @@ __all__ = [
     "Marker",
     "Publication",
     "Row",
-    "fingerprint",
     "is_complete",
     "join_stores",
     "link_store",
@@ -44,7 +43,7 @@ __all__ = [
 
 _HOMES = {
     "archive": ("pack",),
-    "identity": ("fingerprint", "unchanged"),
+    "identity": ("unchanged",),
     "link": ("join_stores", "link_store"),
     "marker": ("MARKER_NAME", "Marker", "is_complete", "read_marker"),
     "publish": ("Publication", "remove"),

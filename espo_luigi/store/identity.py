@@ -89,19 +89,11 @@ def _raw_at(path: Path) -> str:
     return f"{len(files)} files of {size} bytes, the newest of {_seconds(newest)}, {identity}"
 
 
-def _descriptions(stores: Collection[Path], raw: Collection[Path]) -> dict[Path, _Describe]:
-    return {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
-
-
-def fingerprint(stores: Collection[Path], raw: Collection[Path] = ()) -> str:
-    """Return a text that stays equal as long as `unchanged` finds these inputs unchanged."""
-    now = {path: describe(path) for path, describe in _descriptions(stores, raw).items()}
-    return "; ".join(f"{path}: {text}" for path, text in sorted(now.items()))
-
-
 @contextmanager
-def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[None]:
+def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[str]:
     """Let the `with` block publish only while its inputs are those that were there at its start.
+
+    Yields the fingerprint of the inputs: a text that is equal as long as they are unchanged.
 
     Parameters
     ----------
@@ -116,7 +108,7 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
         If a store is missing at the start; or if an input is gone or replaced before a publication, or when the block
         fails.
     """
-    descriptions = _descriptions(stores, raw)
+    descriptions = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
     began_with = {path: describe(path) for path, describe in descriptions.items()}
     for path in stores:
         if not began_with[path]:
@@ -127,7 +119,7 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
 
     with Publication.current().only_after(check).in_force():
         try:
-            yield
+            yield "; ".join(f"{path}: {text}" for path, text in sorted(began_with.items()))
         except InputChangedError:
             raise
         except Exception as error:

@@ -241,8 +241,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def guarded(self) -> Iterator[None]:
         """Let `work` publish only what it made of inputs that stayed the same, and go on from blocks made of these."""
         stores, raw = [info.path for info in self.input_infos()], self.raw_files()
-        with store.unchanged(stores, raw):
-            self._began_with = store.fingerprint(stores, raw)
+        with store.unchanged(stores, raw) as self._began_with:
             yield
 
     def work_size(self) -> float:

@@ -40,8 +40,18 @@ def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Wr
     lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
     with disk_errors(path, "write"):
         _take(lock, locks, path, time.monotonic() + patience_seconds)
+
+    def write(target: Path, text: str) -> None:
+        with written_aside(target) as partial:
+            write_new(partial, text, durable=True)
+            if not locks.still_held():
+                raise StoreError(
+                    f"{path} was not written: this process was suspended, and another process writes there now; give "
+                    "the command again"
+                )
+
     try:
-        yield lambda target, text: _write(target, text, lambda: _check_held(locks, path))
+        yield write
     finally:
         locks.release()
 
@@ -58,17 +68,3 @@ def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> No
                     f"give the command again later, or remove {lock.path} if you know that it is dead"
                 ) from None
         time.sleep(_LOOK_EVERY_SECONDS)
-
-
-def _write(target: Path, text: str, check: Callable[[], None]) -> None:
-    with written_aside(target) as partial:
-        write_new(partial, text, durable=True)
-        check()
-
-
-def _check_held(locks: HeldLocks, path: Path) -> None:
-    if not locks.still_held():
-        raise StoreError(
-            f"{path} was not written: this process was suspended, and another process writes there now; give the "
-            "command again"
-        )

@@ -176,32 +176,31 @@ def take_over(partial: Path, path: Path, fingerprint: str, claim: Callable[[], N
     start = _begin(partial, fingerprint)
     if claim is not None:
         claim()
-    found = _taken_from(_partials_of(path), partial, path, start, claim is not None)
-    sweep_partials(path)
-    return found
-
-
-def _taken_from(former: Iterable[Path], partial: Path, path: Path, start: _Start, alone: bool) -> set[Block]:
-    for one in former:
-        if _is_own(one) or not _is_left_of(one, start, alone):
-            continue
-        taken = partial_path(path)
+    blocks: set[Block] = set()
+    for former in _partials_of(path):
+        # A partial that is gone meanwhile was taken by another process, or published.
         with contextlib.suppress(FileNotFoundError):
-            os.rename(one, taken)
-            if blocks := _verified(taken):
-                delete(partial)
-                os.rename(taken, partial)
-                return blocks
-            delete_quietly(taken)
-    return set()
+            found = _read_start(former)
+            is_over = not _is_own(former) and (claim is not None or _is_abandoned(former))
+            if is_over and found is not None and found.fingerprint == start.fingerprint:
+                blocks = _take(former, partial, path)
+        if blocks:
+            break
+    sweep_partials(path)
+    return blocks
 
 
-def _is_left_of(former: Path, start: _Start, alone: bool) -> bool:
-    found = _read_start(former)
-    try:
-        return found is not None and found.fingerprint == start.fingerprint and (alone or _is_abandoned(former))
-    except FileNotFoundError:
-        return False
+def _take(former: Path, partial: Path, path: Path) -> set[Block]:
+    """Replace `partial` by a former partial if that has complete blocks; return these."""
+    taken = partial_path(path)
+    os.rename(former, taken)
+    blocks = _verified(taken)
+    if blocks:
+        delete(partial)
+        os.rename(taken, partial)
+    else:
+        delete_quietly(taken)
+    return blocks
 
 
 def _begin(partial: Path, fingerprint: str) -> _Start:
@@ -291,11 +290,11 @@ def _parsed(files: Mapping[str, Any]) -> Files:
     return {str(name): (int(size), int(checksum)) for name, (size, checksum) in files.items()}
 
 
-def _verified(partial: Path) -> set[Block] | None:
+def _verified(partial: Path) -> set[Block]:
     """The complete blocks, if the files from before them are unchanged; files of incomplete blocks are deleted."""
     start = _read_start(partial)
     if start is None or _inventory(partial, start.files) != start.files:
-        return None
+        return set()
     lines = recorded(partial)
     found = _inventory(partial, {name for _, files in lines for name in files})
     # Of a block that was written twice, the last line has the checksums of the files.

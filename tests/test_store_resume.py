@@ -178,7 +178,7 @@ def another_attribute(partial: Path) -> None:
     ],
     ids=["fingerprint", "metadata", "coordinate", "torn start", "no fingerprint"],
 )
-def test_a_partial_of_other_work_is_deleted_and_nothing_of_it_used(
+def test_a_partial_with_another_fingerprint_is_deleted_and_nothing_of_it_used(
     tmp_path: Path, options: dict[str, Any], damage: Callable[[Path], None]
 ) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
@@ -190,7 +190,7 @@ def test_a_partial_of_other_work_is_deleted_and_nothing_of_it_used(
     open_store(path).load()
 
 
-def test_an_attempt_that_notes_another_time_in_a_history_is_at_the_same_work(tmp_path: Path) -> None:
+def test_an_attempt_that_notes_another_time_in_a_history_has_the_same_fingerprint(tmp_path: Path) -> None:
     """As xclim does, in the attributes of each indicator."""
 
     class Noted(Counted):

@@ -48,7 +48,8 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
         check_inventory(path)
         # "x" refuses a file that is there already.
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            _add_marker(archive, path, marker)
+            text = (path / MARKER_NAME).read_text(encoding="utf-8") if marker is None else marker.to_json()
+            archive.writestr(_member(MARKER_NAME, 0o644), text.encode())
             # All files share a buffer: clearing the pages of new memory took longer than copying.
             buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))
             for entry in _members(path):
@@ -61,11 +62,6 @@ def _members(root: Path) -> list[Path]:
     """All files and folders but the marker, sorted by name; the root's metadata come first."""
     entries = [entry for entry in root.rglob("*") if entry != root / MARKER_NAME]
     return sorted(entries, key=lambda entry: (entry != root / ROOT_METADATA_NAME, entry.relative_to(root).as_posix()))
-
-
-def _add_marker(archive: zipfile.ZipFile, root: Path, marker: Marker | None) -> None:
-    text = (root / MARKER_NAME).read_text(encoding="utf-8") if marker is None else marker.to_json()
-    archive.writestr(_member(MARKER_NAME, 0o644), text.encode())
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:

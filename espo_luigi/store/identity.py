@@ -6,6 +6,7 @@ or be fill values.
 
 from __future__ import annotations
 
+import functools
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -113,10 +114,7 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
     for path in stores:
         if not began_with[path]:
             raise InputChangedError(f"the input {path} is not there when the work begins: it was missing. {_ADVICE}")
-
-    def check() -> None:
-        _check_same(began_with, descriptions)
-
+    check = functools.partial(_check_same, began_with, descriptions)
     with Publication.current().only_after(check).in_force():
         try:
             yield "; ".join(f"{path}: {text}" for path, text in sorted(began_with.items()))

@@ -248,22 +248,14 @@ def record(partial: Path, block: Block, names: Iterable[str]) -> None:
             raise FileNotFoundError(partial)
         # It starts with a line break: a full disk may have torn the line before.
         line = f"\n{json.dumps({'block': block, 'files': files})}\n"
-        with _appending:
-            _append(partial / FOLDER_NAME / f"{_process()}{_LINES}", line.encode())
+        path = partial / FOLDER_NAME / f"{_process()}{_LINES}"
+        with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
+            file.write(line.encode())
     except FileNotFoundError as error:
         raise StoreError(
             f"{partial} was deleted while it was written, or taken over. Nothing is published. Another attempt at this "
             "task goes on from it, or another person works in that folder"
         ) from error
-
-
-def _append(path: Path, text: bytes) -> None:
-    descriptor = open_own(path, os.O_APPEND)
-    try:
-        while text:
-            text = text[os.write(descriptor, text) :]
-    finally:
-        os.close(descriptor)
 
 
 def recorded(partial: Path) -> list[tuple[Block, Files]]:

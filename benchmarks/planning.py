@@ -198,7 +198,9 @@ def make_run(n: int) -> None:
     for task, _ in each_after_its_needs([tasks.All()]).values():
         if isinstance(task, EspoTask) and getattr(task, "sim_id", "") in done:
             inputs = task.input_ids()
-            _complete(task, store.Marker(task.get_task_family(), task.wildcards, inputs=inputs, made_of=_parts(task)))
+            _complete(
+                task, store.Marker(task.get_task_family(), task.wildcards, inputs=inputs, fingerprints=_parts(task))
+            )
             write_json(task.order().files.result, _result(task))
 
 

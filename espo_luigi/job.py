@@ -28,8 +28,7 @@ from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import NAME_VARIABLE
-from espo_luigi.store import manifest
-from espo_luigi.store.publish import publishing_after
+from espo_luigi.store.publish import Publication
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -58,13 +57,13 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     task = rebuild_task(order)
     check_configuration(task, order)
     resources = allocated(order.resources, order.family)
-    monitor.blocks = manifest.tally
+    # A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
+    # work: it takes over the blocks that earlier starts have left.
+    publication = Publication(claim=check_claim)
+    monitor.blocks = publication.blocks
     monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
-    # A job that has the claim, or is a child or a step of the driver that has the locks, is the only one to do this
-    # work: it goes on from what earlier starts have left.
-    ours = publishing_after(check_claim, sole=True)
-    with _session(task, order, resources) as client, signs_of_life(order, monitor), ours:
+    with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
         # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off,

@@ -1,13 +1,18 @@
-"""A file system that fails on command, for tests: a FUSE mount of a folder, in a process of its own.
+"""A file system that fails on command, for tests: a FUSE mount of a folder, in a separate process.
 
     with FailingFiles.mounted(behind, mountpoint) as files:
         files.set(Fault("write", "records/*", error="EDQUOT", seconds=2))
 
-Two mounts of the same folder are two clients of one file server. With ``private=True``, a mount is seen only by
-processes that are started with `FailingFiles.inside` before their command: so several clients have it under the same
-path, as the nodes of a cluster have. What of NFS is modelled: names that another client has made appear late (`hide`;
-a name that was seen once stays, and a deletion shows at once), open files that are deleted leave a hidden name behind,
-locks hold among the processes of one client only, calls are not interrupted while the server does not answer.
+Two mounts of the same folder are two clients of a file server. With ``private=True``, only processes that are started
+with `FailingFiles.inside` before their command see a mount. So several clients have it under the same path, as the
+nodes of a cluster have.
+
+The mount behaves like NFS in these ways:
+
+- Names that a second client has made appear late (`hide`). A name that was seen stays; a deletion shows at once.
+- An open file that is deleted leaves a hidden name behind.
+- Locks hold only among the processes of a client.
+- Calls are not interrupted while the server does not answer.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ def missing_parts() -> str | None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a call of one of `operations` on a path below the mount that matches `path`.
+    """A fault of all calls of `operations` on paths below the mount that match `path`.
 
     Parameters
     ----------
@@ -66,7 +71,7 @@ class Fault:
     hang : float
         Seconds until the call goes on, or fails by `error`.
     hide : float
-        Seconds for which a name that another client has made is not seen.
+        Seconds for which a name that a second client has made is not seen.
     after : bool
         Whether the call is done before the `error`: the server's answer was lost, and a repeated call found it done.
     shared : bool
@@ -93,7 +98,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class FailingFiles:
-    """A mount of `folder` at `mountpoint`, as one client sees it."""
+    """A mount of `folder` at `mountpoint`, as a single client sees it."""
 
     folder: Path
     mountpoint: Path
@@ -178,5 +183,5 @@ class FailingFiles:
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # the kernel then fails what is still under way
+            self.process.kill()  # the kernel then fails all calls under way
             self.process.wait()

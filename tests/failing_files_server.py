@@ -1,6 +1,7 @@
-"""The process behind a `FailingFiles` mount: passes every call on to a folder, unless a fault says otherwise.
+"""The process behind a `FailingFiles` mount: it passes every call on to a folder, unless a fault says otherwise.
 
-``failing_files_server.py FOLDER MOUNTPOINT SOCKET``; it ends, and with it all hangs, when its standard input does.
+``failing_files_server.py FOLDER MOUNTPOINT SOCKET``; the process ends, and all hangs with it, when its standard input
+ends.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Faults:
         return number
 
     def clear(self, number: int | None = None) -> None:
-        """End one fault, or all, and what hangs by it."""
+        """End a fault, or all faults, and the calls that hang by them."""
         with self._guard:
             ended = list(self._rules) if number is None else [number]
             for one in ended:
@@ -112,7 +113,7 @@ class Faults:
             return dict(self._counts)
 
     def struck_by(self, operation: str, *paths: str) -> Rule | None:
-        """Count a call; return what is wrong with it, the oldest fault if several are, after its hang if it has one."""
+        """Count a call; return the oldest fault that strikes it, after the hang of the fault."""
         with self._guard:
             self._counts[operation] += 1
             now = time.monotonic()
@@ -137,7 +138,7 @@ class Faults:
 
 
 class Passthrough(mfusepy.Operations):
-    """Every call of the mount, as one of the folder behind it."""
+    """Passes every call of the mount on to the folder behind it."""
 
     use_ns = True
 
@@ -176,11 +177,11 @@ class Passthrough(mfusepy.Operations):
         return {name: getattr(found, name) for name in _STAT_FIELDS} | times
 
     def _is_hidden(self, path: str, found: os.stat_result) -> bool:
-        """Whether another client has made this name so lately that this one does not see it yet."""
+        """Whether a second client has made this name so lately that this client does not see it yet."""
         if path in self._seen:
             return False
         seconds = self._faults.hidden_for(path)
-        # Of a folder, later entries change the time: the first one that was found counts.
+        # Later entries change the time of a folder: the first time counts.
         appeared = self._appeared.setdefault(path, found.st_ctime)
         if time.time() - appeared < seconds:
             return True
@@ -238,7 +239,7 @@ class Passthrough(mfusepy.Operations):
         return 0
 
     def rename2(self, old: str, new: str, flags: int) -> int:
-        """Rename, or swap (RENAME_EXCHANGE), in one step."""
+        """Rename, or swap (RENAME_EXCHANGE), atomically."""
         name = "exchange" if flags & RENAME_EXCHANGE else "rename"
         self._do(name, (old, new), lambda: _rename(self._real(old), self._real(new), flags))
         self._saw(new)

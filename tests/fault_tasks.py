@@ -36,7 +36,7 @@ class Stored(SlurmTask):
         name = f"{type(self).__name__}-{self.n}{self.suffix}"
         return ZarrTarget(Path(str(self.folder)) / "products" / name, type(self).__name__, {"n": str(self.n)})
 
-    def guarded(self) -> AbstractContextManager[None]:
+    def guarded(self) -> AbstractContextManager[Any]:
         return unchanged([target.path for target in flatten(self.input())])
 
     def work(self) -> None:

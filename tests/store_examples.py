@@ -1,4 +1,4 @@
-"""Stores of which every value tells the write that it comes from, and what is done with them while others read."""
+"""Stores whose every value tells the write that it comes from, and the ways to publish such stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_WAY = ["linked", "joined", "packed"]
 
 
 def constant(value: int) -> xr.Dataset:
-    """A dataset of which every value, coordinate and attribute tells the write that it comes from."""
+    """A dataset whose every value, coordinate and attribute tells the write that it comes from."""
     values = np.full((64, 16), value, "int32")
     coordinates = {"time": np.arange(64) + 1000 * value, "height": value}
     return xr.Dataset({"pr": (("time", "loc"), values)}, coordinates, {"value": value}).chunk(time=8)

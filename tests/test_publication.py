@@ -1,4 +1,4 @@
-"""What a run has kept, found by others: the catalogue, with many who write it at the same time, and the RO-Crate."""
+"""The products of a run for other people: the catalogue, which many write at the same time, and the RO-Crate."""
 
 import ast
 import csv
@@ -59,7 +59,7 @@ def daily(first: str = "2001-01-01", calendar: str = "noleap") -> xr.Dataset:
 
 def make(path: Path, dataset: xr.Dataset, task: str, **parameters: str) -> store.Marker:
     """Publish a store, or an archive, with a marker."""
-    marker = store.Marker(task, parameters, {"espo_luigi": "0.1.0", "xarray": "2026.1"}, {}, "0123", made_of=RAW)
+    marker = store.Marker(task, parameters, {"espo_luigi": "0.1.0", "xarray": "2026.1"}, {}, "0123", fingerprints=RAW)
     folder = path.with_suffix("") if path.suffix == ".zip" else path
     store.write_store(dataset, folder, marker)
     if path.suffix == ".zip":
@@ -88,7 +88,7 @@ def final(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make(where, copy, "ReferenceCalendar", region="south", calendar=calendar)
     make(folder / "reference" / "Land+south+coords.zarr", xr.Dataset({"land": ("lat", [True])}), "RefDefault")
     looked_at = {"/raw/pr.nc": "hdl:21.14100/1", "/raw/tas max.nc": ""}
-    marker = store.Marker("InputCheck", {"sim_id": SIM}, inputs=looked_at, config_hash="0123", made_of=RAW)
+    marker = store.Marker("InputCheck", {"sim_id": SIM}, inputs=looked_at, config_hash="0123", fingerprints=RAW)
     store.write_table(["problem"], [], folder / "checks" / "sim_input.csv", marker)
     (folder / "checks" / "half.zarr").mkdir()
     (folder / "checks" / "notes.csv").write_text("of no task\n")
@@ -176,7 +176,7 @@ def test_a_row_says_what_xscen_says_of_the_same_store(final: Path, tmp_path: Pat
 
 
 def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Path, tmp_path: Path) -> None:
-    """A catalogue as xscen 0.15 writes it, with its own order of columns, and one of somebody's."""
+    """A catalogue as xscen 0.15 writes it, with its own order of columns and with a column of somebody."""
     table = "id,variable,path,rating\nother,\"('pr', 'tas')\",/elsewhere/a.zarr,5\n"
     table += f"gone,\"('pr',)\",{final}/gone.zarr,\nours,\"('old',)\",{final}/checks/sim_checks.zarr,4\n"
     (tmp_path / "pcat.csv").write_text(table)
@@ -201,7 +201,7 @@ def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Pa
 
 
 def test_a_groups_catalogue_stays_the_groups(final: Path, tmp_path: Path) -> None:
-    """What the group may write before a run publishes, it may write afterwards."""
+    """A group keeps its right to write the catalogue when a run publishes."""
     if os.geteuid():
         pytest.skip("only root may give a file to a group that it is not in: run as root")
     add_to_catalogue(tmp_path / "pcat.json", find_products(final), final)
@@ -334,7 +334,7 @@ def test_who_was_suspended_until_another_took_over_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cat.json").write_text("the other's")
-    said = "was suspended, and another one writes there now"
+    said = "was suspended, and another process writes there now"
     with pytest.raises(StoreError, match=said), alone(tmp_path / "cat.json") as write:
         (tmp_path / ".cat.json.lock").write_text(json.dumps({"host": "another-node", "pid": 1, "started": "1"}))
         monkeypatch.setattr("espo_luigi.jobs.clock.Clock.now", lambda clock: time.monotonic() + 10**6)

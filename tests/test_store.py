@@ -1,4 +1,4 @@
-"""A store holds what was written, in the layout that was asked, with plain attributes and a marker."""
+"""A store holds the written values in the requested layout, with plain attributes and a marker."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_is_computed_piece_by_piece_makes_the_same_store(tmp_path: Path, si
 
 
 def test_pieces_that_a_cluster_computes_one_after_the_other_are_all_written(tmp_path: Path) -> None:
-    # Maps that are brought to series: what pieces share is computed for each, what is written is not.
+    # Maps become series: maps that pieces share are computed for each piece, blocks are written once.
     maps = dask.array.random.default_rng(1).random((400, 60), chunks=(50, 60))
     ds = xr.Dataset({"tasmax": (("time", "loc"), maps.rechunk((400, 3)))})
     with dask.config.set({"array.rechunk.method": "tasks"}), Client(processes=False, dashboard_address=None):

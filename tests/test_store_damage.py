@@ -1,4 +1,4 @@
-"""Files of a store that lost their bytes or hold others are errors, of whatever kind their array is."""
+"""Files of a store that lost their bytes or hold wrong bytes are errors, in every kind of array."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def empty(content: bytes) -> bytes:
 
 
 def nothing_but_zeros(content: bytes) -> bytes:
-    """What a power cut or a hole leaves, with the right size."""
+    """A file after a power cut, or with a hole: its size is right."""
     return bytes(len(content))
 
 

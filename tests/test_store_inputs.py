@@ -1,4 +1,4 @@
-"""What was made of a store that was removed or replaced meanwhile is not published."""
+"""Nothing is published if an input was removed or replaced meanwhile."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Killed, full, read-only, truncated: a store is the old one or the new one, and errors say what to do."""
+"""Killed, full, read-only, truncated: the old store or the new store is there, and errors say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores joined along a dimension hold what a copy would, in files that they share where they can."""
+"""Stores joined along a dimension hold the values of a copy, and share files with their sources where they can."""
 
 from __future__ import annotations
 

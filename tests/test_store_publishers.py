@@ -1,9 +1,11 @@
-"""Several who write one store, and who sweep what others write: nothing is published that is not whole."""
+"""Several processes write a store, or sweep each other's partials: only whole stores are published."""
 
 from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import pytest
 from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_on, to_publish
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store import Marker, open_store, publish, publishing_after, read_marker, write_store
-from espo_luigi.store.leftovers import remove_partial
+from espo_luigi.store import Marker, Publication, open_store, publish, read_marker, write_store
+from espo_luigi.store.partials import remove_partial, sweep_partials
 
 
 def test_a_writer_whose_partial_another_host_swept_publishes_nothing(
@@ -45,7 +47,7 @@ def test_a_zombie_that_works_on_after_its_successor_is_stopped_by_the_check_befo
 
     def work_and_stop() -> None:
         stopped_there = InTheMiddle(lambda: os.kill(os.getpid(), signal.SIGSTOP)).dataset()
-        with dask.config.set(scheduler="synchronous"), publishing_after(check):
+        with dask.config.set(scheduler="synchronous"), Publication(checks=(check,)).in_force():
             write_store(stopped_there, path, Marker("Write", {"value": "1"}))
 
     zombie = fork(work_and_stop)
@@ -69,9 +71,19 @@ def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: 
         if list(tmp_path.glob(".b.zarr*.partial")):
             raise StoreError("another job has the claim")
 
-    with publishing_after(check), pytest.raises(StoreError, match="another job has the claim"):
+    with Publication(checks=(check,)).in_force(), pytest.raises(StoreError, match="another job has the claim"):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
+
+
+def test_a_thread_in_a_copy_of_the_jobs_context_publishes_under_its_conditions(tmp_path: Path) -> None:
+    def check() -> None:
+        raise StoreError("another job has the claim")
+
+    with ThreadPoolExecutor(1) as pool, Publication(claim=check).in_force():
+        written = pool.submit(copy_context().run, write_store, constant(1), tmp_path / "a.zarr", MARKER)
+    with pytest.raises(StoreError, match="another job has the claim"):
+        written.result()
 
 
 @pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])
@@ -109,7 +121,7 @@ def test_what_sweeps_a_partial_takes_its_name_away_first(
         deleting.append(root)
 
     monkeypatch.setattr("shutil.rmtree", interposed)
-    remove_partial(partial) if sweep == "clean" else publish.sweep_partials(tmp_path / "a.zarr", published=True)
+    remove_partial(partial) if sweep == "clean" else sweep_partials(tmp_path / "a.zarr", published=True)
     assert len(deleting) == 1 and not (tmp_path / "b.zarr").exists()
 
 

@@ -1,4 +1,4 @@
-"""What a reader sees while others publish and delete: one whole store, or an error."""
+"""While processes publish and delete, a reader sees a single whole store, or an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from store_examples import EVERY_WAY, MARKER, constant, fork, make, pass_on, to_
 
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.store import Marker, is_complete, link_store, open_store, publish, read_marker, write_store
-from espo_luigi.store.marker import check_inventory
+from espo_luigi.store.inventory import check_inventory
 
 
 @pytest.fixture(params=[True, False], ids=["exchange", "two-renames"])
@@ -78,7 +78,7 @@ def test_dask_does_not_take_the_results_of_a_store_for_those_of_its_successor(pa
 
 
 def replace_in_the_middle(monkeypatch: pytest.MonkeyPatch, name: str, source: Path) -> None:
-    """Publish another store as `source` before the fifth of the files is linked or packed."""
+    """Publish a new store as `source` before the fifth file is linked or packed."""
     module, function = name.rsplit(".", 1)
     original, calls = getattr(__import__(module, fromlist=[function]), function), []
 
@@ -170,7 +170,7 @@ def test_a_store_that_goes_while_its_files_are_counted_is_an_error_of_the_store(
 
 
 def value_of(found: xr.Dataset) -> int:
-    """The write of which all of a store is."""
+    """The write that a whole store comes from."""
     coordinates = {int(found.time[0]) // 1000, int(found.height), found.attrs["value"]}
     seen = coordinates | set(np.unique(found.pr.values).tolist())
     assert len(seen) == 1, f"a mixture of {seen}"
@@ -178,7 +178,7 @@ def value_of(found: xr.Dataset) -> int:
 
 
 def read_until_both_are_seen(path: Path) -> None:
-    """Read one store after the other; errors are as good as whole stores."""
+    """Read stores until both writers were seen five times; errors are as good as whole stores."""
     seen: list[int] = []
     until = time.monotonic() + 60
     while min(seen.count(1), seen.count(2)) < 5:

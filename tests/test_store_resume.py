@@ -1,4 +1,4 @@
-"""A writer that was killed leaves its complete blocks, and the next one goes on from them: the same bytes."""
+"""A killed writer leaves its complete blocks, and the next writer goes on from them to the same bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ import xarray as xr
 from store_examples import MARKER, fork
 
 from espo_luigi.errors import ClaimLostError, StoreError
-from espo_luigi.store import manifest, open_store, publishing_after, write_store
-from espo_luigi.store.manifest import FOLDER_NAME
+from espo_luigi.store import Publication, open_store, write_store
+from espo_luigi.store.partials import FOLDER_NAME, START_NAME
+from espo_luigi.store.partials import recorded as recorded_in
 
 CHUNKS = {"time": 5, "y": 4, "x": 6}
 FILES = {"time": 10, "y": 4, "x": 6}
@@ -31,7 +32,7 @@ OTHER_BLOCKS = 3
 
 
 class Counted:
-    """Values that no codec makes smaller, of which each block that is computed is a line of a file."""
+    """Values that no codec makes smaller; a file gets a line for each block that is computed."""
 
     def __init__(self, log: Path, seconds: float = 0.0) -> None:
         self.log, self.seconds = log, seconds
@@ -48,7 +49,7 @@ class Counted:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
     def dataset(self) -> xr.Dataset:
-        """As production has it: several files along each dimension, whose sizes divide nothing, and a mask of them."""
+        """As in production: several files along each dimension, of sizes that divide nothing, and a mask of values."""
         data = da.zeros(SHAPE, dtype="float32", chunks=tuple(FILES.values()))
         data = data.map_blocks(self, dtype="float32", meta=np.empty((0, 0, 0), "float32"))
         pr = xr.Variable(("time", "y", "x"), data, {"units": "mm/d"})
@@ -60,7 +61,7 @@ class Counted:
 
 def write(counted: Counted, path: Path, **options: Any) -> None:
     with dask.config.set(scheduler="synchronous"):
-        keywords = {"chunks": CHUNKS, "shards": FILES, "key": "work", **options}
+        keywords = {"chunks": CHUNKS, "shards": FILES, "fingerprint": "work", **options}
         write_store(counted.dataset(), path, MARKER, **keywords)
 
 
@@ -70,14 +71,14 @@ def contents(store: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a writer writes whom nobody disturbs."""
+    """The files of a writer that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
     write(Counted(folder / "log"), folder / "a.zarr")
     return contents(folder / "a.zarr")
 
 
 def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float = 0.0, **options: Any) -> Path:
-    """What a writer has left who was killed so many blocks after it had begun."""
+    """The partial of a writer that was killed after so many blocks."""
     before = counted.blocks
     child = fork(lambda: write(counted, path, **options))
     until = time.monotonic() + 20
@@ -92,8 +93,7 @@ def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float =
 
 
 def recorded(partial: Path, variable: str = "pr") -> list[Any]:
-    blocks = [line["block"] for lines in manifest.lines_of(partial).values() for line in lines]
-    return [block for block in blocks if variable in ("", block[0])]
+    return [block for block, _ in recorded_in(partial) if variable in ("", block[0])]
 
 
 @pytest.mark.parametrize("options", [{}, {"at_once": {"y": 4}}, {"shards": None, "chunks": FILES}])
@@ -170,15 +170,15 @@ def another_attribute(partial: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "damage"),
     [
-        ({"key": "other work"}, lambda partial: None),
+        ({"fingerprint": "other work"}, lambda partial: None),
         ({}, another_attribute),
         ({}, lambda partial: (partial / "y" / "c" / "0").write_bytes(b"other values")),
-        ({}, lambda partial: (partial / FOLDER_NAME / "base.json").write_text('{"key": "wor')),
-        ({"key": ""}, lambda partial: None),
+        ({}, lambda partial: (partial / FOLDER_NAME / START_NAME).write_text('{"fingerprint": "wor')),
+        ({"fingerprint": ""}, lambda partial: None),
     ],
-    ids=["key", "metadata", "coordinate", "torn base", "no key"],
+    ids=["fingerprint", "metadata", "coordinate", "torn start", "no fingerprint"],
 )
-def test_a_partial_of_other_work_is_deleted_and_nothing_of_it_used(
+def test_a_partial_with_another_fingerprint_is_deleted_and_nothing_of_it_used(
     tmp_path: Path, options: dict[str, Any], damage: Callable[[Path], None]
 ) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
@@ -190,7 +190,7 @@ def test_a_partial_of_other_work_is_deleted_and_nothing_of_it_used(
     open_store(path).load()
 
 
-def test_an_attempt_that_notes_another_time_in_a_history_is_at_the_same_work(tmp_path: Path) -> None:
+def test_an_attempt_that_notes_another_time_in_a_history_has_the_same_fingerprint(tmp_path: Path) -> None:
     """As xclim does, in the attributes of each indicator."""
 
     class Noted(Counted):
@@ -235,10 +235,10 @@ def stopped_at_block(counted: Counted, path: Path, **options: Any) -> int:
 def test_a_job_that_alone_owns_the_work_goes_on_from_one_that_still_lives(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    """A requeued job, whose first start hangs on the same node or on one that the scheduler has lost."""
+    """A requeued job, whose first start hangs on the same node or on a lost node."""
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.005)
     zombie = stopped_at_block(counted, path)
-    with publishing_after(lambda: None, sole=True):
+    with Publication(claim=lambda: None).in_force():
         write(counted, path)
     assert counted.blocks <= BLOCKS + 1
     os.kill(zombie, signal.SIGCONT)
@@ -253,7 +253,7 @@ def test_a_job_that_lost_its_work_takes_nothing_of_its_successor(tmp_path: Path)
     def check() -> None:
         raise ClaimLostError("somebody else has the work now")
 
-    with publishing_after(check, sole=True), pytest.raises(ClaimLostError):
+    with Publication(claim=check).in_force(), pytest.raises(ClaimLostError):
         write(counted, path)
     (partial,) = tmp_path.glob(".*.partial")
     assert str(successor) in partial.name and recorded(partial)
@@ -280,7 +280,7 @@ def test_only_a_job_that_alone_owns_the_work_goes_on_from_what_was_left_on_anoth
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     partial = killed(path, counted, 5)
     partial.rename(tmp_path / ".a.zarr.another-host-7-01234567.partial")
-    with publishing_after(lambda: None, sole=sole):
+    with Publication(claim=(lambda: None) if sole else None).in_force():
         write(counted, path)
     assert counted.blocks <= BLOCKS + 1 if sole else counted.blocks >= BLOCKS + 5
     assert contents(path) == undisturbed
@@ -319,10 +319,10 @@ def test_an_output_that_an_earlier_attempt_has_published_is_not_made_again(tmp_p
     write(counted, path)
     write(counted, path)
     assert counted.blocks == BLOCKS
-    write(counted, path, key="other work")
+    write(counted, path, fingerprint="other work")
     assert counted.blocks == 2 * BLOCKS
     (path / "pr" / "c" / "0" / "0" / "0").unlink()
-    write(counted, path, key="other work")
+    write(counted, path, fingerprint="other work")
     assert counted.blocks == 3 * BLOCKS
     open_store(path).load()
 
@@ -330,11 +330,9 @@ def test_an_output_that_an_earlier_attempt_has_published_is_not_made_again(tmp_p
 def test_how_many_blocks_were_found_and_computed_is_counted(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     found = len(recorded(killed(path, counted, 5), ""))
-    before = manifest.tally()
-    write(counted, path)
-    after = manifest.tally()
-    assert after["found"] - before["found"] == found
-    assert after["computed"] - before["computed"] == BLOCKS + OTHER_BLOCKS - found
+    with Publication().in_force() as publication:
+        write(counted, path)
+    assert publication.blocks() == {"found": found, "computed": BLOCKS + OTHER_BLOCKS - found}
     assert f"a.zarr: {found} of its {BLOCKS + OTHER_BLOCKS} blocks were complete already" in log.text
 
 

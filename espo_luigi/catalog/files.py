@@ -39,7 +39,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     """
     from zarr.storage import ZipStore
 
-    from espo_luigi.store.codecs import unsafe_codec
+    from espo_luigi.store.read import unsafe_codec
 
     # A plain path to an archive is not opened by zarr 3.
     store: Any = ZipStore(path, mode="r") if path.endswith(".zip") else path

@@ -1,1 +1,1 @@
-"""The products of a run for others: a catalogue of them, and where each comes from."""
+"""A run's products, published: a catalogue that lists them, and a crate that says where each comes from."""

@@ -1,4 +1,4 @@
-"""A lock between processes on all nodes, for a file that several of them write."""
+"""A lock between processes on all nodes, for a file that several processes write."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from espo_luigi.errors import StoreError
 from espo_luigi.files import write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.store.publish import disk_errors, written_aside
+from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
 
-# A writer on another node whose lock is older is dead: it refreshes its lock ten times as often.
+# A writer on a second node with an older lock is dead: living writers refresh theirs ten times as often.
 SILENT_SECONDS = 300.0
-# Longer than a dead one is waited for.
+# Longer than the time after which a silent writer counts as dead.
 PATIENCE_SECONDS = 600.0
 _LOOK_EVERY_SECONDS = 0.2
 
@@ -28,19 +29,29 @@ Write = Callable[[Path, str], None]
 def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
     """Wait until no other process changes `path`; yield a function that replaces it by a text, whole or not at all.
 
-    The lock is a file beside it, with host, process and start of its holder: a dead process's of this host is taken
-    at once, another host's once it has not been refreshed for long.
+    The lock is a file beside it, with host, process and start of its holder. The lock of a dead process of this host is
+    taken at once. The lock of a process of a second host is taken once it has not been refreshed for long.
 
     Raises
     ------
     StoreError
-        If another process holds it for longer than `patience_seconds`, or the folder cannot be written to.
+        If another process holds the lock for longer than `patience_seconds`, or the folder cannot be written to.
     """
     lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
     with disk_errors(path, "write"):
         _take(lock, locks, path, time.monotonic() + patience_seconds)
+
+    def write(target: Path, text: str) -> None:
+        with written_aside(target) as partial:
+            write_new(partial, text, durable=True)
+            if not locks.still_held():
+                raise StoreError(
+                    f"{path} was not written: this process was suspended, and another process writes there now; give "
+                    "the command again"
+                )
+
     try:
-        yield lambda target, text: _write(target, text, lambda: _check_held(locks, path))
+        yield write
     finally:
         locks.release()
 
@@ -57,17 +68,3 @@ def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> No
                     f"give the command again later, or remove {lock.path} if you know that it is dead"
                 ) from None
         time.sleep(_LOOK_EVERY_SECONDS)
-
-
-def _write(target: Path, text: str, check: Callable[[], None]) -> None:
-    with written_aside(target) as partial:
-        write_new(partial, text, durable=True)
-        check()
-
-
-def _check_held(locks: HeldLocks, path: Path) -> None:
-    if not locks.still_held():
-        raise StoreError(
-            f"{path} was not written: this process was suspended, and another one writes there now; give the command "
-            "again"
-        )

@@ -1,4 +1,4 @@
-"""The catalogue of the products, of intake-esm and xscen: rows are added to what others have put there."""
+"""The catalogue of the products, in the format of intake-esm and xscen; rows of other people stay."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Catalogued:
-    """What was put into a catalogue."""
+    """The rows of a catalogue after products were put into it."""
 
     catalogue: Path
     rows: int
-    """Products of this run that are in it now."""
+    """Rows of the run's products."""
     others: int
-    """Rows that were there before and stay."""
+    """Rows that were there before, and stay."""
     left_out: tuple[Path, ...]
-    """Stores without the name of their dataset, and those that are gone meanwhile."""
+    """Stores without the name of their dataset, and stores that went meanwhile."""
 
 
 def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path) -> Catalogued:
-    """Put the data among `products` into a catalogue, which is made where there is none.
+    """Put the data among `products` into a catalogue; a missing catalogue is made.
 
-    Rows of the same files are replaced, and those of files below `folder` that are gone taken away; all others stay.
-    Several may do this at the same time: no row is lost.
+    Rows of the same files are replaced, and rows of missing files below `folder` are removed. All other rows stay.
+    Several processes may do this at the same time: no row is lost.
 
     Raises
     ------
     CatalogError
-        If there is a catalogue, and it cannot be read or changed.
+        If the catalogue is there, and cannot be read or changed.
     StoreError
         If the disk refuses, or another process writes it for too long.
     """
-    # A catalogue that is a link stays one.
+    # A catalogue that is a link stays a link.
     catalogue, folder = catalogue.resolve(), folder.absolute()
     data = [product for product in products if product.is_data]
     rows = [row for product in data if (row := row_of(product))]
@@ -64,7 +64,7 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
 
 
 def row_of(product: Product) -> Row:
-    """Return the row of a product; empty if it is of no dataset, or gone by now."""
+    """Return the row of a product; empty if it has no dataset, or is gone by now."""
     try:
         row = _described(product.path)
     # A store that is deleted or replaced meanwhile may raise nearly anything.
@@ -72,7 +72,7 @@ def row_of(product: Product) -> Row:
         if product.path.exists():
             raise StoreError(f"cannot read {product.path} ({first_line(error)}); {REMAKE}") from error
         return {}
-    # The copies of the reference in other calendars are else the same dataset, of the same level, three times.
+    # Else the reference and its copies in two calendars would be the same dataset, of the same level.
     copy = product.marker.parameters.get("calendar")
     if row and copy:
         row["processing_level"] = f"{row['processing_level']}_{copy}"
@@ -81,7 +81,7 @@ def row_of(product: Product) -> Row:
 
 def _described(path: Path) -> Row:
     with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
-        # Two days only: to make dates of all of a hundred and fifty years takes half a second.
+        # Two days only: making the dates of a hundred and fifty years takes half a second.
         ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
         return describe_product(xr.decode_cf(ends, decode_timedelta=False))
 

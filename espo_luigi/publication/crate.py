@@ -1,4 +1,6 @@
-"""Where each product comes from, as an RO-Crate of the profile Process Run Crate: from markers, to entities of JSON-LD.
+"""From markers to an RO-Crate, which says where each product comes from, as entities of JSON-LD.
+
+Its profile is Process Run Crate.
 
 https://w3id.org/ro/crate/1.1, https://w3id.org/ro/wfrun/process/0.5
 """
@@ -20,7 +22,7 @@ from espo_luigi.store import Marker
 METADATA_NAME = "ro-crate-metadata.json"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-# The tasks whose tables are about raw files; their markers' inputs are these, with tracking ids.
+# The tasks that look at raw files; the inputs in their markers are these files, with tracking ids.
 _LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 
 Entity = dict[str, Any]
@@ -28,7 +30,7 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class About:
-    """What markers do not hold: the whole, and the configuration that is in force now, if it is known."""
+    """Facts that markers do not hold: about the whole, and the configuration in force, if it is known."""
 
     name: str
     description: str
@@ -45,8 +47,8 @@ def crate(
 ) -> dict[str, Any]:
     """Return the metadata file of a folder's products.
 
-    What they refer to and neither markers nor `about` hold any more (the text of a former configuration) is taken from
-    the `former` metadata file.
+    Markers refer to things that neither they nor `about` hold any more, as the text of a former configuration. These
+    are taken from the `former` metadata file.
     """
     entities = {entity["@id"]: entity for entity in _entities(products, folder.absolute(), about)}
     known = {entity["@id"]: entity for entity in (former or {}).get("@graph", ()) if isinstance(entity, dict)}
@@ -57,7 +59,7 @@ def crate(
 
 
 def _compact(entity: Entity) -> Entity:
-    """One value stands without a list, and none not at all, as RO-Crate recommends."""
+    """The entity without empty lists, and without the list around a single value, as RO-Crate recommends."""
     return {
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in entity.items()
@@ -66,14 +68,14 @@ def _compact(entity: Entity) -> Entity:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return the values of a property, of which one stands without a list."""
+    """Return the values of a property; a single value may be without a list."""
     return value if isinstance(value, list) else [value]
 
 
 def _entities(products: Sequence[Product], folder: Path, about: About) -> Iterator[Entity]:
-    """Yield all entities; of several of one id, the last counts."""
+    """Yield all entities; if several have the same id, the last counts."""
     tables = _raw_tables(products)
-    # By name and work: a folder of products may have been moved as a whole, and an input replaced since.
+    # By name and marker: the folder of products may have been moved, and an input replaced since.
     ids = {(product.path.name, product.marker.id): _relative(product.path, folder) for product in products}
     by_task: dict[str, list[Product]] = {}
     for product in products:
@@ -126,7 +128,7 @@ def _product(product: Product, id: str) -> Entity:
 
 
 def _action(marker: Marker, results: Iterable[str], ids: Mapping[tuple[str, str], str]) -> Entity:
-    named = [(Path(path).name, work) for path, work in marker.inputs.items()]
+    named = [(Path(path).name, id) for path, id in marker.inputs.items()]
     inputs = [ids[one] for one in named if one in ids]
     raw = [_raw_id(*one) for one in marker.raw.items()]
     parameters = [_parameter_id(*one) for one in marker.parameters.items()]
@@ -160,7 +162,7 @@ def _parameters(parameters: Mapping[str, str]) -> Iterator[Entity]:
 
 
 def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The raw files with their tracking ids, by dataset and fingerprint, from the markers of the tables about them."""
+    """The raw files with their tracking ids, by dataset and fingerprint, from the markers of `InputCheck`'s tables."""
     looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
     return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
 
@@ -168,7 +170,7 @@ def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[st
 def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[Entity]:
     described = {f"#file-{_quoted(path)}": (path, tracking) for path, tracking in files.items()}
     found = {"@id": _raw_id(dataset, fingerprint), "@type": "CreativeWork", "name": dataset, "identifier": dataset}
-    # Without its files, it takes those of a former metadata file, if there are any.
+    # Without files, it takes those of a former metadata file.
     yield found | ({"version": fingerprint, "hasPart": _refer(described)} if described else {})
     for id, (path, tracking) in described.items():
         known = {"identifier": tracking} if tracking else {}
@@ -202,7 +204,7 @@ def _current_configuration(about: About) -> Iterator[Entity]:
 
 
 def _recalled(entities: Mapping[str, Entity], known: Mapping[str, Entity]) -> dict[str, Entity]:
-    """The former entities of configurations and raw data of which there is no more than the name now."""
+    """The former entities of configurations and raw data whose content is not known any more."""
     recalled: dict[str, Entity] = {}
     for id, entity in entities.items():
         former = known.get(id, {})

@@ -1,4 +1,4 @@
-"""Finding what is kept in a folder: everything that has a marker."""
+"""Finding the products in a folder: everything that has a marker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Product:
 
 
 def find_products(folder: Path) -> list[Product]:
-    """Return all in a folder and below that is complete, in the order of their paths; stores are not looked into."""
+    """Return the complete products below a folder, sorted by path; stores are not searched."""
     found = ((path, store.read_marker(path)) for path in sorted(_candidates(folder.absolute())))
     return [Product(path, marker) for path, marker in found if marker is not None]
 
@@ -42,5 +42,5 @@ def _candidates(folder: Path) -> Iterator[Path]:
         stores = [name for name in folders if name.endswith(".zarr")]
         folders[:] = [name for name in folders if name not in stores]
         found = [*stores, *(name for name in files if name.endswith(tuple(FORMATS)))]
-        # What is being written is hidden.
+        # Partials are hidden.
         yield from (Path(place) / name for name in found if not name.startswith("."))

@@ -19,7 +19,7 @@ from espo_luigi.report.read import Reader
 from espo_luigi.report.style import labels, long_name, short
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science.diagnose import diagnostics
-from espo_luigi.store.leftovers import size_bytes
+from espo_luigi.store.inventory import size_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,31 +1,37 @@
-"""Zarr 3 stores: written aside and renamed, complete only with a marker inside, opened lazily, zipped, linked, removed.
+"""Zarr 3 stores: written beside their final name, published by a rename, opened lazily, zipped, linked, removed.
 
-A store under its final name is whole: whatever interrupts a writer leaves the former store or the new one.
+A store under its final name is whole: an interrupted writer leaves the former store or the new store.
+
+Four words say which content a store has.
+
+- A **marker** (`espo.json`, written last) says what made a store; its id is a hash of that.
+- An **inventory** lists files: their number and bytes in a marker, the size and checksum of each in a partial.
+- An **identity** (inode and time) says which file or folder a path names now; an equal new store has a new identity.
+- A **fingerprint** is a text that changes with everything a value depends on: configuration, raw files, inputs.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espo_luigi.store.archive import pack
-    from espo_luigi.store.inputs import fingerprint, unchanged
+    from espo_luigi.store.identity import unchanged
     from espo_luigi.store.link import join_stores, link_store
-    from espo_luigi.store.marker import MARKER_NAME, Marker
-    from espo_luigi.store.publish import publishing_after, remove
-    from espo_luigi.store.read import is_complete, open_store, read_marker
+    from espo_luigi.store.marker import MARKER_NAME, Marker, is_complete, read_marker
+    from espo_luigi.store.publish import Publication, remove
+    from espo_luigi.store.read import open_store
     from espo_luigi.store.table import Row, read_table, write_page, write_table
     from espo_luigi.store.write import write_store
 
 __all__ = [
     "MARKER_NAME",
     "Marker",
+    "Publication",
     "Row",
-    "fingerprint",
     "is_complete",
     "join_stores",
     "link_store",
     "open_store",
     "pack",
-    "publishing_after",
     "read_marker",
     "read_table",
     "remove",
@@ -37,11 +43,11 @@ __all__ = [
 
 _HOMES = {
     "archive": ("pack",),
-    "inputs": ("fingerprint", "unchanged"),
+    "identity": ("unchanged",),
     "link": ("join_stores", "link_store"),
-    "marker": ("MARKER_NAME", "Marker"),
-    "publish": ("publishing_after", "remove"),
-    "read": ("is_complete", "open_store", "read_marker"),
+    "marker": ("MARKER_NAME", "Marker", "is_complete", "read_marker"),
+    "publish": ("Publication", "remove"),
+    "read": ("open_store",),
     "table": ("Row", "read_table", "write_page", "write_table"),
     "write": ("write_store",),
 }

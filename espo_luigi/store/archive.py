@@ -1,4 +1,4 @@
-"""Store directories → uncompressed zip archives."""
+"""Packing store directories into uncompressed zip archives."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import zipfile
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store.dense import emptied
-from espo_luigi.store.inputs import unchanged
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
-from espo_luigi.store.publish import sync_path, written_aside
+from espo_luigi.store.disk import sync_path
+from espo_luigi.store.identity import unchanged
+from espo_luigi.store.inventory import check_inventory, lost_bytes
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
+from espo_luigi.store.publish import written_aside
 
-# The oldest time that a zip can hold: the same store packs to the same bytes.
+# The oldest time that a zip can hold; fixed, so that the same store packs to the same bytes.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _COPY_BUFFER_BYTES = 4 * 1024**2
 _FIRST_MEMBERS = (MARKER_NAME, ROOT_METADATA_NAME)
@@ -28,14 +29,14 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
     path : Path
         A complete store directory.
     zip_path : Path
-        The archive; one of the same name is replaced.
+        The archive; it replaces an archive of the same name.
     marker : Marker, optional
-        The archive's own marker; by default the store's.
+        The archive's marker; by default the store's.
 
     Raises
     ------
     StoreError
-        If `path` is not a complete store directory, or has lost files, or is replaced meanwhile, or the disk refuses.
+        If `path` is not a complete store directory, has lost files, or is replaced meanwhile; if the disk refuses.
     """
     path, zip_path = Path(path), Path(zip_path)
     if not all((path / name).is_file() for name in _FIRST_MEMBERS):
@@ -45,26 +46,22 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
         )
     with unchanged([path]), written_aside(zip_path) as partial:
         check_inventory(path)
-        # "x": never into a file that is there already.
+        # "x" refuses a file that is there already.
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            _add_marker(archive, path, marker)
-            # One buffer for all: of memory taken anew each time, clearing the pages took longer than copying.
+            text = (path / MARKER_NAME).read_text(encoding="utf-8") if marker is None else marker.to_json()
+            archive.writestr(_member(MARKER_NAME, 0o644), text.encode())
+            # All files share a buffer: clearing the pages of new memory took longer than copying.
             buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))
             for entry in _members(path):
                 _add(archive, entry, entry.relative_to(path).as_posix(), buffer)
         sync_path(partial)
-        check_inventory(path)  # again: a file may have gone before it was listed
+        check_inventory(path)  # again: a file may have gone before the walk came to it
 
 
 def _members(root: Path) -> list[Path]:
-    """All files and folders but the marker: the root's metadata first, the others in the order of their names."""
+    """All files and folders but the marker, sorted by name; the root's metadata come first."""
     entries = [entry for entry in root.rglob("*") if entry != root / MARKER_NAME]
     return sorted(entries, key=lambda entry: (entry != root / ROOT_METADATA_NAME, entry.relative_to(root).as_posix()))
-
-
-def _add_marker(archive: zipfile.ZipFile, root: Path, marker: Marker | None) -> None:
-    text = (root / MARKER_NAME).read_text(encoding="utf-8") if marker is None else marker.to_json()
-    archive.writestr(_member(MARKER_NAME, 0o644), text.encode())
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:
@@ -85,4 +82,4 @@ def _add(archive: zipfile.ZipFile, entry: Path, name: str, buffer: memoryview) -
             target.write(buffer[:size])
             copied += size
     if not copied:
-        raise emptied(entry)
+        raise lost_bytes(entry)

@@ -1,4 +1,4 @@
-"""The lazy arrays of a store that is being written, block by block: each computed, written as whole files, recorded."""
+"""Writing lazy arrays block by block: each block is computed, written as whole files, and recorded in the partial."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ import zarr
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store import manifest
-from espo_luigi.store.manifest import Block
+from espo_luigi.store.partials import Block, record
 
 Region = tuple[slice, ...]
 
 
 def is_written_in_blocks(variable: xr.Variable) -> bool:
-    """Whether a variable is lazy, and has in memory the values that it has in the store: no text, no dates."""
+    """Whether a variable is lazy and consists of numbers, which are stored as they are in memory."""
     return variable.chunks is not None and variable.dtype.kind in "fiub"
 
 
@@ -40,7 +39,7 @@ def blocks_of(ds: xr.Dataset) -> list[Block]:
 
 
 def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]:
-    """Yield the blocks of each piece of whole blocks, `size` long at most along `dim`, of each data variable."""
+    """Cut each data variable along `dim` into pieces of at most `size`; yield the blocks of each piece."""
     for name, variable in ds.data_vars.variables.items():
         if not is_written_in_blocks(variable):
             continue
@@ -61,9 +60,9 @@ def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
 def write_blocks(
     ds: xr.Dataset, partial: Path, wanted: Collection[Block], found: Collection[Block], recorded: bool
 ) -> None:
-    """Compute these blocks, by whatever Dask client is active, into a store that has their metadata.
+    """Compute the `wanted` blocks with the active Dask client, into a store that has their metadata.
 
-    Those that were `found` there are not computed: where others need them, they are read.
+    The blocks that were `found` in the store are read where the wanted blocks depend on them.
     """
     places: dict[str, list[tuple[int, ...]]] = {}
     for name, place in wanted:
@@ -76,12 +75,12 @@ def write_blocks(
 
 
 def _written(data: da.Array, name: str, partial: Path, places: list[tuple[int, ...]], recorded: bool) -> da.Array:
-    """An array of one number for each place, which is made by writing the block."""
+    """An array with a number for each place; computing the number writes the block."""
     writer = BlockWriter(partial, name, _starts(data), recorded)
     ones = tuple((1,) * blocks for blocks in data.numblocks)
     options: dict[str, Any] = {"dtype": "i1", "chunks": ones, "meta": np.ones((1,) * data.ndim, "i1")}
     written = da.map_blocks(writer, data, token="write-block", **options)
-    # Named by its places, too: a cluster that still has the result of another piece under a name computes nothing.
+    # The name holds the places: under the same name, a cluster would return the result of an earlier piece.
     label = f"written-{dask.base.tokenize(written.name, places)}"
     layer: dict[Any, Any] = {(label, n): (np.ravel, (written.name, *place)) for n, place in enumerate(places)}
     graph = HighLevelGraph.from_collections(label, layer, dependencies=[written])
@@ -94,7 +93,7 @@ def _starts(data: da.Array) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class BlockWriter:
-    """Writes blocks of one variable, whose borders along each dimension are `starts`, and records them if wanted."""
+    """Writes blocks of a variable, cut along each dimension at `starts`, and records them if wanted."""
 
     partial: Path
     variable: str
@@ -102,24 +101,24 @@ class BlockWriter:
     recorded: bool
 
     def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
-        """Write one block; return the number one, in as many dimensions."""
+        """Write a block; return the number 1 in as many dimensions."""
         array, region = _opened(self.partial / self.variable), self.region(block_id)
         if block.dtype != array.dtype:
             raise StoreError(f"{self.partial}: {self.variable} has {block.dtype}, and its metadata {array.dtype}")
         array[region] = block
         if self.recorded:
             names = [f"{self.variable}/{name}" for name in _file_names(array, region)]
-            manifest.record(self.partial, (self.variable, tuple(map(int, block_id))), names)
+            record(self.partial, (self.variable, tuple(map(int, block_id))), names)
         return np.ones((1,) * block.ndim, "i1")
 
     def region(self, place: tuple[int, ...]) -> Region:
-        """Return what of the variable lies in the block at a place."""
+        """Return the region of the variable that the block at a place covers."""
         return tuple(slice(along[at], along[at + 1]) for along, at in zip(self.starts, place, strict=True))
 
 
 @functools.lru_cache(maxsize=64)
 def _opened(path: Path) -> zarr.Array:
-    # Chunks of nothing but fill values are written, too: one that is not there was lost. (`open_array` ignores this.)
+    # Chunks of fill values are written, too, so that a missing chunk was lost. (`open_array` ignores this.)
     opened = zarr.open(path, mode="r+", config={"write_empty_chunks": True})
     assert isinstance(opened, zarr.Array)
     return opened
@@ -132,7 +131,7 @@ def _file_names(array: zarr.Array, region: Region) -> list[str]:
 
 
 def _layers_of_found(ds: xr.Dataset, partial: Path, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
-    """The layers of the graph in which blocks were found, as ones in which these are read from the store."""
+    """The layers of the graph that have found blocks; these are read from the store, not computed."""
     layers: dict[str, dict[Any, Any]] = {}
     for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
         data = ds.variables[name].data
@@ -148,7 +147,7 @@ def _read(path: Path, region: Region) -> np.ndarray:
 
 
 def _with_layers(data: da.Array, layers: Mapping[str, MaterializedLayer]) -> da.Array:
-    """The array, with these layers in place of those of the same name."""
+    """The array, with its layers of the same names replaced."""
     if layers.keys().isdisjoint(data.dask.layers):
         return data
     own = {name: layers.get(name, layer) for name, layer in data.dask.layers.items()}

@@ -1,4 +1,4 @@
-"""New stores of chunks that are there already: under another name, or several joined; files are linked, not copied."""
+"""New stores from the files of existing ones, by hard links: a store under a second name, or several stores joined."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import xarray as xr
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import replace_text
-from espo_luigi.store.inputs import unchanged
-from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
+from espo_luigi.store.identity import unchanged
+from espo_luigi.store.inventory import check_inventory
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import finish, laid_out_for, prepared, write_rows, write_zarr
 
@@ -26,24 +27,24 @@ _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOP
 
 
 def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapping[str, str] | None = None) -> None:
-    """Publish a store directory's data under another name with another marker, without copying.
+    """Publish a store directory's data under a second name with its own marker, without copying.
 
-    Hard links, copies where links cannot be (another file system). Stores are never changed in place, so
-    that either may be removed or replaced without harm to the other.
+    Files are hard links, or copies where the file system cannot link. Nobody changes a store in place: either store
+    may be removed or replaced without harm to the other.
 
     Parameters
     ----------
     source, destination : Path
-        A complete store directory, and the new one's name.
+        A complete store directory, and the new store's name.
     marker : Marker
-        The new store's own.
+        The new store's marker.
     attributes : mapping, optional
-        Global attributes that the new store has on top of the source's.
+        Global attributes of the new store in addition to the source's.
 
     Raises
     ------
     StoreError
-        If the source is not a store directory, or has lost files, or is replaced meanwhile, or the disk refuses.
+        If the source is not a store directory, has lost files, or is replaced meanwhile; if the disk refuses.
     """
     source, destination = Path(source), Path(destination)
     if not (source / MARKER_NAME).is_file():
@@ -61,7 +62,7 @@ def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapp
 def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
     content = json.loads(metadata.read_text(encoding="utf-8"))
     content["attributes"] |= attributes
-    # The file may be the source's, too.
+    # Replaced, not written in place: the source shares the file.
     replace_text(metadata, json.dumps(content, ensure_ascii=False))
 
 
@@ -74,9 +75,9 @@ def join_stores(
     dim: str,
     chunks: Mapping[Any, int],
 ) -> None:
-    """Publish stores joined along a dimension: chunks that lie whole in one of them are linked, the others written.
+    """Publish stores joined along a dimension: link the chunks that lie whole in a source, write the rest.
 
-    A chunk is the same file in both where its source starts at a multiple of the chunk's size and has the same codecs:
+    A chunk is linked if its source starts at a multiple of the chunk's size and has the same codecs.
 
         rows of the sources    0 . . . . . . . 8 . . . . . . 15 . . . . 20     (chunks of 4)
         chunks of the whole    |linked |linked |linked |written|written|
@@ -84,22 +85,22 @@ def join_stores(
     Parameters
     ----------
     joined : xr.Dataset
-        What the result holds, lazily: the sources one after the other along `dim`.
+        The result, lazily: the sources in their order along `dim`.
     sources : sequence of Path
-        Complete store directories, in the order in which they are joined.
+        Complete store directories, in the order of `dim`.
     destination : Path
         The new store's name.
     marker : Marker
-        The new store's own.
+        The new store's marker.
     dim : str
-        The dimension along which they are joined.
+        The dimension along which the sources are joined.
     chunks : mapping
         Chunk sizes of the result, as in `write_store`.
 
     Raises
     ------
     StoreError
-        If a source has lost files, or is replaced meanwhile, or the disk refuses.
+        If a source has lost files or is replaced meanwhile; if the disk refuses.
     """
     laid_out, encoding = laid_out_for(prepared(joined), chunks, None)
     with unchanged(sources), written_aside(destination) as partial:
@@ -119,7 +120,7 @@ Rows = tuple[tuple[int, int], ...]
 
 
 def _spans(sources: Sequence[Path], dim: str) -> Iterator[Span]:
-    """Each source with the first of its rows in the whole, and the row after its last."""
+    """Each source with the number of its first row in the result, and of the row after its last."""
     start = 0
     for source in sources:
         stop = start + _array(source, dim)["shape"][0]
@@ -134,7 +135,7 @@ def _array(store: Path, name: Hashable) -> dict[str, Any]:
 
 
 def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: str) -> dict[Rows, list[Hashable]]:
-    """Link what can be linked; return the rows that are left, with the variables of which they are."""
+    """Link the chunks that can be linked; return the other rows, each with their variables."""
     left: dict[Rows, list[Hashable]] = {}
     for name, variable in ds.data_vars.items():
         axis = variable.dims.index(dim)
@@ -145,7 +146,7 @@ def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: st
 
 
 def _link_chunks(span: Span, partial: Path, name: Hashable, axis: int, size: int, total: int) -> tuple[int, int]:
-    """Link the chunks of one source that are the same in the whole; return the rows that they cover."""
+    """Link the chunks of a source that are the same in the result; return the rows that they cover."""
     source, start, stop = span
     if start % size or not _same_layout(_array(source, name), _array(partial, name), axis):
         return start, start
@@ -169,7 +170,7 @@ def _same_layout(one: dict[str, Any], other: dict[str, Any], axis: int) -> bool:
 
 
 def _gaps(covered: Sequence[tuple[int, int]], total: int) -> Rows:
-    """The rows from 0 to `total` that the spans, in order, do not cover; neighbouring gaps are one."""
+    """The rows from 0 to `total` that the sorted spans do not cover; neighbouring gaps are merged."""
     gaps, at = [], 0
     for start, stop in [*(span for span in covered if span[0] < span[1]), (total, total)]:
         if start > at:

@@ -1,24 +1,38 @@
-"""The marker: the small JSON file inside a store that says what made it, and without which it is not complete."""
+"""The marker (`espo.json`) says what made a store, an archive, a table or a page; without it, none is complete."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import struct
+import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from espo_luigi.errors import InputChangedError, StoreError
+from espo_luigi.errors import StoreError
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
+ID_LENGTH = 16
 REMAKE = "delete it and run the task that makes it again"
-_ID_LENGTH = 16
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-# In `made_of`, before the id of a raw dataset; what is behind it is a fingerprint of its files.
+# In `Marker.fingerprints`, before the id of a raw dataset.
 FILES_OF = "files of "
+# Before and behind the marker in the last line of a table or a page.
+TABLE_MARK = f"# {MARKER_NAME}: "
+PAGE_MARK, PAGE_END = f"<!-- {MARKER_NAME}: ", " -->"
+# A page may have megabytes; the longest line with a marker has some thousand inputs.
+_LONGEST_LINE = 4 * 2**20
+# PKWARE's APPNOTE, sections 4.3.7 and 4.3.14 to 4.3.16.
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_END = struct.Struct("<4s4H2IH")
+_ZIP64_LOCATOR = struct.Struct("<4sIQI")
+_ZIP64_END = struct.Struct("<4sQ2H2I4Q")
+_SENTINEL = 0xFFFFFFFF
 
 
 def _now() -> str:
@@ -41,11 +55,11 @@ class Marker:
         The id of each input's marker, by the input's path; of a raw file its tracking id, or nothing.
     config_hash : str
         Hash of the configuration that was in force.
-    made_of : mapping of str to str
-        What of the configuration, and which raw files, this and all that it was made from depend on: a fingerprint of
-        each, by its key.
+    fingerprints : mapping of str to str
+        Fingerprints of the parts of the configuration and of the raw datasets that the store depends on, directly or
+        through its inputs, by the part's key or `FILES_OF` with the dataset's id.
     created : str
-        ISO 8601 time; not part of the identity.
+        ISO 8601 time; the id does not depend on it.
     """
 
     task: str
@@ -53,29 +67,26 @@ class Marker:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     config_hash: str = ""
-    made_of: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     created: str = field(default_factory=_now)
 
     @property
     def id(self) -> str:
         """Sixteen hexadecimal digits of the SHA-256 of everything but `created`."""
         content = {key: value for key, value in self._as_dict().items() if key != "created"}
-        if not self.made_of:  # as before there was such a field
-            del content["made_of"]
-        return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()[:_ID_LENGTH]
+        return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()[:ID_LENGTH]
 
     @property
     def raw(self) -> dict[str, str]:
-        """The raw datasets that this and all that it was made from depend on: a fingerprint of each one's files."""
-        return {key.removeprefix(FILES_OF): was for key, was in self.made_of.items() if key.startswith(FILES_OF)}
+        """The fingerprints of the raw datasets alone, by the dataset's id."""
+        return {key.removeprefix(FILES_OF): was for key, was in self.fingerprints.items() if key.startswith(FILES_OF)}
 
     def _as_dict(self) -> dict[str, Any]:
-        plain = {**self.__dict__}
-        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.__dict__.items()}
 
     def to_json(self) -> str:
-        """Render as the text of the marker file, its id included for readers."""
-        return json.dumps({**self._as_dict(), "id": self.id}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        """Render as the text of the marker file, with the id for readers."""
+        return render({**self._as_dict(), "id": self.id})
 
     @classmethod
     def from_json(cls, text: str) -> Marker:
@@ -96,73 +107,103 @@ class Marker:
             ) from error
 
 
-@dataclass(frozen=True)
-class Inventory:
-    """How many files a store directory holds besides its marker, and their size in bytes.
-
-    Zarr reads a missing chunk as fill values and raises nothing; the count shows that a file is missing.
-    """
-
-    files: int
-    size_bytes: int
-
-    def to_json_fields(self) -> dict[str, int]:
-        """The fields under which the inventory lies in the marker file."""
-        return asdict(self)
-
-
-def render_marker_file(marker: Marker, inventory: Inventory, work: str = "") -> str:
-    """Render the marker file of a store directory: the marker, the inventory of the directory, and whose work it is."""
-    content = {**json.loads(marker.to_json()), "inventory": inventory.to_json_fields()}
-    content |= {"work": work} if work else {}
+def render(content: Mapping[str, Any]) -> str:
+    """Render the content of a marker file."""
     return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def work_id(key: str) -> str:
-    """Return a short text for all that the values of a store depend on; none for none."""
-    return hashlib.sha256(key.encode()).hexdigest()[:_ID_LENGTH] if key else ""
+def is_complete(path: Path) -> bool:
+    """Whether root metadata and a readable marker are there (of a `.zip`: both its ends); well under a millisecond."""
+    return read_marker(path) is not None
 
 
-def is_of_work(root: Path, work: str) -> bool:
-    """Whether a store directory is whole, and of this work."""
+def read_marker(path: Path) -> Marker | None:
+    """Read the marker of a store, archive, table or page, in well under a millisecond; None unless it is complete."""
+    text = _marker_text(Path(path))
     try:
-        said = json.loads((root / MARKER_NAME).read_text(encoding="utf-8"))
-        check_inventory(root)
-    except (OSError, ValueError, StoreError):
-        return False
-    return isinstance(said, dict) and said.get("work") == work
+        return None if text is None else Marker.from_json(text)
+    except StoreError:
+        return None
 
 
-def read_inventory(root: Path) -> Inventory | None:
-    """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, ValueError."""
-    found = json.loads((root / MARKER_NAME).read_text(encoding="utf-8")).get("inventory")
-    return Inventory(**found) if found else None
+def _marker_text(path: Path) -> str | None:
+    try:
+        if path.suffix == ".zip":
+            return _marker_of_archive(path)
+        if path.suffix in (".csv", ".html"):
+            return _marker_line(path)
+        # A plan reads as many markers as there are tasks, and making a path takes its time.
+        with open(f"{path}/{MARKER_NAME}", encoding="utf-8") as file:
+            text = file.read()
+        return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+        return None
 
 
-def take_inventory(root: Path) -> Inventory:
-    """Count the files under a store's root and their bytes, its marker left out (one `stat` a file)."""
-    sizes = [entry.stat().st_size for entry in root.rglob("*") if entry.is_file() and entry != root / MARKER_NAME]
-    return Inventory(len(sizes), sum(sizes))
+def _marker_line(path: Path) -> str | None:
+    """The text of the marker in the last line of a table or a page."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - _LONGEST_LINE))
+        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
+    if last.startswith(PAGE_MARK) and last.endswith(PAGE_END):
+        return last.removeprefix(PAGE_MARK).removesuffix(PAGE_END)
+    return last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None
 
 
-def check_inventory(root: Path) -> None:
-    """Check that a store directory has as many files and bytes as its marker says (one `stat` a file).
+def _marker_of_archive(zip_path: Path) -> str | None:
+    """The text of the marker in an archive made by `pack`, if the archive has both its ends.
 
-    Raises
-    ------
-    StoreError
-        If it has not.
-    InputChangedError
-        If the store is taken away meanwhile.
+    This reads a few hundred bytes, however many members there are. Chunks are checked when they are read.
     """
-    try:
-        expected = read_inventory(root)
-        found = take_inventory(root)
-    except FileNotFoundError as error:
-        gone = f"{error.filename} is gone"
-        raise InputChangedError(f"{root} was replaced or deleted while it was opened: {gone}") from error
-    if expected is not None and expected != found:
-        raise StoreError(
-            f"{root} was changed after it was written: got {found.files} files of {found.size_bytes} bytes, expected "
-            f"{expected.files} of {expected.size_bytes}; {REMAKE}"
-        )
+    with zip_path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if not _has_whole_directory(file, size):
+            return None
+        file.seek(0)
+        text = _read_member(file, MARKER_NAME)
+        return text.decode() if text is not None and _read_member(file, ROOT_METADATA_NAME) is not None else None
+
+
+def _read_member(file: BinaryIO, name: str) -> bytes | None:
+    """The content of the member whose local header starts here, if it has the expected name."""
+    header = file.read(_LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size:
+        return None
+    signature, _, _, method, *_, size, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    if signature != b"PK\x03\x04" or method != zipfile.ZIP_STORED or file.read(name_length) != name.encode():
+        return None
+    file.seek(extra_length, os.SEEK_CUR)
+    return file.read(size)
+
+
+def _has_whole_directory(file: BinaryIO, size: int) -> bool:
+    """Whether the file ends in an end record, right behind the directory that this names."""
+    if size < _END.size:
+        return False
+    end = size - _END.size
+    file.seek(end)
+    signature, *_, directory_size, directory_start, comment_length = _END.unpack(file.read(_END.size))
+    if signature != b"PK\x05\x06" or comment_length:
+        return False
+    if _SENTINEL in (directory_size, directory_start) or _has_zip64(file, end):
+        end, directory_size, directory_start = _read_zip64(file, end)
+    if directory_start + directory_size != end or directory_start < 0:
+        return False
+    file.seek(directory_start)
+    return file.read(4) == b"PK\x01\x02"
+
+
+def _has_zip64(file: BinaryIO, end: int) -> bool:
+    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+    return file.read(4) == b"PK\x06\x07"
+
+
+def _read_zip64(file: BinaryIO, end: int) -> tuple[int, int, int]:
+    """The start of the Zip64 end record, and size and start of the directory; (-1, 0, 0) if there is no such record."""
+    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+    signature, _, record_start, _ = _ZIP64_LOCATOR.unpack(file.read(_ZIP64_LOCATOR.size))
+    if signature != b"PK\x06\x07" or not 0 <= record_start <= end - _ZIP64_END.size:
+        return -1, 0, 0
+    file.seek(record_start)
+    *_, directory_size, directory_start = _ZIP64_END.unpack(file.read(_ZIP64_END.size))
+    return record_start, directory_size, directory_start

@@ -1,11 +1,11 @@
-"""Looking at stores: complete or not, what made them, and their data, lazily."""
+"""Opening stores lazily: every value comes from the store that was opened, and no codec can run code."""
 
 from __future__ import annotations
 
-import logging
-import os
 import re
+import warnings
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,24 +15,31 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store.archive_ends import read_packed_marker
-from espo_luigi.store.codecs import unsafe_codec
 from espo_luigi.store.identity import Identity, check_still, identity_of
-from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, check_inventory
-from espo_luigi.store.table import marker_line
-
-logger = logging.getLogger(__name__)
-
+from espo_luigi.store.inventory import check_inventory
+from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, is_complete
 
 _CHUNK_KEY = re.compile(r"/c(/\d+)*$")
+# Codecs that turn bytes into numbers or text, and do nothing else.
+_SAFE = frozenset(
+    {
+        # of Zarr 3 itself
+        *("bytes", "transpose", "sharding_indexed"),
+        # of numcodecs: compressors, checksums, and filters of numbers
+        *("blosc", "bz2", "gzip", "lz4", "lzma", "pcodec", "zfpy", "zlib", "zstd"),
+        *("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"),
+        *("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle"),
+        # of coordinates that are text
+        "vlen-utf8",
+    }
+)
 
 
 class DenseStore(zarr.storage.WrapperStore[Any]):
-    """A published store, of which every read is of the one that was opened, and every chunk was written.
+    """A published store whose every read comes from the store that was opened, and whose every chunk was written.
 
-    A chunk that is not there, or has no bytes, is an error, where Zarr reads fill values. What is read after another
-    store got the name is an error, in whatever process. `opened` is part of what Dask makes its keys of: results of a
-    store are never taken for those of its successor.
+    A missing or empty chunk is an error, where Zarr reads fill values. A read after a new store got the name is an
+    error in every process. Dask's keys contain `opened`: results of a store never stand for those of its successor.
     """
 
     def __init__(self, store: Any, path: Path, opened: Identity | None) -> None:
@@ -63,51 +70,22 @@ class DenseStore(zarr.storage.WrapperStore[Any]):
         return found
 
 
-def _marker_text(path: Path) -> str | None:
-    """The text of a store's marker file, None if the store is missing, half there or not ours."""
-    try:
-        if path.suffix == ".zip":
-            return read_packed_marker(path)
-        if path.suffix in (".csv", ".html"):
-            return marker_line(path)
-        # A plan asks for as many markers as there are tasks, and a path takes its time to make.
-        with open(f"{path}/{MARKER_NAME}", encoding="utf-8") as file:
-            text = file.read()
-        return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
-        return None
-
-
-def read_marker(path: Path) -> Marker | None:
-    """The marker of a complete store, directory or `.zip`, None if it is not complete; well under a millisecond."""
-    text = _marker_text(Path(path))
-    try:
-        return None if text is None else Marker.from_json(text)
-    except StoreError:
-        return None
-
-
-def is_complete(path: Path) -> bool:
-    """Whether root metadata and a readable marker are there (of a `.zip`: both its ends); well under a millisecond."""
-    return read_marker(path) is not None
-
-
 def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Dataset:
     """Open a complete store lazily, in its stored chunks; time deltas stay numbers.
 
-    A chunk that is missing raises a StoreError when it is read, and so does any once the store was deleted or another
-    published under its name: a reader never sees two.
+    Reading a missing chunk raises a StoreError. So does any read after the store was deleted or replaced: a reader
+    never sees two stores.
 
     Parameters
     ----------
     path : Path
         A `.zarr` directory or a `.zarr.zip` archive.
     check : bool
-        Compare the number of files and their bytes with the marker's (one `stat` a file): Zarr would read a lost chunk
-        as fill values. A chunk altered without a change of size raises when it is read, by its checksum.
+        Compare the number of files and their bytes with the marker's (one `stat` per file): Zarr would read a lost
+        chunk as fill values. A chunk that was altered in place raises when it is read, by its checksum.
     cut : bool
-        Cut data variables into dask chunks, those of the store. Without, they are read when they are indexed, so that
-        whoever cuts them decides what is read together.
+        Cut data variables into dask chunks, those of the store. If not, data are read when they are indexed, and the
+        caller decides which of them are read together.
 
     Returns
     -------
@@ -137,7 +115,7 @@ def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
                 f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store"
             )
         ds = xr.open_zarr(source, chunks={} if cut else None, consolidated=True, decode_timedelta=False)
-        # In dask chunks of their own, they would contradict those of the data, which xarray refuses.
+        # Dask chunks of their own would contradict those of the data, which xarray refuses.
         return ds.assign_coords(ds.coords.to_dataset().compute().coords)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
         raise StoreError(f"cannot open {path} ({type(error).__name__}: {error}); {REMAKE}") from error
@@ -152,3 +130,40 @@ def _why_not_complete(path: Path) -> str:
     missing = [name for name in (MARKER_NAME, ROOT_METADATA_NAME) if not (path / name).is_file()]
     lost = f"no readable {' and '.join(missing) or MARKER_NAME} inside"
     return f"{path} is not a complete store of espo_luigi: {lost}; {REMAKE}"
+
+
+def unsafe_codec(store: Any, options: Mapping[str, Any]) -> str:
+    """Name the first codec of a Zarr group that cannot be trusted, and its array; nothing if all can. Reads no values.
+
+    Decoding with some codecs runs code. A list of allowed codecs stays right when somebody installs a package that
+    adds codecs.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store or str
+        The store that xarray will be given.
+    options : mapping
+        The options for xarray; those by which it finds the group and the metadata are used.
+    """
+    how = {name: options[name] for name in ("group", "storage_options", "zarr_format") if options.get(name)}
+    # Opened by xarray's own function: these are the metadata that xarray will read.
+    with warnings.catch_warnings():
+        # xarray warns of metadata that are not consolidated when it opens the store.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        opened = xr.backends.ZarrStore.open_group(store, mode="r", consolidated=options.get("consolidated"), **how)
+    unsafe = (
+        f"the codec {codec} of {name}"
+        for name, array in opened.zarr_group.members()
+        for codec in _codecs(array.metadata.to_dict())
+        if codec.removeprefix("numcodecs.") not in _SAFE
+    )
+    return next(unsafe, "")
+
+
+def _codecs(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """The names of an array's codecs: Zarr 2's filters and compressor; Zarr 3's codecs, and those inside of shards."""
+    for key in ("filters", "compressor", "codecs", "index_codecs"):
+        found = metadata.get(key) or ()
+        for codec in (found,) if isinstance(found, Mapping) else found:
+            yield str(codec.get("id", codec.get("name")))
+            yield from _codecs(codec.get("configuration") or {})

@@ -1,4 +1,4 @@
-"""Datasets → published Zarr 3 stores: encodings, chunks and shards, plain attributes, the marker last."""
+"""Writing datasets as Zarr 3 stores: encodings, chunks and shards, plain attributes, the marker last."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import replace_text
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
-from espo_luigi.store import manifest
 from espo_luigi.store.blocks import blocks_of, is_written_in_blocks, pieces_of, write_blocks
-from espo_luigi.store.dense import check_dense
-from espo_luigi.store.marker import MARKER_NAME, Marker, is_of_work, render_marker_file, take_inventory, work_id
-from espo_luigi.store.publish import sweep_partials, sync_path, sync_tree, take_on, written_aside
+from espo_luigi.store.disk import sync_path, sync_tree
+from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
+from espo_luigi.store.marker import MARKER_NAME, Marker
+from espo_luigi.store.partials import forget_blocks, take_over
+from espo_luigi.store.publish import Publication, written_aside
 
 logger = logging.getLogger(__name__)
 
-# How time is counted. All else describes the file that the data came from: its dtype, packing, chunks, codecs, and a
-# calendar that may have been converted since.
+# The units of time. The rest of the encoding describes the file that the data came from: its dtype, packing, chunks
+# and codecs, and a calendar that may have been converted since.
 _KEPT_ENCODING = ("units",)
-# Bytes of the same significance side by side, then LZ4: smaller than zarr's default (zstd) on daily fields, written
-# five times as fast and read three times (docs/performance.md). Each chunk ends in a checksum: what a disk altered
-# raises when it is read.
+# Bytes of the same significance side by side, then LZ4. On daily fields this is smaller than zarr's default (zstd),
+# five times as fast to write and three times to read (docs/performance.md). Each chunk ends in a checksum: a chunk that
+# the disk altered raises when it is read.
 _NUMBERS = (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec())
-# For values computed from two datasets, hardly a byte repeats: bits of the same significance side by side, along a
-# dimension in which neighbours are alike.
+# Bytes of values that were computed from two datasets hardly repeat. Bits of the same significance do, along a
+# dimension whose neighbours are alike.
 _BITS = (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec())
 _TEXT = (ZstdCodec(level=0, checksum=True),)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 
 
 def plain_attributes(attributes: Mapping[Hashable, Any]) -> dict[str, str | int | float]:
-    """Coerce attributes to what every format can hold: text and numbers.
+    """Coerce attributes to text and numbers, which every format can hold.
 
-    Sequences become comma-joined text, NumPy scalars Python numbers; mappings, truth values, None and all else, text.
+    Sequences become comma-joined text, NumPy scalars Python numbers, and all other values text.
     """
     return {str(name): _storable(value) for name, value in attributes.items()}
 
@@ -59,7 +60,7 @@ def _storable(value: Any) -> str | int | float:
 
 
 def prepared(ds: xr.Dataset) -> xr.Dataset:
-    """A shallow copy with plain attributes and with the encodings of the source files dropped."""
+    """Return a shallow copy with plain attributes and without the encodings of the source files."""
     prepared = ds.copy(deep=False)
     prepared.attrs = plain_attributes(ds.attrs)
     prepared.encoding = {}
@@ -70,7 +71,7 @@ def prepared(ds: xr.Dataset) -> xr.Dataset:
 
 
 def _numbered(variable: xr.Variable) -> xr.Variable:
-    """A coordinate with its dates as numbers where `encode_dates` can; any other as it is."""
+    """A coordinate with its dates as numbers, if `encode_dates` can make them; else unchanged."""
     index = variable.to_index()
     units = variable.encoding.get("units", "")
     numbers = encode_dates(index, units) if isinstance(index, xr.CFTimeIndex) else None
@@ -80,7 +81,7 @@ def _numbered(variable: xr.Variable) -> xr.Variable:
 
 
 def _sizes_along(wanted: Mapping[Any, int] | None, variable: xr.Variable) -> dict[Hashable, int]:
-    """The wanted sizes along a variable's own dimensions; -1 is the whole dimension, never more than it."""
+    """The wanted sizes along a variable's own dimensions, at most the whole; -1 is the whole."""
     sizes = {}
     for dim, size in (wanted or {}).items():
         if dim in variable.sizes:
@@ -90,7 +91,7 @@ def _sizes_along(wanted: Mapping[Any, int] | None, variable: xr.Variable) -> dic
 
 
 def _chunk_shape(name: Hashable, variable: xr.Variable, chunks: Mapping[Any, int] | None) -> tuple[int, ...] | None:
-    """The Zarr chunk of a data variable: as asked, else as its dask chunks, else whole; None leaves it to zarr."""
+    """The Zarr chunk of a variable: as asked, else as its dask chunks, else whole; None leaves it to zarr."""
     asked = _sizes_along(chunks, variable)
     if variable.chunks is None:
         if not asked and variable.nbytes > _WHOLE_ARRAY_LIMIT_BYTES:
@@ -103,7 +104,7 @@ def _chunk_shape(name: Hashable, variable: xr.Variable, chunks: Mapping[Any, int
 
 
 def _regular_chunk(name: Hashable, dim: Hashable, sizes: tuple[int, ...]) -> int:
-    """The one size of all dask chunks along a dimension, of which only the last may be shorter."""
+    """The size of all dask chunks along a dimension; only the last may be shorter."""
     first = sizes[0] if sizes else 1
     if set(sizes[:-1]) - {first} or (sizes and sizes[-1] > first):
         raise StoreError(
@@ -125,14 +126,14 @@ def laid_out_for(
     shards: Mapping[Any, int] | None,
     bits_along: Hashable | None = None,
 ) -> tuple[xr.Dataset, dict[Hashable, dict[str, Any]]]:
-    """The dataset with dask chunks that match what is written, and each variable's encoding."""
+    """Return the dataset with dask chunks that match the files, and each variable's encoding."""
     encoding: dict[Hashable, dict[str, Any]] = {}
     laid_out = ds.copy(deep=False)
     for name, variable in ds.variables.items():
         is_data = name in ds.data_vars
-        # A coordinate is one file, however the data are cut.
+        # A coordinate is a single file, however the data are cut.
         chunk = _chunk_shape(name, variable, chunks if is_data else dict.fromkeys(variable.dims, -1))
-        # What is given to xarray replaces the variable's own encoding, the units of time among it.
+        # An encoding given to xarray replaces the variable's own, with its units of time.
         encoding[name] = {**variable.encoding, **_codecs(variable, bits_along)}
         if chunk is None or not variable.ndim:
             continue
@@ -153,7 +154,7 @@ def _codecs(variable: xr.Variable, bits_along: Hashable | None) -> dict[str, Any
 
 
 def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable:
-    """The variable in dask blocks of one or more whole files: no two workers ever share one."""
+    """The variable in dask blocks of whole files: no two workers share a file."""
     blocks = variable.chunks or ((),) * variable.ndim
     split = [not sizes or any(size % one for size in sizes[:-1]) for sizes, one in zip(blocks, unit, strict=True)]
     wanted = {dim: one for dim, one, cut in zip(variable.dims, unit, split, strict=True) if cut}
@@ -161,9 +162,9 @@ def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable
 
 
 def write_zarr(ds: xr.Dataset, path: Path, **options: Any) -> None:
-    """Write a dataset as Zarr 3, chunks of nothing but fill values (sea) too: one that is not there was lost, then."""
+    """Write a dataset as Zarr 3, with the chunks of fill values (sea), so that a missing chunk was lost."""
     with warnings.catch_warnings():
-        # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers have them.
+        # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers know them.
         warnings.filterwarnings("ignore", category=UserWarning, module="zarr")
         warnings.filterwarnings("ignore", message=".*(onsolidated metadata|Zarr V3 specification|Zarr format 3).*")
         ds.to_zarr(path, zarr_format=3, consolidated=True, write_empty_chunks=True, **options)
@@ -178,64 +179,67 @@ def write_store(
     shards: Mapping[Any, int] | None = None,
     at_once: Mapping[Any, int] | None = None,
     bits_along: Hashable | None = None,
-    key: str = "",
+    fingerprint: str = "",
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
-    Lazy data are computed here, by whatever Dask client is active. The dtype in memory is the dtype on disk.
+    The active Dask client computes lazy data. The dtype in memory is the dtype on disk.
 
     Parameters
     ----------
     ds : xr.Dataset
         Any dimensions; attributes are coerced to text and numbers.
     path : Path
-        The final name; its folder is made if missing.
+        The final name; a missing folder is made.
     marker : Marker
         Written last, inside.
     chunks : mapping, optional
-        Chunk sizes of data variables by dimension (-1: whole); by default those of dask, which have to be regular.
+        Chunk sizes of data variables by dimension (-1: whole); by default those of dask, which must be regular.
         Dimensions that a variable lacks are ignored.
     shards : mapping, optional
         Shard sizes of data variables by dimension (-1: whole), rounded up to whole chunks.
     at_once : mapping, optional
-        One dimension of all lazy data variables and how much of it is computed at a time, rounded down to whole blocks:
-        one variable after the other, and each piece by piece. Less memory where all need much of it; what pieces share
-        is computed anew for each.
+        A dimension of all lazy data variables, and the length of the piece that is computed at a time, rounded down to
+        whole blocks. Variables and pieces are computed one by one, which takes less memory; intermediate results that
+        pieces share are computed for each piece again.
     bits_along : hashable, optional
-        A dimension along which neighbours are alike, of values whose bytes hardly repeat: they are compressed bit by
-        bit, with this dimension last in a chunk. Some 10 % smaller for trained quantiles, and slower to read.
-    key : str, optional
-        All that the values depend on. With it, a writer that is killed or stopped leaves its complete blocks, and the
-        next one with the same key, metadata and coordinates goes on from them. A store that is there with the same
-        key stays.
+        A dimension along which neighbours are alike, for values whose bytes hardly repeat: compress bit by bit, with
+        this dimension last in a chunk. Trained quantiles get some 10 % smaller, and slower to read.
+    fingerprint : str, optional
+        A text for all that the values depend on. With it, a writer that is killed or stopped leaves its complete
+        blocks, and a later writer with the same fingerprint, metadata and coordinates goes on from them. A store that
+        already has the fingerprint stays.
 
     Raises
     ------
     StoreError
-        If dask chunks are irregular, or the disk refuses (full, read-only, over quota); nothing is left behind.
+        If dask chunks are irregular, or if the disk refuses (full, read-only, over quota). Nothing is left behind.
     """
     path = Path(path)
-    if key and is_of_work(path, work_id(key)):
-        logger.info("%s is there: an earlier attempt at the same work has published it", path)
+    if fingerprint and has_fingerprint(path, fingerprint):
+        logger.info("%s is there: an earlier attempt at the same task has published it", path)
         return
     laid_out, encoding = laid_out_for(prepared(ds), chunks, shards, bits_along)
-    with written_aside(path, resumable=bool(key)) as partial:
+    publication = Publication.current()
+    with written_aside(path, resumable=bool(fingerprint)) as partial:
         laid_out = _computed(laid_out, coordinates=bool(at_once))
-        # "w-": never into a folder that is there already.
+        # "w-" refuses a folder that is there already.
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
-        found = _taken_on(partial, path, key) if key else set()
+        found = take_over(partial, path, fingerprint, publication.claim) if fingerprint else set()
         wanted = blocks_of(laid_out)
-        with manifest.counted(partial, len(found)):
+        with publication.blocks.of(partial, len(found)):
             for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [wanted]:
-                write_blocks(laid_out, partial, [one for one in piece if one not in found], found, bool(key))
-        finish(partial, marker, work_id(key))
+                write_blocks(
+                    laid_out, partial, [block for block in piece if block not in found], found, bool(fingerprint)
+                )
+        finish(partial, marker, fingerprint)
     logger.info("wrote %s", path)
     if found:
         logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(wanted))
 
 
 def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
-    """The dataset, in which only numbers are lazy; if `coordinates`, none of these are."""
+    """The dataset with all lazy data but numbers computed; with `coordinates`, these are computed, too."""
     lazy = {name: variable for name, variable in ds.variables.items() if variable.chunks is not None}
     first = {
         name: variable
@@ -248,27 +252,24 @@ def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
     return computed
 
 
-def _taken_on(partial: Path, path: Path, key: str) -> set[manifest.Block]:
-    """The complete blocks of an earlier attempt, which is now in the partial's place; nothing else is left of any."""
-    manifest.begin(partial, key)
-    found = take_on(partial, path)
-    sweep_partials(path)
-    return found
-
-
 def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
-    """Compute a part of the data variables along a dimension into a store that has their metadata already."""
+    """Compute some rows of the data variables along a dimension, into a store that has their metadata."""
     part = ds.isel({dim: rows})
     write_zarr(part.drop_vars(part.coords).drop_encoding(), path, region={dim: rows}, mode="r+")
 
 
-def finish(partial: Path, marker: Marker, work: str = "") -> None:
-    """Everything onto the disk, then the marker, then that too; raises StoreError if anything written is gone again."""
+def finish(partial: Path, marker: Marker, fingerprint: str = "") -> None:
+    """Force the data onto the disk, then write the marker and force that, too.
+
+    Raises
+    ------
+    StoreError
+        If any file that was written is missing.
+    """
     sync_tree(partial)
     check_dense(partial)
-    manifest.forget(partial)
+    forget_blocks(partial)
     marker_file = partial / MARKER_NAME
-    text = render_marker_file(marker, take_inventory(partial), work)
-    replace_text(marker_file, text)
+    replace_text(marker_file, render_marker_file(partial, marker, fingerprint))
     sync_path(marker_file)
     sync_path(partial)

@@ -241,8 +241,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def guarded(self) -> Iterator[None]:
         """Let `work` publish only what it made of inputs that stayed the same, and go on from blocks made of these."""
         stores, raw = [info.path for info in self.input_infos()], self.raw_files()
-        with store.unchanged(stores, raw):
-            self._began_with = store.fingerprint(stores, raw)
+        with store.unchanged(stores, raw) as self._began_with:
             yield
 
     def work_size(self) -> float:
@@ -293,9 +292,9 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Compute one output and publish it."""
-        store.write_store(dataset, path, marker, key=self._work_key(marker), **self.layout(dataset))
+        store.write_store(dataset, path, marker, fingerprint=self._fingerprint(marker), **self.layout(dataset))
 
-    def _work_key(self, marker: store.Marker) -> str:
+    def _fingerprint(self, marker: store.Marker) -> str:
         """Return what the values of the outputs depend on, or nothing where the inputs are not guarded."""
         return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
@@ -309,7 +308,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             versions=_versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            made_of=staleness.made_of(self.context, self.reading(), self.raw(), material),
+            fingerprints=staleness.made_of(self.context, self.reading(), self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -340,7 +339,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             path,
             marker,
             shards={name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()},
-            key=self._work_key(marker),
+            fingerprint=self._fingerprint(marker),
         )
 
     def _infos(self) -> dict[str, ZarrInfo]:

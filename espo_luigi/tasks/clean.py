@@ -12,7 +12,8 @@ from luigi.task import Task
 from espo_luigi import store
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import Run, checked_graph, pending_in
-from espo_luigi.store.leftovers import PARTIAL_SUFFIX, abandoned_partials, remove_partial, size_bytes
+from espo_luigi.store.inventory import size_bytes
+from espo_luigi.store.partials import PARTIAL_SUFFIX, abandoned_partials, remove_partial
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 

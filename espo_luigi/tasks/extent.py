@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from espo_luigi.config import Region, RunConfig
-from espo_luigi.store.marker import read_inventory
+from espo_luigi.store.inventory import read_inventory
 
 
 def size_of(config: RunConfig, wildcards: Mapping[str, str]) -> float:

@@ -54,7 +54,7 @@ def _is_other(run: RunContext, key: str, was: str) -> bool:
 
 
 def _recorded(marker: Marker) -> dict[str, str]:
-    return dict(marker.made_of) or ({WHOLE: marker.config_hash} if marker.config_hash else {})
+    return dict(marker.fingerprints) or ({WHOLE: marker.config_hash} if marker.config_hash else {})
 
 
 def _now(run: RunContext, key: str) -> str:

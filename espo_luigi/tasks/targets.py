@@ -1,4 +1,4 @@
-"""What "complete" means for a Luigi target: a published store with the marker of its task, never half of one."""
+"""A Luigi target is complete if a published store has the marker of its task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from espo_luigi import store
 
 
 class ZarrTarget(luigi.Target):
-    """A Zarr store, as a folder (``.zarr``) or as one file (``.zarr.zip``), of one task with certain parameters."""
+    """A Zarr store of a task with certain parameters: a folder (``.zarr``) or an archive (``.zarr.zip``)."""
 
     def __init__(self, path: Path, task: str, parameters: Mapping[str, str]) -> None:
         self.path = path
@@ -19,11 +19,11 @@ class ZarrTarget(luigi.Target):
         self.parameters = dict(parameters)
 
     def exists(self) -> bool:
-        """Return True if the store has its root metadata, and the marker, written last, of this task and parameters."""
+        """Return True if the store has its root metadata, and a marker of this task and parameters."""
         return self.marker() is not None
 
     def marker(self) -> store.Marker | None:
-        """Return the marker of a complete store of this task and parameters, None of any other; one read."""
+        """Return the marker if the store is complete and has this task and parameters; a single read."""
         marker = store.read_marker(self.path)
         ours = marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
         return marker if ours else None

@@ -367,7 +367,7 @@ class Blocks(Count):
             compute, dtype="f8", meta=numpy.empty((0, 0))
         )
         marker = Marker("Blocks", created="")
-        write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, key="work")
+        write_store(xarray.Dataset({"pr": (("time", "x"), data)}), Path(self.output().path), marker, fingerprint="work")
 
 
 class Halfway(Count):

@@ -24,7 +24,7 @@ from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo, sources
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.store import manifest
+from espo_luigi.store import Publication
 from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import adjustment, diagnostics, reference
 from espo_luigi.tasks.base import EspoTask
@@ -101,11 +101,9 @@ def stop_and_go_on(task: EspoTask) -> Counter[str]:
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    before = manifest.tally()
-    with task.guarded():
+    with Publication().in_force() as publication, task.guarded():
         task.work()
-    after = manifest.tally()
-    return Counter({name: after[name] - before[name] for name in after})
+    return Counter(publication.blocks())
 
 
 def two_threads() -> AbstractContextManager[object]:

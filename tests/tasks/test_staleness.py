@@ -332,7 +332,7 @@ def test_the_report_follows_what_it_shows_and_its_summaries_follow_what_they_are
     assert not tasks.Report().complete()
     get_config().set("espo", "rerun", "missing")
     shown = tasks.MoveRef(diag_domain="Highland")
-    publish(shown, dataclasses.replace(shown.marker(), made_of={"another": "one"}))
+    publish(shown, dataclasses.replace(shown.marker(), fingerprints={"another": "one"}))
     assert not tasks.Report().complete()
 
 
@@ -353,7 +353,7 @@ def test_a_marker_without_parts_stands_for_the_whole_configuration(complete_demo
         next(task for task in in_order(tasks.All()) if isinstance(task, rule))
         for rule in (tasks.ReferenceCalendar, tasks.Regrid)
     )
-    publish(reference_, dataclasses.replace(reference_.marker(), made_of={}))
+    publish(reference_, dataclasses.replace(reference_.marker(), fingerprints={}))
     publish(regrid, regrid.marker())
     assert (reference_.stale(), regrid.stale()) == ([], [])
     edit(complete_demo / "config.yml", fewer_quantiles)

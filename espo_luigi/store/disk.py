@@ -1,0 +1,102 @@
+"""Deleting files, forcing them onto the disk, and the meaning of the disk's errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from espo_luigi.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+_FSYNC_THREADS = 8
+
+_ADVICE = {
+    errno.ENOSPC: "free space there, or point the paths of the configuration elsewhere, and run again",
+    errno.EDQUOT: "your quota is used up: delete what you can, or point the paths of the configuration elsewhere",
+    errno.EACCES: "ask for write permission, or point the paths of the configuration at a folder of yours",
+    errno.EPERM: "ask for write permission, or point the paths of the configuration at a folder of yours",
+    errno.EROFS: "the file system is mounted read-only: point the paths of the configuration elsewhere",
+    errno.EIO: "the disk or the network file system failed: run again, and tell its administrator if it stays",
+    errno.ESTALE: "the network file system lost the file: run again",
+}
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a tree; readers may see a part of it meanwhile."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def delete_quietly(path: Path) -> None:
+    """Delete a file or a tree that nothing needs any more: an error is only logged."""
+    try:
+        delete(path)
+    except OSError as error:
+        logger.warning("cannot remove %s, which is not needed any more: %s", path, error)
+
+
+def sync_path(path: Path) -> None:
+    """Force the content of a file, or the entries of a folder, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems refuse fsync on a folder; there the server keeps the order.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """Force a tree onto the disk, files first and folders last, so that a power cut leaves no empty chunk."""
+    entries = list(root.rglob("*"))
+    files = [entry for entry in entries if not entry.is_dir()]
+    folders = [entry for entry in entries if entry.is_dir()]
+    with ThreadPoolExecutor(_FSYNC_THREADS) as pool:
+        list(pool.map(sync_path, files))
+        list(pool.map(sync_path, [*folders, root]))
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, verb: str) -> Iterator[None]:
+    """Turn errors of the disk, however wrapped, into a StoreError that says what to do; all other errors pass.
+
+    The message names `verb` and `path`, the system's reason, the free space, and advice.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        found = _find_os_error(error)
+        if found is None:
+            raise
+        number = found.errno or 0
+        reason = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}"
+        advice = _ADVICE.get(number, "check the folder and run again")
+        raise StoreError(f"cannot {verb} {path} ({reason}; {_free_space(path)}); {advice}") from error
+
+
+def _find_os_error(error: BaseException | None) -> OSError | None:
+    """The disk's error among an exception and its causes: Dask and Zarr wrap it."""
+    while error is not None and not (isinstance(error, OSError) and error.errno is not None):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _free_space(path: Path) -> str:
+    folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
+    try:
+        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder} without what was half written"
+    except OSError:
+        return f"free space in {folder} unknown"

@@ -1,0 +1,164 @@
+"""The inventory of a store: whether all files that were written are still there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import InputChangedError, StoreError
+from espo_luigi.store.marker import ID_LENGTH, MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, render
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """How many files a store directory holds besides its marker, and their size in bytes.
+
+    Zarr reads a missing chunk as fill values and raises nothing; the inventory shows that a file is missing.
+    """
+
+    files: int
+    size_bytes: int
+
+
+def render_marker_file(root: Path, marker: Marker, fingerprint: str = "") -> str:
+    """Render the marker file of a store directory: the marker, the directory's inventory, and the fingerprint.
+
+    The fingerprint covers all that the values of the store depend on; the file keeps its hash.
+    """
+    content = {**json.loads(marker.to_json()), "inventory": asdict(take_inventory(root))}
+    return render(content | ({"fingerprint": _hashed(fingerprint)} if fingerprint else {}))
+
+
+def _hashed(fingerprint: str) -> str:
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:ID_LENGTH]
+
+
+def has_fingerprint(root: Path, fingerprint: str) -> bool:
+    """Whether a store directory is whole, and its marker file has this fingerprint."""
+    try:
+        content = json.loads((root / MARKER_NAME).read_text(encoding="utf-8"))
+        check_inventory(root)
+    except (OSError, ValueError, StoreError):
+        return False
+    return isinstance(content, dict) and content.get("fingerprint") == _hashed(fingerprint)
+
+
+def read_inventory(root: Path) -> Inventory | None:
+    """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, ValueError."""
+    found = json.loads((root / MARKER_NAME).read_text(encoding="utf-8")).get("inventory")
+    return Inventory(**found) if found else None
+
+
+def take_inventory(root: Path) -> Inventory:
+    """Count the files under a store's root and their bytes, without its marker (one `stat` per file)."""
+    sizes = [entry.stat().st_size for entry in root.rglob("*") if entry.is_file() and entry != root / MARKER_NAME]
+    return Inventory(len(sizes), sum(sizes))
+
+
+def check_inventory(root: Path) -> None:
+    """Check that a store directory has as many files and bytes as its marker says (one `stat` per file).
+
+    Raises
+    ------
+    StoreError
+        If it has more or fewer.
+    InputChangedError
+        If the store is replaced or deleted meanwhile.
+    """
+    try:
+        expected = read_inventory(root)
+        found = take_inventory(root)
+    except FileNotFoundError as error:
+        gone = f"{error.filename} is gone"
+        raise InputChangedError(f"{root} was replaced or deleted while it was opened: {gone}") from error
+    if expected is not None and expected != found:
+        raise StoreError(
+            f"{root} was changed after it was written: got {found.files} files of {found.size_bytes} bytes, expected "
+            f"{expected.files} of {expected.size_bytes}; {REMAKE}"
+        )
+
+
+def size_bytes(path: Path) -> int | None:
+    """Return the bytes of a file or a folder, of a store as its inventory has them; None if it went meanwhile."""
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        try:
+            inventory = read_inventory(path)
+        except (OSError, ValueError, TypeError):
+            inventory = None
+        if inventory is not None:
+            return inventory.size_bytes
+        return sum(Path(parent, name).lstat().st_size for parent, _, names in os.walk(path) for name in names)
+    except FileNotFoundError:
+        return None
+
+
+def check_dense(partial: Path) -> None:
+    """Check that a store has its metadata and every chunk before it is published, and that no chunk is empty.
+
+    Somebody may have deleted a part of it while it was written: Zarr makes deleted folders again and raises nothing.
+
+    Raises
+    ------
+    StoreError
+        If a file is missing or empty, or the consolidated metadata differ from those of the arrays.
+    """
+    try:
+        for name, array in _arrays(partial):
+            _check_array(partial / name, array)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreError(_deleted(f"{error.filename} is gone")) from error
+
+
+def lost_bytes(entry: Path) -> StoreError:
+    """Return the error about a file of a store that has no bytes."""
+    return StoreError(f"{entry} has no bytes: the file system lost what was written; run the task again")
+
+
+def _deleted(found: str) -> str:
+    return (
+        f"{found}, which was deleted while it was written. Nothing is published. Another job or another person works "
+        "in that folder, or took this job for dead: find out who, and run the task again"
+    )
+
+
+def _arrays(partial: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name of each array, and its metadata as the root has them, which readers use."""
+    root = json.loads((partial / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+    for name, array in root["consolidated_metadata"]["metadata"].items():
+        own = json.loads((partial / name / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+        if {**own, "consolidated_metadata": None} != {**array, "consolidated_metadata": None}:
+            raise StoreError(f"{partial}: the metadata of {name} differ from their copy in {ROOT_METADATA_NAME}")
+        if array["node_type"] == "array":
+            yield name, array
+
+
+def _check_array(folder: Path, array: dict[str, Any]) -> None:
+    shape, files = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+    expected = math.prod(-(-length // size) for length, size in zip(shape, files, strict=True))
+    found = list(_chunk_files(folder / "c")) if expected else []
+    if len(found) != expected:
+        raise StoreError(_deleted(f"{folder} has {len(found)} of its {expected} files"))
+    for entry in found:
+        if not entry.stat().st_size:
+            raise lost_bytes(entry)
+
+
+def _chunk_files(chunks: Path) -> Iterator[Path]:
+    """The files of an array's chunks; a single one if it has no dimensions."""
+    if chunks.is_file():
+        yield chunks
+        return
+    for parent, _, names in os.walk(chunks, onerror=_raise):
+        yield from (Path(parent, name) for name in names if name.isdecimal())
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,365 @@
+"""Partials: stores that are being written, hidden beside their final names; a later writer keeps complete blocks.
+
+The name of a partial says which process on which host made it. A block is a set of whole files of a variable. The
+process that wrote these files appends a line with their inventory to a file in the partial; each process has its own.
+A block is complete if its files still match its line. A torn line is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.errors import StoreError
+from espo_luigi.files import open_own, replace_text
+from espo_luigi.store.disk import delete, delete_quietly, disk_errors
+
+logger = logging.getLogger(__name__)
+
+PARTIAL_SUFFIX = ".partial"
+# No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
+SILENT_PARTIAL_AGE_HOURS = 48
+FOLDER_NAME = "espo-blocks"
+START_NAME = "start.json"
+_LINES = ".jsonl"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_READ_BYTES = 2**24
+_THREADS = 8
+_appending = threading.Lock()
+
+# A variable, and the number of its block along each dimension.
+Block = tuple[str, tuple[int, ...]]
+# The inventory of some files: size in bytes and checksum of each, by its name from the store's root.
+Files = dict[str, tuple[int, int]]
+
+
+@functools.cache
+def _token(host: str, pid: int) -> str:
+    """Random digits of a process; in a container, every writer may have the same number."""
+    return uuid.uuid4().hex[:8]
+
+
+def _process() -> str:
+    host, pid = socket.gethostname(), os.getpid()
+    return f"{host}-{pid}-{_token(host, pid)}"
+
+
+def partial_path(path: Path) -> Path:
+    """Return a hidden, unique name beside `path` that says which process on which host made it."""
+    return path.parent / f".{path.name}.{_process()}{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
+
+
+def _is_own(partial: Path) -> bool:
+    return f".{_process()}" in partial.name
+
+
+def _is_elsewhere(partial: Path, name: str) -> bool:
+    return not partial.name.startswith(f".{name}.{socket.gethostname()}-")
+
+
+def _is_abandoned(partial: Path) -> bool:
+    """Whether the process that made a partial is dead, as far as this host can know, or silent for two days."""
+    here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
+    if here is not None:
+        is_own_number = int(here[1]) == os.getpid()
+        if not (_is_own(partial) if is_own_number else Path(f"/proc/{here[1]}").exists()):
+            return True
+    signs = (partial, *(partial / FOLDER_NAME).glob("*"))
+    age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
+    return age_hours > SILENT_PARTIAL_AGE_HOURS
+
+
+def abandoned_partials(folder: Path) -> Iterator[Path]:
+    """Yield the partials below `folder` whose process is dead, as far as this host can know, or silent for two days.
+
+    Stores are not searched.
+    """
+    for parent, folders, files in os.walk(folder):
+        partials = [name for name in (*folders, *files) if name.startswith(".") and name.endswith(PARTIAL_SUFFIX)]
+        folders[:] = [name for name in folders if name not in partials and not name.endswith(".zarr")]
+        for name in sorted(partials):
+            with contextlib.suppress(FileNotFoundError):  # its writer has just published it
+                if _is_abandoned(Path(parent, name)):
+                    yield Path(parent, name)
+
+
+def _partials_of(path: Path) -> list[Path]:
+    """The partials of all writers and deletions of a store."""
+    prefix = f".{path.name}."
+    names = [entry.name for entry in os.scandir(path.parent)]
+    return [path.parent / name for name in names if name.startswith(prefix) and name.endswith(PARTIAL_SUFFIX)]
+
+
+def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool = False) -> None:
+    """Delete the partials that killed writers of a store left behind.
+
+    Parameters
+    ----------
+    path : Path
+        The store's final name.
+    published : bool
+        Also delete partials of other hosts. This host cannot tell whether their writers live, but only one job at a
+        time makes a store: once it is published, they are left from an earlier attempt.
+    spare_resumable : bool
+        Keep the partials that a writer may take over.
+    """
+    for partial in _partials_of(path):
+        with contextlib.suppress(OSError, StoreError):
+            swept = _is_abandoned(partial) or (published and _is_elsewhere(partial, path.name))
+            if swept and not (spare_resumable and _read_start(partial)):
+                logger.info("removing %s, left behind by a writer that was killed", partial)
+                remove_partial(partial)
+
+
+def remove_partial(partial: Path) -> None:
+    """Rename the partial of another process, then delete it; a writer that lives after all cannot publish it.
+
+    Raises
+    ------
+    StoreError
+        If the folder does not allow it.
+    """
+    aside = partial_path(partial.with_name(partial.name.removeprefix(".").removesuffix(PARTIAL_SUFFIX)))
+    with disk_errors(partial, "remove"), contextlib.suppress(FileNotFoundError):
+        os.rename(partial, aside)
+        delete(aside)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A partial before its first block: the files of its metadata and of its data that are not lazy.
+
+    The fingerprint covers these and all that the values of the blocks depend on: attempts at the same store share it.
+    """
+
+    fingerprint: str
+    files: Files
+
+
+def take_over(partial: Path, path: Path, fingerprint: str, claim: Callable[[], None] | None) -> set[Block]:
+    """Replace `partial`, which has no block yet, by the partial of an earlier attempt at the same store.
+
+    An attempt is over if its process is dead, as far as this host can know, or if this process holds a claim. Of
+    several processes that want the same partial, the first to rename it gets it; a writer that still lives finds its
+    partial gone. All other abandoned partials are deleted.
+
+    Parameters
+    ----------
+    partial, path : Path
+        The new partial, with its metadata and the data that are not lazy, and the store's final name.
+    fingerprint : str
+        A text for all that the values of the store depend on.
+    claim : callable, optional
+        Raises unless this process alone may write the store.
+
+    Returns
+    -------
+    set of Block
+        The complete blocks of the earlier attempt; its other files of blocks are deleted.
+    """
+    start = _begin(partial, fingerprint)
+    if claim is not None:
+        claim()
+    blocks: set[Block] = set()
+    for former in _partials_of(path):
+        # A partial that is gone meanwhile was taken by another process, or published.
+        with contextlib.suppress(FileNotFoundError):
+            found = _read_start(former)
+            is_over = not _is_own(former) and (claim is not None or _is_abandoned(former))
+            if is_over and found is not None and found.fingerprint == start.fingerprint:
+                blocks = _take(former, partial, path)
+        if blocks:
+            break
+    sweep_partials(path)
+    return blocks
+
+
+def _take(former: Path, partial: Path, path: Path) -> set[Block]:
+    """Replace `partial` by a former partial if that has complete blocks; return these."""
+    taken = partial_path(path)
+    os.rename(former, taken)
+    blocks = _verified(taken)
+    if blocks:
+        delete(partial)
+        os.rename(taken, partial)
+    else:
+        delete_quietly(taken)
+    return blocks
+
+
+def _begin(partial: Path, fingerprint: str) -> _Start:
+    files = _inventory(partial, _files_below(partial))
+    meant = {name: _meaning(partial / name) for name in files if name.endswith("zarr.json")}
+    content = json.dumps([fingerprint, sorted({**files, **meant}.items())])
+    start = _Start(hashlib.sha256(content.encode()).hexdigest(), files)
+    (partial / FOLDER_NAME).mkdir()
+    text = json.dumps({"fingerprint": start.fingerprint, "files": start.files})
+    replace_text(partial / FOLDER_NAME / START_NAME, text)
+    return start
+
+
+def _meaning(metadata: Path) -> str:
+    """The content of a metadata file without the times in its histories."""
+    return json.dumps(json.loads(metadata.read_text(encoding="utf-8"), object_pairs_hook=_without_times))
+
+
+def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        name: _TIME.sub("", value) if name.endswith("history") and isinstance(value, str) else value
+        for name, value in items
+    }
+
+
+def _read_start(partial: Path) -> _Start | None:
+    try:
+        content = json.loads((partial / FOLDER_NAME / START_NAME).read_text(encoding="utf-8"))
+        return _Start(str(content["fingerprint"]), _parsed(content["files"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def record(partial: Path, block: Block, names: Iterable[str]) -> None:
+    """Append the line of a block whose files are all written.
+
+    Raises
+    ------
+    StoreError
+        If the partial is gone: a second writer has taken it over.
+    """
+    try:
+        files = {name: _size_and_checksum(partial / name) for name in names}
+        if None in files.values():
+            raise FileNotFoundError(partial)
+        # It starts with a line break: a full disk may have torn the line before.
+        line = f"\n{json.dumps({'block': block, 'files': files})}\n"
+        path = partial / FOLDER_NAME / f"{_process()}{_LINES}"
+        with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
+            file.write(line.encode())
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{partial} was deleted while it was written, or taken over. Nothing is published. Another attempt at this "
+            "task goes on from it, or another person works in that folder"
+        ) from error
+
+
+def recorded(partial: Path) -> list[tuple[Block, Files]]:
+    """Return the blocks that have a whole line, each with the inventory of its files."""
+    folder = partial / FOLDER_NAME
+    return [line for name in sorted(_line_files(partial)) for line in _whole_lines((folder / name).read_bytes())]
+
+
+def _line_files(partial: Path) -> set[str]:
+    try:
+        return {name for name in os.listdir(partial / FOLDER_NAME) if name.endswith(_LINES)}
+    except FileNotFoundError:
+        return set()
+
+
+def _whole_lines(content: bytes) -> Iterator[tuple[Block, Files]]:
+    for text in content.splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, AttributeError):
+            line = json.loads(text)
+            yield (str(line["block"][0]), tuple(line["block"][1])), _parsed(line["files"])
+
+
+def _parsed(files: Mapping[str, Any]) -> Files:
+    return {str(name): (int(size), int(checksum)) for name, (size, checksum) in files.items()}
+
+
+def _verified(partial: Path) -> set[Block]:
+    """The complete blocks, if the files from before them are unchanged; files of incomplete blocks are deleted."""
+    start = _read_start(partial)
+    if start is None or _inventory(partial, start.files) != start.files:
+        return set()
+    lines = recorded(partial)
+    found = _inventory(partial, {name for _, files in lines for name in files})
+    # Of a block that was written twice, the last line has the checksums of the files.
+    complete = [(block, files) for block, files in lines if files and files.items() <= found.items()]
+    kept = {*start.files, *(name for _, files in complete for name in files)}
+    for name in _files_below(partial):
+        if name not in kept:
+            (partial / name).unlink(missing_ok=True)
+    return {block for block, _ in complete}
+
+
+def _files_below(partial: Path) -> list[str]:
+    """The names of all files of the store, without the lines about its blocks."""
+    return [
+        str(Path(parent, name).relative_to(partial))
+        for parent, _, names in os.walk(partial)
+        if Path(parent) != partial / FOLDER_NAME
+        for name in names
+    ]
+
+
+def _inventory(root: Path, names: Iterable[str]) -> Files:
+    """Size and checksum of each of these files that is there."""
+    names = sorted(names)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda name: _size_and_checksum(root / name), names))
+    return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
+
+
+def _size_and_checksum(path: Path) -> tuple[int, int] | None:
+    size = checksum = 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_READ_BYTES):
+                size, checksum = size + len(piece), zlib.crc32(piece, checksum)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return size, checksum
+
+
+def forget_blocks(partial: Path) -> None:
+    """Delete the lines about blocks of a store that is whole."""
+    if (partial / FOLDER_NAME).exists():
+        shutil.rmtree(partial / FOLDER_NAME)
+
+
+class BlockCount:
+    """How many blocks of all its stores a job found complete, and how many it and its Dask workers computed."""
+
+    def __init__(self) -> None:
+        self._found = self._computed = 0
+        # The partials that are being written, each with the files of lines that it had before.
+        self._open: dict[Path, set[str]] = {}
+
+    @contextlib.contextmanager
+    def of(self, partial: Path, found: int) -> Iterator[None]:
+        """Count the blocks that are written in the `with` block, and those that were found before it."""
+        self._found += found
+        self._open[partial] = _line_files(partial)
+        try:
+            yield
+        finally:
+            self._computed += _new_blocks(partial, self._open[partial])
+            del self._open[partial]
+
+    def __call__(self) -> dict[str, int]:
+        """Return the two numbers, as they stand now."""
+        still_open = sum(_new_blocks(partial, before) for partial, before in list(self._open.items()))
+        return {"found": self._found, "computed": self._computed + still_open}
+
+
+def _new_blocks(partial: Path, before: set[str]) -> int:
+    new = _line_files(partial) - before
+    with contextlib.suppress(FileNotFoundError):
+        return sum((partial / FOLDER_NAME / name).read_bytes().count(b"}\n") for name in new)
+    return 0

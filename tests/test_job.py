@@ -160,16 +160,6 @@ def test_an_order_of_another_layout_is_refused_by_what_any_layout_has_of_it(
     assert result.read_text() == done, "a job that is requeued after its success has nothing to refuse"
 
 
-def test_an_order_of_a_version_before_orders_had_a_layout_is_of_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
-) -> None:
-    order, _ = write_order(tmp_path)
-    values = json.loads(order.read_text())
-    assert values.pop("layout") == LAYOUT
-    order.write_text(json.dumps(values))
-    assert (job.main([str(order)]), len(runs.given)) == (0, 1) if LAYOUT == 1 else (1, 0)
-
-
 @pytest.mark.parametrize(
     "before",
     [{"outcome": "success", "job_id": "6"}, {"outcome": "error", "job_id": "7"}, {"outcome": "success"}],

@@ -6,10 +6,11 @@ import zipfile
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import sync_path
 from espo_luigi.store.dense import emptied
 from espo_luigi.store.inputs import unchanged
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker, check_inventory
-from espo_luigi.store.publish import sync_path, written_aside
+from espo_luigi.store.publish import written_aside
 
 # The oldest time that a zip can hold: the same store packs to the same bytes.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)

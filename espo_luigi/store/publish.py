@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import keep_rights
+from espo_luigi.files import keep_rights, process_start, sync_path
 from espo_luigi.store import manifest
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def is_abandoned(partial: Path) -> bool:
 
 
 def _lives(pid: int, name: str) -> bool:
-    return name in _own_names if pid == os.getpid() else Path(f"/proc/{pid}").exists()
+    return name in _own_names if pid == os.getpid() else process_start(pid) is not None
 
 
 def _is_elsewhere(partial: Path, name: str) -> bool:
@@ -236,19 +236,6 @@ def remove(path: Path) -> None:
             delete(aside)
         if path.parent.is_dir():
             sweep_partials(path)
-
-
-def sync_path(path: Path) -> None:
-    """Force one file's content or one folder's entries onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems refuse fsync on a folder; there the server keeps the order.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def sync_tree(root: Path) -> None:

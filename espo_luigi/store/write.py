@@ -14,14 +14,14 @@ import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import replace_text
+from espo_luigi.files import replace_text, sync_path
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store import manifest
 from espo_luigi.store.blocks import blocks_of, is_written_in_blocks, pieces_of, write_blocks
 from espo_luigi.store.dense import check_dense
 from espo_luigi.store.marker import MARKER_NAME, Marker, is_of_work, render_marker_file, take_inventory, work_id
-from espo_luigi.store.publish import sweep_partials, sync_path, sync_tree, take_on, written_aside
+from espo_luigi.store.publish import sweep_partials, sync_tree, take_on, written_aside
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.files import replace_text
-from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.base import Account, Memory, Query, Row, Said, Scheduler
+from espo_luigi.jobs.trouble import Clock
 
 logger = logging.getLogger(__name__)
 

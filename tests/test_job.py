@@ -1,4 +1,4 @@
-"""What a job takes from its order and what from Slurm, and what it does when it is run a second time."""
+"""A job takes its values from its order or from Slurm, and does nothing twice."""
 
 import json
 import logging

@@ -34,7 +34,6 @@ class Child:
         self.pid = 0
         self._stopped = False
         self.ended = threading.Event()
-        self.exit_code: int | None = None
 
     def stop(self) -> None:
         """Send SIGTERM to the job, or as soon as it has started."""
@@ -100,9 +99,7 @@ class ForkServer:
                     child.started(answer["pid"])
                     self._running[child.pid] = child
                 else:
-                    child = self._running.pop(answer["pid"])
-                    child.exit_code = answer["exit_code"]
-                    child.ended.set()
+                    self._running.pop(answer["pid"]).ended.set()
         with self._lock:
             for child in (*self._starting, *self._running.values()):
                 child.ended.set()

@@ -21,7 +21,7 @@ from espo_luigi.jobs.dask.jobqueue import Session, jobqueue_session
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.lifecycle.records import write_atomically
-from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
@@ -57,7 +57,7 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), others=(owner,))
     folder = Path(workers.folder)
     order = folder / f"{owner}.json"
-    write_json(order, {"owner": owner, "workers": asdict(workers)})
+    write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
     try:
         job_id = _submit(session, _values(workers, owner, order, resources, options), order.with_suffix(".sh"))
         address = _address(session, job_id, folder / owner / "scheduler.json")
@@ -115,6 +115,8 @@ def serve(order: Path) -> None:
     """Run the scheduler in this job until its client is gone."""
     values = json.loads(order.read_text(encoding="utf-8"))
     workers, owner = WorkerJobs(**values["workers"]), str(values["owner"])
+    # The scheduler unpickles its client's functions, and so imports their modules.
+    sys.path.extend(folder for folder in values["folders"] if folder not in sys.path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with jobqueue_session(workers, owner) as client:
         scheduler: Any = client.cluster.scheduler

@@ -1,4 +1,4 @@
-"""Dask on a cluster without any task: `session` gives a client whose workers are jobs of Slurm or Grid Engine."""
+"""Dask on a cluster without a task: `session` gives a client whose workers are jobs of Slurm or Grid Engine."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def get_logger() -> logging.Logger:
 def session(
     *, engine: str = "slurm", profile: str = "", scheduler_in_job: bool = False, **options: Any
 ) -> Iterator[Client]:
-    """Submit Dask workers as jobs, and yield a `distributed.Client` once those that are waited for are there.
+    """Submit Dask workers as jobs, and yield a `distributed.Client` once enough workers have come.
 
-    At the end, however it comes, all its jobs are cancelled; if this process is killed, they end by themselves.
+    At any end, all jobs of the session are cancelled; if this process is killed, they end by themselves.
 
     Parameters
     ----------
@@ -46,19 +46,19 @@ def session(
     profile
         Name or path of the cluster's profile; by default luigi.cfg's. Its limits hold here.
     scheduler_in_job
-        Whether Dask's scheduler is a job of its own (`scheduler_profile`, `scheduler_memory`, `scheduler_time`) rather
-        than part of this process.
+        Whether Dask's scheduler runs in a separate job (`scheduler_profile`, `scheduler_memory`, `scheduler_time`)
+        rather than in this process.
     options
-        What luigi.cfg's ``worker_jobs`` takes: ``jobs``, ``cores``, ``processes``, ``memory``, ``walltime``,
+        The keys of luigi.cfg's ``worker_jobs``: ``jobs``, ``cores``, ``processes``, ``memory``, ``walltime``,
         ``minimum_jobs``, ``maximum_jobs``, ``wait_for_workers`` (a number, or per cent: ``"50%"``; 0: none),
         ``idle_timeout``, ``virtual_env``, and the scheduler's options (``account``, ``partition``, …).
 
     Raises
     ------
     SubmissionError
-        If that is more than the profile allows, before anything is submitted.
+        If the request exceeds the profile's limits, before anything is submitted.
     JobError
-        If the scheduler refuses the jobs, or if none of them begins to work.
+        If the cluster refuses the jobs, or if none of them begins to work.
     """
     if engine not in SECTIONS:
         raise ConfigurationError(f"engine = {engine!r}; expected one of: {', '.join(SECTIONS)}")

@@ -1,6 +1,6 @@
-"""Every exception that espo_luigi raises on purpose: one hierarchy, so that callers can catch what they mean.
+"""The exceptions that espo_luigi raises on purpose, in a single hierarchy, and texts that are safe for a terminal.
 
-A message says what was got, what was expected, where, and what to do about it.
+Each message names the value that was got, the expected value, the place, and the remedy.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class EspoError(Exception):
 
 
 class ConfigurationError(EspoError):
-    """A configuration file is missing, unreadable, or holds a key or a value that is not allowed."""
+    """A configuration file is missing, unreadable, or holds a forbidden key or value."""
 
 
 class ConfigurationChangedError(ConfigurationError):
-    """A job finds another configuration than the one under which it was ordered."""
+    """The configuration changed between a job's order and its start."""
 
 
 class ParameterError(EspoError):
-    """A task parameter names something that neither the configuration nor the catalogue holds."""
+    """A task parameter names something that is neither in the configuration nor in the catalogue."""
 
 
 class CatalogError(EspoError):
-    """A catalogue cannot be read, or what it holds does not answer the search."""
+    """A catalogue cannot be read, or its content does not answer the search."""
 
 
 class DataError(EspoError):
@@ -47,15 +47,15 @@ class StoreError(EspoError):
 
 
 class InputChangedError(StoreError):
-    """A store that a job reads was removed or replaced while it worked: tried again, as often as makes sense."""
+    """A store was removed or replaced while a job read it; the job is retried within its limits."""
 
 
 class InstallationError(EspoError):
-    """What is installed is incomplete, or cannot be collected or compiled."""
+    """The installation is incomplete, or cannot be collected or compiled."""
 
 
 class SizingError(EspoError):
-    """Requested resources that contradict each other or exceed what there is."""
+    """Requested resources that contradict each other or exceed those available."""
 
 
 class SubmissionError(EspoError):
@@ -67,38 +67,37 @@ class JobError(EspoError):
 
 
 class JobInputError(JobError):
-    """A job that found an input gone or replaced: worth another try, once the input is there again."""
+    """A job whose input is gone or replaced; it is worth a retry once the input is back."""
 
 
 class StoppedError(JobError):
-    """A task that was stopped with its run, or never begun: it has not failed."""
+    """A task that was stopped with its run, or never began; it has not failed."""
 
     outcome = "stopped"
 
 
 class LeftError(StoppedError):
-    """A task whose job is left running at the end of its run, and is taken over by the next one."""
+    """A task whose job runs on after the end of the run; the next run takes it over."""
 
     outcome = "detached"
 
 
 class WorkersLostError(JobError):
-    """A job whose Dask workers on its other nodes are gone: worth another try."""
+    """A job that lost its Dask workers on several nodes; it is worth a retry."""
 
 
 class ClaimLostError(JobError):
-    """A job that works on although another, or its own later start, has the work now: it publishes nothing."""
+    """A job whose work now belongs to a different job, or to its own later start; it must publish nothing."""
 
 
 class UnknownPathError(EspoError):
-    """A path that no task makes."""
+    """A path that is no task's output."""
 
 
 def as_text(text: str) -> str:
-    """Return a text for a terminal: what others wrote cannot move its cursor or change its colours.
+    """Return a text that is safe for a terminal: it cannot move the cursor or change colours.
 
-    Control characters, and those that reverse the direction of writing, become escapes (``\\x1b``); ends of lines and
-    tabs stay.
+    Control characters and marks of the writing direction become escapes (``\\x1b``); line ends and tabs stay.
     """
     return _NOT_TEXT.sub(lambda match: repr(match[0])[1:-1], text)
 
@@ -108,7 +107,7 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 
 
 def log_as_text(record: logging.LogRecord) -> bool:
-    """Have a log's message be `as_text`: a filter for handlers that write to a terminal, which lets all through."""
+    """Pass a log's message through `as_text`: a filter for handlers of a terminal, which drops no record."""
     message = record.getMessage()
     if (harmless := as_text(message)) != message:
         record.msg, record.args = harmless, None
@@ -116,12 +115,12 @@ def log_as_text(record: logging.LogRecord) -> bool:
 
 
 def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str = "; did you mean {}?") -> str:
-    """Return the hint with the allowed name that is nearest to `name`, or nothing."""
+    """Return the hint with the allowed name that is nearest to `name`, or an empty text."""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)
     return hint.format(close[0]) if close else ""
 
 
 def not_one_of(option: str, got: str, allowed: Collection[str]) -> str:
-    """Return that what was got for an option of a command is not allowed, what is, and the nearest of that."""
+    """Return the error message for a forbidden value of a command's option, with the allowed and nearest values."""
     words = ", ".join(allowed) or "(none)"
     return f"--{option.replace('_', '-')} {got!r} is not one of: {words}{nearest(got, allowed)}"

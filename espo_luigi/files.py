@@ -1,8 +1,7 @@
-"""How files are created in folders that others may write, too, and which folders nobody else may write.
+"""Safe creation of files in folders that other accounts may write, and checks that a folder is private.
 
-Files are never created through a link that somebody has put there.
-Whoever may write a folder can give a link the name of a file that another person is about to write. Opened as usual,
-the file that the link points to is emptied, and its owner is the person who was made to write.
+Files are never created through a link. An account that may write the folder could otherwise put a link where this
+process is about to write, and so have this process empty a file of its own elsewhere.
 """
 
 from __future__ import annotations
@@ -16,32 +15,33 @@ import stat
 import time
 from pathlib import Path
 
-# What a link and a FIFO without a reader answer.
+# Opening a link fails with ELOOP, a FIFO without a reader with ENXIO.
 _NO_FILE = {errno.ELOOP, errno.ENXIO}
+# Each further try is needed only if a link or FIFO appears in the microseconds after the last one was removed.
 _TRIES = 5
 
 
 def open_new(path: str | os.PathLike[str], mode: int = 0o666, how: int = 0) -> int:
-    """Create a file and open it to write. Raises FileExistsError for anything that has the name, a link too."""
+    """Create a file and open it to write. Raises FileExistsError if the name is taken, also by a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | how, mode)
 
 
 def open_own(path: str | os.PathLike[str], how: int = 0, mode: int = 0o666) -> int:
-    """Open a file to write that may be there already, and create it otherwise.
+    """Open an existing file to write, or create it.
 
-    `how` is ``O_TRUNC``, ``O_APPEND``, or 0 for a file that is only locked. A link, a FIFO and, unless it is only
-    locked, a file that has other names or another owner are removed first: their names are taken for the new file.
+    `how` is ``O_TRUNC``, ``O_APPEND``, or 0 for a file that is only locked. A link or a FIFO of that name is removed
+    and replaced by a new file. So is a hard-linked or foreign file, unless it is only locked.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             return _open_own(path, how, mode)
-    raise FileExistsError(errno.EEXIST, "others put links or pipes there again and again", os.fspath(path))
+    raise FileExistsError(errno.EEXIST, "links or pipes appear there again and again", os.fspath(path))
 
 
 def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
     append = how & os.O_APPEND
     try:
-        # Opened without O_TRUNC, as a hard link is seen only then; without O_NONBLOCK, a FIFO would be waited for.
+        # No O_TRUNC: hard links are found only after opening. O_NONBLOCK: a FIFO would block until it has a reader.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | append, mode)
     except OSError as error:
         if error.errno not in _NO_FILE:
@@ -60,7 +60,7 @@ def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
 
 
 def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:
-    """Write a file that is not there yet; `durable` forces it onto the disk. Raises FileExistsError as `open_new`."""
+    """Write a new file; `durable` forces it onto the disk. Raises FileExistsError as `open_new` does."""
     with open(open_new(path, mode), "w", encoding="utf-8") as file:
         file.write(text)
         if durable:
@@ -69,9 +69,9 @@ def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False, shared: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees the old text or the new one.
+    """Write a file beside its name and rename it: a reader sees either the old or the new text, whole.
 
-    A `shared` file keeps mode and group of the file that it replaces.
+    A `durable` file survives a crash of the machine. A `shared` file keeps mode and group of the file that it replaces.
     """
     aside = aside_of(path)
     try:
@@ -82,15 +82,30 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Force a file's content or a folder's entries onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems refuse fsync on a folder; there the server keeps the order.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def aside_of(path: Path) -> Path:
-    """Return a hidden neighbour's name that nobody can foresee."""
+    """Return the name of a hidden neighbour that no other account can guess."""
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
 
 
 def server_time(path: Path) -> float:
-    """Return the time by the clock of a file's server, from a file that is made beside it for a moment."""
+    """Return the time of the file server's clock, by creating a file beside `path` for a moment."""
     probe = aside_of(path)
     try:
         write_new(probe, "")
@@ -102,27 +117,27 @@ def server_time(path: Path) -> float:
 def age_of(path: Path) -> float:
     """Return how many seconds ago a file was written, by its server's clock. Raises FileNotFoundError.
 
-    In a folder where this process may create no file, the time is this host's.
+    In a folder that this process may not write, this host's clock serves.
     """
     return time.time() + _clock_offset(path.parent) - path.stat().st_mtime
 
 
 @functools.cache
 def _clock_offset(folder: Path) -> float:
-    """Return by how much the clock of a folder's server is ahead of this host's; asked once for each folder."""
+    """Return how many seconds the clock of a folder's server is ahead of this host's; measured once for each folder."""
     with contextlib.suppress(OSError):
         return server_time(folder / "clock") - time.time()
     return 0.0
 
 
 def keep_rights(new: Path, former: Path) -> None:
-    """Give a new file mode and group of the file that it is about to replace, as far as its owner may do that."""
+    """Copy mode and group to a new file from the file that it will replace, as far as its owner may set them."""
     with contextlib.suppress(OSError):
         replaced = os.lstat(former)
         descriptor = os.open(new, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             if stat.S_ISREG(replaced.st_mode) and stat.S_ISREG(os.fstat(descriptor).st_mode):
-                # The group first: its rights are not for another group.
+                # The group first, so that its rights never go to the wrong group.
                 os.fchown(descriptor, -1, replaced.st_gid)
                 os.fchmod(descriptor, replaced.st_mode & 0o777)
         finally:
@@ -130,9 +145,9 @@ def keep_rights(new: Path, former: Path) -> None:
 
 
 def make_private(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
-    """Make a folder for this user alone, if there is none; return whether it is this user's and closed to others.
+    """Create a private folder if it is missing; return whether the folder belongs to this user and is closed.
 
-    `others` are the rights of group and others that it must not give, by default to write. Raises OSError.
+    `others` are the permission bits that group and others must not have; by default, to write. Raises OSError.
     """
     with contextlib.suppress(FileExistsError):
         os.makedirs(folder, 0o700)
@@ -142,10 +157,19 @@ def make_private(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & others
 
 
-def drop_shared_numba_cache() -> str:
-    """Unset `NUMBA_CACHE_DIR` if it is not for this user alone; return why, or nothing.
+def process_start(pid: int) -> str | None:
+    """Return when a process of this machine started, in ticks since boot; None for a dead process or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
 
-    To be called before numba is imported. What numba keeps are pickles, also for the functions of xsdba and xclim.
+
+def drop_shared_numba_cache() -> str:
+    """Unset `NUMBA_CACHE_DIR` unless the folder is private; return the reason, or an empty text.
+
+    Call it before numba is imported. Numba's cache holds pickles, which run code when they are read.
     """
     folder = os.environ.get("NUMBA_CACHE_DIR", "")
     try:
@@ -154,7 +178,7 @@ def drop_shared_numba_cache() -> str:
         found = os.stat(folder)
         why = (
             f"its owner is {found.st_uid} and its mode {stat.filemode(found.st_mode)}, expected {os.geteuid()} and "
-            "drwx------, as whoever can write there has your jobs run what they like"
+            "drwx------: any account that can write there could run its code in your jobs"
         )
     except OSError as error:
         why = f"it cannot be made or looked at ({error.strerror})"

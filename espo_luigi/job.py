@@ -1,7 +1,7 @@
 """A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``.
 
-With ``--serve MODULE…`` one is forked for each order that is asked for, with ``--pilot PLAN MODULE…`` for each of a
-plan.
+``--serve MODULE…`` forks a job for each order that arrives on standard input, ``--pilot PLAN MODULE…`` a job for each
+order of a plan.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job whose order is the one argument, serve, or do what a plan says; return the exit code."""
+    """Run the job of an order, serve the local engine, or run a bundle's plan; return the exit code."""
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     if fault := drop_shared_numba_cache():
         logger.warning(fault)
@@ -66,8 +66,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
-        # What was imported lives as long as the job: the garbage collector, which tens of thousands of dates set off,
-        # need not go through it, and a forked job need not copy it.
+        # All imports live as long as the job. Frozen, they cost the garbage collector no time, which tens of thousands
+        # of dates start often, and a forked job no copies.
         gc.freeze()
         gc.enable()
         if order.workers and order.workers.workers_to_wait_for:
@@ -81,13 +81,13 @@ def work(order: JobOrder, monitor: Monitor) -> None:
 
 
 def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:
-    """Return the Dask session of a job, with its workers where the order wants them."""
+    """Return the Dask session of a job, with its workers in the places that the order names."""
     if not task.uses_dask:
         return nullcontext()
     if order.workers:
         from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
-        # After too little memory, the job was given more: so are its workers.
+        # When a retry gave the job more memory, its workers get more as well.
         workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
@@ -101,7 +101,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
 
 
 def check_configuration(task: SlurmTask, order: JobOrder) -> None:
-    """Raise `ConfigurationChangedError` unless the job finds the configuration under which it was ordered."""
+    """Raise `ConfigurationChangedError` if the configuration has changed since the job's order."""
     found = task.configuration_id()
     if found != order.configuration:
         raise ConfigurationChangedError(
@@ -113,7 +113,7 @@ def check_configuration(task: SlurmTask, order: JobOrder) -> None:
 
 
 if __name__ == "__main__":
-    # Importing, and ending, take a third less without looking for garbage.
+    # Without the garbage collector, start and end of a job take a third less time.
     gc.disable()
     atexit.register(gc.freeze)
     sys.exit(main())

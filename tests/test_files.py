@@ -1,4 +1,4 @@
-"""In a folder that others may write, nothing is written through a link, nor into a file that has other names."""
+"""In a folder that other accounts may write, nothing is written through links, symbolic or hard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from espo_luigi.science.adjust.kernel_cache import _take_turn
 
 
 def as_nobody(code: str, *arguments: object, cwd: Path | str = "/") -> None:
-    """Run Python as another user of the machine."""
+    """Run Python as a different user of the machine."""
     subprocess.run([*AS_STRANGER, sys.executable, "-c", code, *map(str, arguments)], check=True, cwd=cwd)
 
 
@@ -45,7 +45,7 @@ def published(folder: Path) -> None:
         write(folder / "catalogue.json", "{}")
 
 
-# What is written in a run's or a group's folder, and the names that somebody could foresee.
+# Functions that write in a run's or a group's folder, under names that an account could foresee.
 WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "lock": (locked, (".driver.lock.guard", ".driver.lock.{pid}", ".driver.lock.{pid}.now", "driver.lock")),
     "record": (lambda at: write_atomically(at / "a.json", "new"), (".a.json.{pid}", "a.json")),
@@ -177,6 +177,17 @@ def test_a_cache_of_machine_code_that_others_reach_is_forgotten_with_a_sentence(
     said = files.drop_shared_numba_cache()
     assert ("NUMBA_CACHE_DIR" in os.environ) is is_kept
     assert (said == "") is is_kept and (is_kept or f"NUMBA_CACHE_DIR = {folder} is not used" in said)
+
+
+def test_a_process_is_known_by_its_start_until_it_is_dead() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    began = files.process_start(process.pid)
+    assert began is not None and began == files.process_start(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert files.process_start(process.pid) is None, "a zombie is dead"
+    process.communicate()
+    assert files.process_start(process.pid) is None
 
 
 def test_a_cache_of_machine_code_that_is_not_there_yet_is_made_for_its_owner_alone(

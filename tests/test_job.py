@@ -1,4 +1,4 @@
-"""What a job takes from its order and what from Slurm, and what it does when it is run a second time."""
+"""A job takes its values from its order or from Slurm, and does nothing twice."""
 
 import json
 import logging
@@ -158,16 +158,6 @@ def test_an_order_of_another_layout_is_refused_by_what_any_layout_has_of_it(
     result.write_text(done)
     assert job.main([str(order)]) == 0
     assert result.read_text() == done, "a job that is requeued after its success has nothing to refuse"
-
-
-def test_an_order_of_a_version_before_orders_had_a_layout_is_of_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs: Runs
-) -> None:
-    order, _ = write_order(tmp_path)
-    values = json.loads(order.read_text())
-    assert values.pop("layout") == LAYOUT
-    order.write_text(json.dumps(values))
-    assert (job.main([str(order)]), len(runs.given)) == (0, 1) if LAYOUT == 1 else (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A job on a node whose file systems fail: what it tries again, what it calls the failure, and how it ends."""
+"""A job whose file systems fail retries, names the failure, and ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_full_disk_is_known_through_dask_and_its_processes(full_disk: Path, wo
 
 
 def test_netcdf4_says_of_a_full_disk_only_that_hdf5_failed(full_disk: Path) -> None:
-    """What is not known for a failure of the disk: netCDF's library keeps the reason to itself."""
+    """It is not recognised as a failure of the disk, because netCDF's library does not tell the reason."""
     error = error_of(lambda: data().to_netcdf(full_disk / "a.nc", engine="netcdf4"))
     assert not is_file_trouble(error)
 

@@ -1,12 +1,16 @@
-"""State folders that another version of this package has written: taken over, set aside, or refused while jobs live.
+"""Takes over, sets aside or refuses the state folder of a different version of this package.
 
-A version that is not told by `LAYOUT` may read what this one writes. Whatever the layout, these stay as they are: the
-file `layout.json`, the driver's lock, and of each ``records/*.json`` the entries ``task``, ``submission``, ``state``,
-``job_id`` and ``bundle``, by which jobs are known to the scheduler, and their claims in ``claims/``.
+Versions with the same `LAYOUT` read each other's files. With a different layout a driver refuses while jobs live, and
+else begins with new records. To find those jobs, it relies on parts that no layout may change:
 
-A job that cannot read its order says so to the driver that wrote it. For that, these stay, too: of each order the
-entries ``layout``, ``version``, ``label``, ``family``, ``parent``, ``files.result`` and ``files.heartbeat``, of each
-result ``outcome``, ``exception`` and ``job_id``, and the command of a job, ``python -m espo_luigi.job ORDER``.
+- the file `layout.json`, the driver's lock, and the claims in ``claims/``;
+- in each ``records/*.json`` the entries ``task``, ``submission``, ``state``, ``job_id`` and ``bundle``.
+
+A job that cannot read its order reports that to the driver that wrote it. So these never change either:
+
+- the command of a job, ``python -m espo_luigi.job ORDER``;
+- in each order ``layout``, ``version``, ``label``, ``family``, ``parent``, ``files.result`` and ``files.heartbeat``;
+- in each result ``outcome``, ``exception`` and ``job_id``.
 """
 
 from __future__ import annotations
@@ -35,42 +39,40 @@ from espo_luigi.jobs.schedulers.script import owner_name, submission_name
 
 logger = logging.getLogger(__name__)
 
-# To be raised when records, claims, orders, results or heartbeats change so that another version would misread them.
+# Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
 LAYOUT = 1
-# Of what does not say it, as it was written before there was another.
-FIRST_LAYOUT = 1
 _FILE = "layout.json"
-# What of a state folder a driver of another layout does not use again.
+# The contents of a state folder that are moved away when the layout has changed.
 _CONTENTS = ("records", "claims", "scripts", "salt")
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class Written:
-    """Which layout a state folder has, and the version whose driver worked there last."""
+    """The layout of a state folder, and the version of the last driver there."""
 
     layout: int
     version: str
 
     @classmethod
     def of(cls, folder: Path) -> Written:
-        """Return what `layout.json` says; a folder without it is of a version before there was one, or new."""
+        """Read `layout.json`; a folder without it is new."""
         said = read_object(folder / _FILE) or {}
-        return cls(int(said.get("layout", FIRST_LAYOUT)), str(said.get("version", "an earlier one")))
+        return cls(int(said.get("layout", LAYOUT)), str(said.get("version", "(unknown)")))
 
     @property
     def is_other(self) -> bool:
-        """Whether this version cannot read the folder."""
+        """Return whether this version cannot read the folder."""
         return self.layout != LAYOUT
 
 
 def prepare(store: RecordStore, commands: Commands) -> None:
-    """Make the state folder this version's: go on from one of the same layout, begin anew in one of another.
+    """Prepare the state folder for this version: keep the records if the layout is the same, else set them aside.
 
     Raises
     ------
     SubmissionError
-        If jobs of another layout live, or may live because the scheduler does not answer.
+        If jobs of a different layout live, or may live because the scheduler does not answer.
     """
     written = Written.of(store.folder)
     if written.is_other:
@@ -81,7 +83,7 @@ def prepare(store: RecordStore, commands: Commands) -> None:
         _set_aside(store.folder, written)
         store.create_folders()
         for name in names:
-            # One that the scheduler has not listed may still come: it finds its claim closed.
+            # A job that the scheduler does not list yet may still start: it finds its claim closed and ends.
             store.close(name)
     store.create_folders()
     if written != Written(LAYOUT, this_version()) or not (store.folder / _FILE).exists():
@@ -90,7 +92,7 @@ def prepare(store: RecordStore, commands: Commands) -> None:
 
 
 def cancel_other(folder: Path, commands: Commands) -> int | None:
-    """Cancel the jobs of a folder of another layout; return how many, or None where the folder is of this layout."""
+    """Cancel the jobs of a folder of a different layout; return their number, or None if the layout is this one."""
     if not Written.of(folder).is_other:
         return None
     rows = _living(set(_open_names(folder)), commands, folder)
@@ -120,7 +122,7 @@ def _refusal(folder: Path, written: Written, rows: list[Row]) -> str:
 
 
 def _open_names(folder: Path) -> Iterator[str]:
-    """The names that the scheduler may know of jobs that are out."""
+    """Yield the names under which the scheduler may know jobs of the folder."""
     for path in (folder / "records").glob("*.json"):
         record = read_json(path) or {}
         if record.get("state") in (SUBMITTING, SUBMITTED):

@@ -1,4 +1,4 @@
-"""One driver a folder: the lock that refuses a second one, unless the first has ended; all locks of one driver."""
+"""Locks of folders: a second driver is refused while the first may live, on this host or elsewhere."""
 
 from __future__ import annotations
 
@@ -17,34 +17,44 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
-from espo_luigi.files import open_own, server_time
-from espo_luigi.jobs.clock import Clock
+from espo_luigi.files import open_own, process_start, server_time
 from espo_luigi.jobs.lifecycle.records import read_json, read_object, write_atomically
+from espo_luigi.jobs.trouble import Clock
 
 logger = logging.getLogger(__name__)
 
+# How often a driver refreshes its locks. A driver on a different host counts as dead after 900 s of silence, so that
+# pauses of the file server that lose many refreshes in a row do no harm.
 REFRESH_EVERY_SECONDS = 30.0
+_STALE_AFTER_SECONDS = 900.0
+# Two drivers look at a lock for milliseconds; waiting longer than this means that the file's lock does not work.
+_LONGEST_GUARD_SECONDS = 10.0
 
 
 class SecondDriverError(EspoError):
-    """Another driver works in the same folder."""
+    """A different driver works in the same folder."""
 
 
 class DriverLock:
-    """The file ``driver.lock``: host, process id and start of the driver that holds it, refreshed while it lives.
+    """The file ``driver.lock``: host, process id and start of its driver, which refreshes it while it lives.
 
-    It names the `engine` of a driver without a scheduler, which looks for no requests to stop.
+    It names the `engine` of a driver without a scheduler, because such a driver takes no requests to stop.
     """
 
     def __init__(
-        self, folder: Path, stale_after_seconds: float = 900.0, *, name: str = "driver.lock", engine: str = ""
+        self,
+        folder: Path,
+        stale_after_seconds: float = _STALE_AFTER_SECONDS,
+        *,
+        name: str = "driver.lock",
+        engine: str = "",
     ) -> None:
         self.path = folder / name
         hidden = f".{name.removeprefix('.')}"
         self._guard = folder / f"{hidden}.guard"
         self._stale_after = stale_after_seconds
         self._said = {"version": this_version()} | ({"engine": engine} if engine else {})
-        self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": _process_start(os.getpid())}
+        self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
 
     def acquire(self) -> None:
         """Take the lock. Raises SecondDriverError when a driver that may be alive holds it."""
@@ -61,9 +71,9 @@ class DriverLock:
             self._write()
 
     def refresh(self) -> bool:
-        """Say that the driver lives; False when the lock is another's now.
+        """Show that the driver lives; return False if the lock belongs to a different driver now.
 
-        Raises OSError when the lock can be neither read nor written, which says nothing about whose it is.
+        Raises OSError when the lock can be neither read nor written, so that its holder is unknown.
         """
         with _alone(self._guard):
             holder = _known(read_object(self.path))
@@ -73,7 +83,7 @@ class DriverLock:
             return True
 
     def release(self) -> None:
-        """Give the lock up, if it is still ours; nothing of it stays in the folder."""
+        """Remove the lock's files, unless a different driver holds it."""
         if not self.path.parent.is_dir():
             return
         with _alone(self._guard):
@@ -83,13 +93,12 @@ class DriverLock:
             self._guard.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
-        """Host and pid of the driver that holds the lock and may be alive, or None."""
+        """Return host and pid of the driver that holds the lock and may be alive, or None."""
         holder = _known(read_json(self.path))
         return holder if holder is not None and self._may_live(holder) else None
 
     def _write(self) -> None:
-        # What is said besides is for people, and does not tell this driver from another. Colleagues who share a folder
-        # have to be able to read who holds it.
+        # Version, engine and folder are for people only. Colleagues who share the folder must be able to read them.
         said = {**self._mine, **self._said, "started_in": _working_folder()}
         write_atomically(self.path, json.dumps(said), public=True)
 
@@ -98,13 +107,13 @@ class DriverLock:
 
     def _may_live(self, holder: dict[str, Any]) -> bool:
         if holder.get("host") == self._mine["host"]:
-            # A later process may have the same number, but another start.
-            started = _process_start(holder["pid"])
+            # A later process may have the same number, but not the same start.
+            started = process_start(holder["pid"])
             return started is not None and started == holder.get("started")
         return self._age() < self._stale_after
 
     def _age(self) -> float:
-        # Both times are the file server's, so that clocks of two login nodes that differ do not matter.
+        # Both times are the file server's, so that differing clocks of two login nodes do not matter.
         try:
             return server_time(self.path) - self.path.stat().st_mtime
         except FileNotFoundError:
@@ -112,7 +121,7 @@ class DriverLock:
 
 
 def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What a lock says, with what it does not say filled in: it may be damaged, or written by somebody else."""
+    """Return the entries of a lock, with host and pid filled in where a damaged lock lacks them."""
     if holder is None:
         return None
     number = holder.get("pid")
@@ -120,10 +129,10 @@ def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 class HeldLocks:
-    """The locks of one driver, which a thread refreshes for as long as any is held.
+    """All locks of a driver; a thread refreshes them as long as any is held.
 
-    `on_lost` is called, in that thread, with the error that says which lock is another driver's now: this one was
-    suspended for longer than the other one waits.
+    A driver that was suspended for too long finds a lock taken. The thread then calls `on_lost` with an error that
+    names the lock.
     """
 
     def __init__(
@@ -139,9 +148,9 @@ class HeldLocks:
         self._any_lost = False
 
     def hold(self, locks: Iterable[DriverLock]) -> None:
-        """Take all of `locks` that are not held yet, or, raising SecondDriverError, none of them."""
+        """Take all `locks` that are not held yet; if SecondDriverError is raised, none of them was taken."""
         with self._changing, contextlib.ExitStack() as undo:
-            # Always in the same order: of two drivers that want the same folders at once, one gets them all.
+            # Sorted, so that of two drivers that want the same folders at once, the first gets them all.
             new = {lock.path: lock for lock in sorted(locks, key=lambda lock: lock.path) if lock.path not in self._held}
             for lock in new.values():
                 lock.acquire()
@@ -154,7 +163,7 @@ class HeldLocks:
             self._held |= new
 
     def release(self) -> None:
-        """Give all locks up; in a folder that cannot be written any more, one stays, whose holder will be dead."""
+        """Release all locks; a lock that cannot be removed stays, and counts as stale once this process has ended."""
         with self._changing:
             self._released.set()
             held, self._held, self._any_lost = self._held, {}, False
@@ -163,7 +172,7 @@ class HeldLocks:
                     lock.release()
 
     def still_held(self) -> bool:
-        """Whether no lock has become another driver's; looks, if the last look is a while ago."""
+        """Return whether all locks still belong to this driver; refreshes them if the last look was a while ago."""
         if self._clock.now() - self._looked >= self._every:
             self._look()
         return not self._any_lost
@@ -192,7 +201,7 @@ def _refreshed(lock: DriverLock) -> bool:
 
 @functools.cache
 def this_version() -> str:
-    """Return the version of this package as people know it."""
+    """Return the version of this package."""
     try:
         return importlib.metadata.version("espo_luigi")
     except importlib.metadata.PackageNotFoundError:
@@ -215,23 +224,14 @@ def _other_version(holder: dict[str, Any]) -> str:
     return "" if theirs == this_version() else f" (espo_luigi {theirs}; this is {this_version()})"
 
 
-def _process_start(pid: int) -> str | None:
-    """When a process of this machine started, in ticks since boot, or None when there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
-
-
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Keep two drivers apart that look at a lock in the same instant."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + _LONGEST_GUARD_SECONDS
     while True:
         with open(open_own(path), "w") as file:
             locked = _lock_until(file, deadline)
-            # Who had it before may have removed it: then a third one may hold a new file of that name.
+            # Its last holder may have removed it, and a third driver may hold a new file of that name.
             if locked and not _is_still(path, file) and time.monotonic() < deadline:
                 continue
             yield
@@ -239,7 +239,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _lock_until(file: IO[str], deadline: float) -> bool:
-    """Lock the file; False where it cannot be (Lustre without its flock option): a window of microseconds is left."""
+    """Lock the file; False where that fails (Lustre without `flock`), which leaves a window of microseconds."""
     while time.monotonic() < deadline:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,8 @@
-"""What a driver gives to a job, an order (a value, and a small JSON file), and what it gets back, a result."""
+"""Order and result of a job: the driver writes the order, a small JSON file, and the job answers with a result."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import os
@@ -22,13 +23,32 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.state import JobState
 
-# So that the last lines of a log are found without all that is before them.
+# Only the end of a log is read: this many bytes for each of the last lines.
 _BYTES_OF_A_LINE = 1000
 _RESULT = ".result.json"
 
 
+class ResultWord(enum.StrEnum):
+    """How a job's work ended, as the entry ``outcome`` of its result says.
+
+    ERROR is an exception that would recur. PREEMPTED, TIME_LIMIT and STOPPED come from a job that got a signal to end.
+    After WORKERS_LOST, or a result without an outcome, the scheduler's accounting tells the cause.
+    """
+
+    SUCCESS = "success"
+    ERROR = "error"
+    INPUT = "input"
+    CONFIGURATION = "configuration"
+    MEMORY = "memory"
+    FILES = "files"
+    WORKERS_LOST = "workers lost"
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time limit"
+    STOPPED = "stopped"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON beside `path` and rename it there, so that nobody ever reads half a file."""
+    """Write `value` as a durable JSON file that appears whole, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(value, indent=1, default=os.fspath), durable=True)
 
@@ -40,7 +60,7 @@ def label_of(family: str, wildcards: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of one job: its order, its result, its sign of life, and its log where the local engine runs it."""
+    """The files of one job: order, result, heartbeat, and the log of a job of the local engine."""
 
     order: Path
     result: Path
@@ -49,7 +69,7 @@ class JobFiles:
 
     @classmethod
     def of(cls, workdir: Path, family: str, wildcards: Mapping[str, str]) -> JobFiles:
-        """Return where they lie below the run's work folder: named by the wildcards, readable, and their hash."""
+        """Return the files of a task, named by its wildcards and a hash, below the run's work folder."""
         text = json.dumps([family, wildcards], sort_keys=True)
         readable = re.sub(r"[^A-Za-z0-9_.+=,-]", "_", ",".join(f"{k}={v}" for k, v in wildcards.items()))[:120]
         stem = "-".join(part for part in (readable, hashlib.sha256(text.encode()).hexdigest()[:10]) if part)
@@ -57,7 +77,7 @@ class JobFiles:
 
     @classmethod
     def at(cls, path: Path) -> JobFiles:
-        """Return those of the job one of whose JSON files is at `path`."""
+        """Return the files of the job whose order or result is at `path`."""
         stem = path.name.removesuffix(_RESULT).removesuffix(".json")
         return cls._named(path.parents[2], path.parent.name, stem)
 
@@ -72,16 +92,16 @@ class JobFiles:
         return cls(
             jobs / f"{stem}.json",
             jobs / f"{stem}{_RESULT}",
-            # Not among the results, which are listed again and again.
+            # Apart from the results, since the driver lists those again and again.
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
 
 
 def extra_folders() -> list[str]:
-    """Return where this process looks for modules, and a job of it would not by itself: the work folder, for example.
+    """Return the folders of `sys.path` that a job would miss, such as the work folder.
 
-    A job runs with ``-P``, and has `PYTHONPATH` and the installation's folders.
+    A job runs with ``-P``; it has `PYTHONPATH` and the folders of the installation.
     """
     installed = [*site.getsitepackages(), site.getusersitepackages()]
     own = [*installed, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -92,23 +112,23 @@ def extra_folders() -> list[str]:
 
 
 def jobs_folder(workdir: Path) -> Path:
-    """Return where the orders and the results lie, in a folder for each rule."""
+    """Return the folder of orders and results, which has a subfolder for each rule."""
     return workdir / "jobs"
 
 
 def order_files(workdir: Path, family: str = "") -> list[Path]:
-    """Return the orders of all jobs of a work folder, or of one rule's."""
+    """Return the order files of a work folder, or only those of the rule `family`."""
     found = (jobs_folder(workdir) / family).rglob("*.json")
     return sorted(path for path in found if not path.name.endswith(_RESULT))
 
 
 def result_files(workdir: Path) -> list[Path]:
-    """Return the results of all jobs of a work folder."""
+    """Return the result files of a work folder."""
     return list(jobs_folder(workdir).glob(f"*/*{_RESULT}"))
 
 
 def heartbeat_files(workdir: Path) -> list[Path]:
-    """Return the signs of life of all jobs of a work folder."""
+    """Return the heartbeat files of a work folder."""
     return list((workdir / "heartbeats").glob("*/*.json"))
 
 
@@ -130,15 +150,17 @@ class Standing:
 
 @dataclass(frozen=True)
 class JobOrder:
-    """All that an engine needs of one job; what the job itself needs of it is the order file.
+    """One job, as engines take it; the order file holds the part that the job itself reads.
 
-    `id` tells it from the others of the run, `label` names it for people. `module`, `family`, `parameters` and
-    `settings` say what is to be done, in the words of whoever does it, and `configuration` what else that depends on;
-    `wildcards` are the parameters that identify it. `cluster` says where Dask's workers are if not all in the job:
-    ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
-    all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
-    in a unit of the task's own, by which figures of other jobs are scaled; 0 if unknown. `is_complete` is called
-    after the job has ended, `on_progress` whenever its standing changes.
+    - `id` is unique in the run, `label` is the name for people; `wildcards` are the parameters that identify the task.
+    - `module`, `family`, `parameters` and `settings` let the job rebuild its task. `configuration` is a hash of the
+      configuration: a job that finds a different one refuses to work.
+    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
+      `workers` describes, ``allocation`` for all nodes of the job.
+    - `preload` are modules that the local engine imports once for all jobs.
+    - `beat_seconds` is the pause between heartbeats of a job that makes progress.
+    - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
+    - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
     """
 
     id: str
@@ -161,7 +183,7 @@ class JobOrder:
     on_progress: Callable[[Standing], None] | None = None
 
     def write(self, **more: Any) -> None:
-        """Write the order file, with what an engine has to add."""
+        """Write the order file; `more` are entries of the engine."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
         values |= {"layout": LAYOUT, "version": this_version()}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +192,7 @@ class JobOrder:
 
     @classmethod
     def parsed(cls, values: Mapping[str, Any]) -> JobOrder:
-        """Return the order that a file holds."""
+        """Return the order from the entries of its file."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
         workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
@@ -178,43 +200,49 @@ class JobOrder:
 
     @classmethod
     def of_another_layout(cls, values: Mapping[str, Any]) -> JobOrder:
-        """Return what an order says in any layout: whose it is, and where its result and its sign of life go."""
+        """Return the part of an order that every layout has: label, family, and where result and heartbeat go."""
         files = {name: Path(values["files"].get(name, "")) for name in ("order", "result", "heartbeat", "log")}
         return cls("", values["label"], "", values["family"], {}, {}, Resources(), JobFiles(**files))
 
     def report(self, standing: Standing) -> None:
-        """Call `on_progress` with where the job stands."""
+        """Pass the standing of the job to `on_progress`."""
         if self.on_progress is not None:
             self.on_progress(standing)
 
 
-# Callbacks, what is in the scheduler's own script, and what was imported before the job began.
+# Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
 _NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
-    """Refuses orders that it cannot run, fits one to its room, runs it and returns its seconds, stops one, and ends."""
+    """Runs jobs: on this machine, as steps of an allocation, or through a scheduler."""
 
-    def check(self, orders: Iterable[JobOrder]) -> None: ...
+    def check(self, orders: Iterable[JobOrder]) -> None:
+        """Raise an `EspoError` for an order that this engine cannot run."""
 
-    def fitted(self, order: JobOrder) -> JobOrder: ...
+    def fitted(self, order: JobOrder) -> JobOrder:
+        """Return the order with its resources cut to the room of this engine."""
 
-    def run(self, order: JobOrder) -> float: ...
+    def run(self, order: JobOrder) -> float:
+        """Run the job, wait for its end, and return its duration in seconds."""
 
-    def stop(self, order_id: str) -> None: ...
+    def stop(self, order_id: str) -> None:
+        """End the job of that order, or all jobs of the run, and start no further ones."""
 
-    def detach(self) -> None: ...
+    def detach(self) -> None:
+        """Leave running jobs to the next driver, where they can outlive this one; else stop them."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the engine's own threads and processes."""
 
 
 def seconds_of(result: Mapping[str, Any]) -> float:
-    """Return how long a job worked, from its result."""
+    """Return the duration of a job's work in seconds, from its result."""
     return float(result.get("ended", 0.0)) - float(result.get("started", 0.0))
 
 
 def end_of_log(log: Path, lines: int = 20) -> str:
-    """Return the last lines of a log, as far as they are of usual length; nothing of one that cannot be read."""
+    """Return the last lines of a log, fewer if they are very long; an empty text if the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - _BYTES_OF_A_LINE * lines, 0))
@@ -225,5 +253,5 @@ def end_of_log(log: Path, lines: int = 20) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Return the last lines of a traceback or a log, each on a line of its own, to stand behind a message."""
+    """Return the last lines of a traceback or a log, indented, to follow a message."""
     return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

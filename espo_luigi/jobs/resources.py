@@ -1,6 +1,6 @@
-"""What one task may use, in the units of Slurm and of Dask, and the checks that both agree.
+"""The resources of a task, in the units of Slurm and of Dask, and checks that both agree.
 
-Slurm's ``60GB`` is 60 GiB; Dask's is 60 x 10^9 bytes. Everything here is in bytes, and written out as Slurm reads it.
+Slurm's ``60GB`` is 60 GiB, but Dask's is 60 x 10^9 bytes. This module computes in bytes and writes Slurm's notation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psutil
 
 from espo_luigi.errors import SizingError
 
-# Of a job for which neither rule nor site has a value.
+# For jobs whose rule and site set no value.
 DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
 LEAST_WORKER_BYTES = 2**28
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
@@ -53,12 +53,12 @@ def parse_time(text: str | int) -> int:
 
 
 def render_memory(n_bytes: int) -> str:
-    """Return `n_bytes`, of which there are no more, as Slurm reads it, in whole MiB."""
+    """Return `n_bytes` in Slurm's notation, rounded down to whole MiB."""
     return f"{n_bytes // MIB}M"
 
 
 def mib(n_bytes: int) -> int:
-    """Return the MiB to ask a scheduler for."""
+    """Return `n_bytes` in MiB, rounded up, as a scheduler is asked for them."""
     return -(-n_bytes // MIB)
 
 
@@ -69,9 +69,9 @@ def headroom(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a rule asks for: Dask workers, CPUs, memory (Slurm's notation) and time (Slurm's notation).
+    """A rule's request: Dask workers, CPUs, memory and time, the last two in Slurm's notation.
 
-    Without memory or time, a job gets what its cluster's profile says, or 4GB and an hour.
+    Empty memory or time is filled in from the cluster's profile, or else is 4GB or an hour.
     """
 
     n_workers: int = 1
@@ -100,7 +100,7 @@ class Resources:
 
     @property
     def worker_memory_bytes(self) -> int:
-        """Memory limit of each Dask worker, in bytes: what is left after the headroom, shared equally."""
+        """Memory limit of each Dask worker, in bytes: an equal share of the memory without the headroom."""
         return (self.memory_bytes - headroom(self.memory_bytes)) // self.n_workers
 
     def check(self, rule: str) -> None:
@@ -129,7 +129,7 @@ class Resources:
         )
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
-        """Return the same request, with a site's memory and time where it says none, else with the defaults."""
+        """Return the same request; empty memory and time become the site's, else the defaults."""
         return replace(self, memory=self.memory or memory or DEFAULT_MEMORY, time=self.time or time or DEFAULT_TIME)
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:

@@ -1,28 +1,29 @@
-"""File systems that fail for a moment: which errors pass, and going on meanwhile."""
+"""Waiting and trying again: the clock, growing pauses, and file-system errors that pass by themselves."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
-
-from espo_luigi.jobs.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Errors of disks, quotas and network file systems themselves, whatever was asked of them.
+# A clock that counts the time in which the machine slept; Linux alone has it.
+_SLEEP_COUNTS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# Errors of the disk, the quota or the network file system, which do not depend on the operation.
 PASSING = frozenset(
     {
         errno.EIO,
         errno.ESTALE,
         errno.ENOSPC,
         errno.EDQUOT,
-        errno.EROFS,  # a disk that failed is mounted anew, to be read only
+        errno.EROFS,  # the kernel remounts a failed disk read-only
         errno.ETIMEDOUT,
         errno.EREMOTEIO,
         errno.ENOLCK,
@@ -35,25 +36,50 @@ PASSING = frozenset(
         errno.EHOSTUNREACH,
     }
 )
-# Libraries of C put the system's words into errors of their own (HDF5: "errno = 28, … 'No space left on device'").
+# C libraries quote the system's message in errors of their own (HDF5: "errno = 28, … 'No space left on device'").
 _WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT))
 
-# For how long a job asks a file system again that fails for a moment.
+# How long a job, and a driver that has nothing else to do, try a failing file operation again: a file server that
+# fails over to its partner is back within minutes, while a full disk needs people.
 JOBS_PATIENCE_SECONDS = 300.0
-# For how long a driver does, where it has nothing to do meanwhile.
 DRIVERS_PATIENCE_SECONDS = 300.0
-_FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 60.0
+# The first pause is for errors of an instant; the longest finds a recovered server within a minute.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+# A trouble of hours leaves a line a minute in the log, rather than thousands.
 _SAY_EVERY_SECONDS = 60.0
 
 
+class Clock:
+    """The machine's clock; tests pass a clock of their own to the job manager."""
+
+    def now(self) -> float:
+        """Return seconds that only grow: changes of the date do not matter, and time in suspension counts."""
+        return time.clock_gettime(_SLEEP_COUNTS)
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        """Wait for `event`, at most for `seconds`."""
+        event.wait(seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for `seconds`."""
+        time.sleep(seconds)
+
+
 def passes(error: OSError) -> bool:
-    """Whether the same may succeed a while later."""
+    """Return whether the same operation may succeed a while later."""
     return error.errno in PASSING
 
 
+def growing_pauses(first: float, longest: float) -> Iterator[float]:
+    """Yield pauses in seconds, each twice the last, up to the longest."""
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, longest)
+
+
 def is_file_trouble(error: BaseException) -> bool:
-    """Whether a file system's failure is among an error's causes: xarray, Zarr and Dask wrap them."""
+    """Return whether a file-system error is among an error's causes: xarray, Zarr and Dask wrap such errors."""
     return any(
         (isinstance(one, OSError) and passes(one)) or any(words in str(one) for words in _WORDS)
         for one in _chain(error)
@@ -72,14 +98,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 class Minutely:
-    """Warns of a trouble that lasts, once a minute."""
+    """Logs a warning about a lasting trouble, at most once a minute."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._next = 0.0
 
     def warn(self, message: str, *values: object) -> None:
-        """Log the warning, unless one was logged less than a minute ago."""
+        """Log the warning, unless the last was less than a minute ago."""
         if self._clock.now() >= self._next:
             self._next = self._clock.now() + _SAY_EVERY_SECONDS
             logger.warning(message, *values)
@@ -91,18 +117,18 @@ def persistently(
     pause: Callable[[float], object] = time.sleep,
     warn: Callable[..., object] = logger.warning,
 ) -> T:
-    """Do `action`; while a file system fails, do it again, with growing pauses, for so many seconds.
+    """Call `action`, and call it again with growing pauses for `seconds` while it fails with a passing OSError.
 
-    Raises what the last try raised, and at once what does not pass.
+    An OSError that does not pass is raised at once, the last passing one after `seconds`.
     """
     until = time.monotonic() + seconds
-    wait = _FIRST_PAUSE_SECONDS
+    pauses = growing_pauses(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     while True:
         try:
             return action()
         except OSError as error:
+            wait = next(pauses)
             if not passes(error) or time.monotonic() + wait > until:
                 raise
             warn("%s: trying again in %.0f s", error, wait)
         pause(wait)
-        wait = min(2 * wait, _LONGEST_PAUSE_SECONDS)

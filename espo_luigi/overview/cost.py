@@ -11,8 +11,7 @@ from typing import Any
 
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import seconds_of
+from espo_luigi.jobs.order import ResultWord, seconds_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report.jobs import job_results
 from espo_luigi.tasks.base import EspoTask

@@ -21,8 +21,7 @@ from espo_luigi.errors import EspoError, ParameterError, nearest
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
 from espo_luigi.jobs.local.engine import KILLED
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import end_of_log
+from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS

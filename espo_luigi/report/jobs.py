@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.jobs.lifecycle.records import read_json
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import result_files, seconds_of
+from espo_luigi.jobs.order import ResultWord, result_files, seconds_of
 from espo_luigi.jobs.resources import MIB
 
 

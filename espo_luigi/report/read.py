@@ -13,8 +13,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.lifecycle.records import STATE_FOLDER, Record, RecordStore, read_json
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import JobFiles, order_files
+from espo_luigi.jobs.order import JobFiles, ResultWord, order_files
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.report.jobs import results_of
 from espo_luigi.report.run import Job

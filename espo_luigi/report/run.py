@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.node.outcome import ResultWord
+from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
 from espo_luigi.report.style import drawing, new_figure
 

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.store.disk import sync_path
+from espo_luigi.files import sync_path
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory, lost_bytes
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker

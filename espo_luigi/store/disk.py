@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import sync_path
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +43,6 @@ def delete_quietly(path: Path) -> None:
         delete(path)
     except OSError as error:
         logger.warning("cannot remove %s, which is not needed any more: %s", path, error)
-
-
-def sync_path(path: Path) -> None:
-    """Force the content of a file, or the entries of a folder, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems refuse fsync on a folder; there the server keeps the order.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def sync_tree(root: Path) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import open_own, replace_text
+from espo_luigi.files import open_own, process_start, replace_text
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _is_abandoned(partial: Path) -> bool:
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
         is_own_number = int(here[1]) == os.getpid()
-        if not (_is_own(partial) if is_own_number else Path(f"/proc/{here[1]}").exists()):
+        if not (_is_own(partial) if is_own_number else process_start(int(here[1])) is not None):
             return True
     signs = (partial, *(partial / FOLDER_NAME).glob("*"))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600

@@ -11,12 +11,11 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from espo_luigi.files import keep_rights
-from espo_luigi.store.disk import delete, delete_quietly, disk_errors, sync_path
+from espo_luigi.files import keep_rights, sync_path
+from espo_luigi.store.disk import delete, delete_quietly, disk_errors
 from espo_luigi.store.partials import BlockCount, partial_path, recorded, sweep_partials
 
 _AT_FDCWD = -100
@@ -35,8 +34,8 @@ Check = Callable[[], None]
 class Publication:
     """The conditions under which a job publishes its stores, and its count of blocks.
 
-    The process that runs a job makes it, and all that the job writes inside `in_force` is published under it.
-    Threads have their own context (`contextvars`): a thread that publishes must run in a copy of the job's context.
+    The process that runs a job makes it. All that the process writes inside of `in_force` is published under it, in
+    whichever thread: a process runs a single job.
 
     Parameters
     ----------
@@ -56,16 +55,16 @@ class Publication:
     @classmethod
     def current(cls) -> Publication:
         """Return the publication that is in force; outside of a job, a publication without conditions."""
-        return _in_force.get() or cls()
+        return _in_force[-1] if _in_force else cls()
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[Publication]:
         """Put it in force inside the `with` block."""
-        token = _in_force.set(self)
+        _in_force.append(self)
         try:
             yield self
         finally:
-            _in_force.reset(token)
+            _in_force.pop()
 
     def only_after(self, check: Check) -> Publication:
         """Return the same publication with a further check."""
@@ -78,7 +77,8 @@ class Publication:
                 check()
 
 
-_in_force: ContextVar[Publication | None] = ContextVar("publication", default=None)
+# The innermost last; no context variable, since the threads of a job would not see it.
+_in_force: list[Publication] = []
 
 
 @contextlib.contextmanager

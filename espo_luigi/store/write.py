@@ -14,11 +14,11 @@ import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import replace_text
+from espo_luigi.files import replace_text, sync_path
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store.blocks import blocks_of, is_written_in_blocks, pieces_of, write_blocks
-from espo_luigi.store.disk import sync_path, sync_tree
+from espo_luigi.store.disk import sync_tree
 from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
 from espo_luigi.store.marker import MARKER_NAME, Marker
 from espo_luigi.store.partials import forget_blocks, take_over

@@ -171,14 +171,20 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
     assert list((tmp_path / "espo-work" / "slurm" / "dask").iterdir()) == []
 
 
-def test_a_killed_notebook_leaves_no_job(tmp_path: Path, cluster: ThrowawayCluster) -> None:
+@pytest.fixture
+def notebook(tmp_path: Path, cluster: ThrowawayCluster) -> subprocess.Popen[str]:
+    """A process whose session has computed, and that waits with it for its standard input to close."""
     (tmp_path / "mine.py").write_text(MODULE)
     program = [sys.executable, "-c", PROGRAM, "wait"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
     assert process.stdout is not None and process.stdout.readline()
-    process.kill()
-    process.communicate()
+    return process
+
+
+def test_a_killed_notebook_leaves_no_job(notebook: subprocess.Popen[str], cluster: ThrowawayCluster) -> None:
+    notebook.kill()
+    notebook.communicate()
     eventually(lambda: jobs(cluster) == [])
 
 
@@ -209,14 +215,11 @@ def test_another_account_reaches_no_scheduler_worker_or_page_of_a_session_on_sev
 
 
 @as_root
-def test_another_account_reaches_nothing_of_a_session_without_a_task(tmp_path: Path, cluster: ThrowawayCluster) -> None:
-    (tmp_path / "mine.py").write_text(MODULE)
-    program = [sys.executable, "-c", PROGRAM, "wait"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(program, cwd=tmp_path, env=cluster.environ, **pipes)
-    assert process.stdout is not None and process.stdout.readline()
+def test_another_account_reaches_nothing_of_a_session_without_a_task(
+    notebook: subprocess.Popen[str], tmp_path: Path
+) -> None:
     addresses = listening_in(tmp_path)
     luck = strangers_luck(addresses)
-    process.communicate("", timeout=60)
+    notebook.communicate("", timeout=60)
     assert len(addresses) >= 6
     assert luck == no_luck(len(addresses))

@@ -1,4 +1,4 @@
-"""Several versions of this package on one folder and a real Slurm."""
+"""Several versions of this package share a folder, on a real Slurm."""
 
 import shutil
 import signal
@@ -25,7 +25,7 @@ SLOW = ("SlowOnes", "--n", "3", "--seconds")
 
 
 def installed(folder: Path, version: str, layout: int = LAYOUT) -> Path:
-    """Install this package, called another version with another layout, in `folder`, or upgrade it there."""
+    """Install or upgrade this package in `folder`, with the given version and layout."""
     package = folder / "espo_luigi"
     shutil.copytree(Path(espo_luigi.__file__).parent, package, symlinks=False, dirs_exist_ok=True)
     source = package / "jobs" / "layout.py"
@@ -56,7 +56,7 @@ def killed(driver: Driver, seconds: str) -> None:
 
 @contextmanager
 def nodes_taken(cluster: ThrowawayCluster) -> Iterator[None]:
-    """Have somebody else's job on all nodes, so that others pend."""
+    """Occupy all nodes with a foreign job, so that further jobs pend."""
     options = ("--parsable", f"--nodes={cluster.spec.nodes}", "--exclusive", "--output=/dev/null")
     job_id = cluster.run("sbatch", *options, "--wrap", "sleep 600").strip()
     try:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.lifecycle.flights import Patience
 from espo_luigi.jobs.lifecycle.handles import JobRequest
 from espo_luigi.jobs.lifecycle.manager import JobManager, JobSettings
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.trouble import Clock
 
 pytest.register_assert_rewrite("real_clusters")
 

@@ -39,12 +39,18 @@ from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 
+states = []
+
 def order(path):
     wildcards, files = {"path": path}, JobFiles.of(Path("run").absolute(), "Write", {"path": path})
-    return JobOrder(path, f"Write {path}", "nowhere", "Write", wildcards, wildcards, Resources(), files)
+    told = lambda standing: states.append(standing.state)
+    return JobOrder(
+        path, f"Write {path}", "nowhere", "Write", wildcards, wildcards, Resources(), files, on_progress=told
+    )
 
 engine = LocalEngine(LocalSettings((sys.executable, "job.py")))
 engine.run(order("there"))
+assert list(dict.fromkeys(states)) == ["ready", "running", "succeeded"], states
 try:
     engine.run(order("no/such/folder"))
 except JobError as error:

@@ -1,4 +1,4 @@
-"""A job that works gives signs of life; one that hangs falls silent, whatever threads of it still run."""
+"""A job that works writes heartbeats; a job that hangs stops, although some of its threads run."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_work_is_seen_after_a_child_that_worked_more_has_ended() -> None:
 
 
 def test_the_peak_is_this_process_own_with_what_it_held_for_a_moment() -> None:
-    # In a process of its own: what other tests held before would hide it.
+    # In a process of its own: memory that earlier tests held would hide it.
     program = """
 from espo_luigi.jobs.node.heartbeat import Monitor
 monitor = Monitor()

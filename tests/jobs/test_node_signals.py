@@ -1,4 +1,4 @@
-"""What a job on its node does at the signals of a scheduler: Grid Engine's go to all of its processes."""
+"""A job on its node answers the signals of a scheduler; Grid Engine sends them to all its processes."""
 
 from __future__ import annotations
 

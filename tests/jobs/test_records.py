@@ -1,4 +1,4 @@
-"""What is on disk about submissions, and the lock of the one driver."""
+"""The records of submissions, and the locks of drivers."""
 
 from __future__ import annotations
 

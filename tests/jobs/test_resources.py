@@ -1,4 +1,4 @@
-"""Amounts in Slurm's notations, requests that contradict themselves, and what a cgroup leaves of a machine."""
+"""Amounts in Slurm's notations, contradictory requests, and the limits of cgroups."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The Dask cluster of one job: what too little memory does in each layout, and what the user's keywords change."""
+"""The Dask cluster of a job: the effect of too little memory in each layout, and of the user's keywords."""
 
 import http.client
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.dask.local import check_client, dask_session, on_loopback
+from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.node.run import _outcome
 from espo_luigi.jobs.resources import Resources
 
@@ -52,7 +54,7 @@ def test_the_only_worker_still_spills_as_the_user_says() -> None:
 
 def test_a_task_that_kills_its_workers_by_memory_is_to_be_retried_with_more() -> None:
     with (
-        # As many deaths as there are workers at the start: waiting for restarted ones takes most of the time.
+        # As many deaths as workers at the start, because waiting for restarts takes most of the time.
         dask_session(Resources(2, 2, "800MB"), {"distributed.scheduler.allowed-failures": 1}) as client,
         pytest.raises(KilledWorker) as caught,
     ):
@@ -163,3 +165,20 @@ def test_a_keyword_that_would_let_other_accounts_in_is_refused(keywords: dict[st
         check_client(keywords)
     with pytest.raises(ConfigurationError, match=words), dask_session(Resources(1, 1, "1GB"), client=keywords):
         pass
+
+
+def test_workers_on_other_nodes_find_settings_and_modules_in_a_private_folder_and_say_which_cache_they_drop(
+    tmp_path: Path,
+) -> None:
+    (shared := tmp_path / "shared").mkdir(mode=0o755)
+    folder = tmp_path / "session"
+    with prepared(folder, Failing(), {"array.chunk-size": "1MiB"}, dashboard=False):
+        assert {path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())} == {0}
+        found = dask.config.collect([str(folder / "dask.yaml")], {})
+        assert dask.config.get("array.chunk-size", config=found) == "1MiB"
+        assert dask.config.get("distributed.scheduler.allowed-failures", config=found) == 10
+        (preload,) = dask.config.get("distributed.worker.preload", config=found)
+        environ = {**os.environ, "NUMBA_CACHE_DIR": str(shared)}
+        done = subprocess.run([sys.executable, preload], env=environ, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"NUMBA_CACHE_DIR = {shared} is not used") and done.stderr.endswith("\n")
+    assert not folder.exists()

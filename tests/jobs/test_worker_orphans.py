@@ -1,4 +1,4 @@
-"""Dask workers' jobs whose own job is gone: which ones a driver cancels, and which it leaves alone."""
+"""A driver cancels the worker jobs of a job that is gone, and leaves all others alone."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundles.model import array_of
 from espo_luigi.jobs.lifecycle.flights import Flight, listed_names
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_object
-from espo_luigi.jobs.node.outcome import ResultWord
+from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.schedulers.script import end_path
 
 

@@ -1,7 +1,7 @@
-"""A Dask session whose workers are jobs of their own, by dask-jobqueue; its scheduler lives in this process.
+"""A Dask session whose workers run in separate jobs, by dask-jobqueue; its scheduler lives in this process.
 
-What is added to dask-jobqueue: options and limits as all other jobs have them, TLS between the nodes, workers that are
-lost are replaced, and none outlives its session: all are cancelled at its end, by their name.
+This module adds to dask-jobqueue: the options and limits of all jobs, TLS between nodes, and replacement of lost
+workers. No worker outlives its session, which cancels all jobs of its name at its end.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.jobs.dask.failing import Failing
 from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
-from espo_luigi.jobs.dask.local import SETTINGS, SETTINGS_OF_JOBS, WITHOUT_PAGES
-from espo_luigi.jobs.dask.settings import private_folder, quiet_logs, write_security, write_settings
+from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import workers_name
-from espo_luigi.jobs.trouble import Minutely
+from espo_luigi.jobs.trouble import Minutely, growing_pauses
 
 if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 5.0, 60.0
+# First and longest pause between looks at the worker jobs: a lost worker is replaced soon, while jobs that pend for
+# days cost the scheduler a query a minute.
+_LOOKS_SECONDS = 5.0, 60.0
+# First and longest pause after a refused submission: a limit of the site may last for hours.
+_HOLDS_SECONDS = 5.0, 300.0
+# A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
-_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 5.0, 300.0
-# What a job that has not been submitted shows instead of its scheduler's address.
+# Stands for the scheduler's address in the script of a job that is only shown.
 _ADDRESS = "tls://SCHEDULER:PORT"
-# Jobs that end one after the other before any of them began to work: more of them would end so, too.
+# So many jobs that end before any worker begins point to a fault that further jobs would share.
 _MOST_FALSE_STARTS = 5
 
 
 @dataclass
 class Session:
-    """One session's name and commands, and what became of its submissions; `others` are names of further jobs of it."""
+    """A session's name and commands, and the fate of its submissions; `others` are names of its further jobs."""
 
     workers: WorkerJobs
     owner: str
@@ -56,18 +58,18 @@ class Session:
     refused: str = ""
     refusal: str = ""
     hold_until: float = 0.0
-    backoff: float = 0.0
+    pauses: Iterator[float] = field(default_factory=lambda: growing_pauses(*_HOLDS_SECONDS))
     failing: Failing = field(default_factory=Failing)
 
     def submit(self, script: Path) -> str:
-        """Submit one worker's job, as fast as the site allows; return the answer, which holds the job's id."""
+        """Submit a worker's job, as fast as the site allows; return the answer, which holds the job's id."""
         if self.over.is_set():
             raise RuntimeError("the session is over")
         if self.commands.clock.now() < self.hold_until:
             raise RuntimeError(self.refusal)
         answer = self.commands.submit(self.commands.scheduler.submit_command(self.workers.values(self.owner), script))
         if answer.ok:
-            self.backoff, self.refused = 0.0, ""
+            self.pauses, self.refused = growing_pauses(*_HOLDS_SECONDS), ""
             return answer.stdout
         if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
             self.refused = answer.words
@@ -75,20 +77,19 @@ class Session:
         raise RuntimeError(answer.words)
 
     def _hold(self, words: str) -> None:
-        """Submit nothing for a while, twice as long each time: of thousands of jobs each would be refused."""
+        """Submit nothing for a while, twice as long each time, so that the site need not refuse thousands of jobs."""
         now = self.commands.clock.now()
         if now >= self.hold_until:
-            self.backoff = min(max(2 * self.backoff, _FIRST_BACKOFF_SECONDS), _LONGEST_BACKOFF_SECONDS)
-            self.hold_until, self.refusal = now + self.backoff, words
+            self.hold_until, self.refusal = now + next(self.pauses), words
 
     def alive(self) -> set[str] | None:
-        """The ids of this session's jobs that wait or run; None if the scheduler does not answer."""
+        """Return the ids of this session's jobs that wait or run, or None if the scheduler does not answer."""
         rows = self.commands.jobs()
         names = (workers_name(self.owner), *self.others)
         return None if rows is None else {row.job_id for row in rows if row.name in names and not row.phase.ended}
 
     def cancel(self) -> None:
-        """Cancel all jobs of this session, of earlier starts of it, too; what a command missed is cancelled anew."""
+        """Cancel all jobs of this session and of its earlier starts; repeat it for jobs that a command missed."""
         for _ in range(_CANCEL_TRIES):
             alive = self.alive()
             if alive is not None and (not alive or self.commands.cancel(alive)):
@@ -97,7 +98,7 @@ class Session:
 
 
 def _import_dask_jobqueue() -> Any:
-    """Import it without the handlers of signals that it sets: Ctrl-C, and with it the signal that ends a job, exits."""
+    """Import dask-jobqueue but keep this process's handlers of Ctrl-C and SIGTERM, which it replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     import dask_jobqueue
 
@@ -108,7 +109,7 @@ def _import_dask_jobqueue() -> Any:
 
 
 def _job_class(session: Session) -> Any:
-    """Dask-jobqueue's class of jobs, with this package's options, and its way of giving commands."""
+    """Return dask-jobqueue's job class, with the options and commands of this package."""
     from distributed.deploy.spec import ProcessInterface
 
     workers, scheduler = session.workers, session.commands.scheduler
@@ -126,7 +127,7 @@ def _job_class(session: Session) -> Any:
             try:
                 await super().start()
             except (RuntimeError, ValueError) as error:
-                # One that is not submitted now is later: its place stays empty until then.
+                # Its place stays empty until a later submission succeeds.
                 if not session.over.is_set():
                     trouble.warn("a worker's job was not submitted, trying again: %s", error)
                 self.job_id = ""
@@ -151,14 +152,14 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
         "python": f"{shlex.quote(workers.job_options.python or sys.executable)} -P",
         "death_timeout": workers.death_timeout,
         "local_directory": f'"${WORKER_FOLDER}"',
-        # Nobody but the scheduler is to speak with a worker.
+        # Only the scheduler may connect to a worker.
         "worker_extra_args": ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         "interface": shlex.quote(workers.interface) if workers.interface else None,
     }
 
 
 def job_script(workers: WorkerJobs, owner: str) -> str:
-    """Return dask-jobqueue's script of a worker's job, as it is before the scheduler has an address."""
+    """Return the script of a worker's job, with a placeholder for the scheduler's address."""
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
     job = _job_class(session)(_ADDRESS, "NAME", protocol="tls://", **_job_keywords(workers))
     return str(job.job_script())
@@ -168,31 +169,22 @@ def job_script(workers: WorkerJobs, owner: str) -> str:
 def jobqueue_session(
     workers: WorkerJobs, owner: str, settings: Mapping[str, Any] | None = None, *, dashboard: bool = False
 ) -> Iterator[Client]:
-    """Start a scheduler here and the worker jobs of `owner`; at the end, however it comes, cancel all of them.
+    """Start a scheduler in this process and the worker jobs of `owner`; at any end, cancel these jobs.
 
     Raises
     ------
     JobError
-        If the scheduler refuses such jobs for good, or if they end again and again before they begin to work.
+        If the cluster refuses such jobs for good, or if they end again and again before they begin to work.
     """
-    import dask
     from distributed import Client
 
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
-    settings_path = Path(settings_file(workers, owner))
-    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
-    # A job that was started again: its first start's workers look for a scheduler that is gone.
+    folder = Path(settings_file(workers, owner)).parent
+    # After a restart of this job, workers of its first start may still look for the scheduler that is gone.
     session.cancel()
     Path(SCHEDULERS[workers.scheduler].log_path(workers.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     try:
-        with (
-            session.failing.raised(),
-            quiet_logs(),
-            private_folder(settings_path.parent) as folder,
-            dask.config.set(all_settings),
-        ):
-            security = write_security(folder)
-            write_settings(settings_path, security, all_settings)
+        with prepared(folder, session.failing, settings, dashboard=dashboard) as security:
             session.commands.hand_on(Path(environment_file(workers, owner)))
             with (
                 _cluster(session, security, dashboard) as cluster,
@@ -222,7 +214,7 @@ def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
 
 @contextmanager
 def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
-    """Submit the worker jobs, and others for those that are lost; cancel all before Dask ends."""
+    """Submit the worker jobs and replace lost jobs; cancel all before Dask ends."""
     keeper = _Keeper(session, cluster)
     thread = threading.Thread(target=keeper.run, name="worker-jobs", daemon=True)
     try:
@@ -232,12 +224,12 @@ def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
     finally:
         session.over.set()
         session.cancel()
-        # Dask would cancel each by a command of its own, and wait for each to hand its results on.
+        # Dask would cancel each job by a separate command, and wait until each has handed its results on.
         cluster.sync(keeper.forget, list(cluster.workers))
 
 
 class _Keeper:
-    """Looks at a session's jobs while it lasts. Dask is not notified when a job ends before its worker joins."""
+    """Watches a session's jobs, because Dask does not notice a job that ends before its worker joins."""
 
     def __init__(self, session: Session, cluster: Any) -> None:
         self._session = session
@@ -247,7 +239,7 @@ class _Keeper:
         self._trouble = Minutely()
 
     def ask_for_jobs(self) -> None:
-        """Have Dask submit as many as there have to be."""
+        """Make Dask submit the jobs that the session asks for."""
         workers = self._session.workers
         if workers.maximum_jobs:
             self._cluster.adapt(minimum_jobs=workers.minimum_jobs, maximum_jobs=workers.maximum_jobs)
@@ -255,23 +247,24 @@ class _Keeper:
             self._cluster.scale(jobs=workers.jobs)
 
     def run(self) -> None:
-        """Look, until the session is over."""
-        pause = _LOOK_SECONDS
-        while not self._session.over.wait(pause):
+        """Watch the jobs until the session is over."""
+        pauses = growing_pauses(*_LOOKS_SECONDS)
+        while not self._session.over.wait(next(pauses)):
             try:
                 asked_in_vain = self._look()
             except Exception:  # the next look may do better
                 logger.exception("cannot look at this session's worker jobs")
                 asked_in_vain = True
-            pause = min(2 * pause, _LONGEST_LOOK_SECONDS) if asked_in_vain else _LOOK_SECONDS
+            if not asked_in_vain:
+                pauses = growing_pauses(*_LOOKS_SECONDS)
 
     def _look(self) -> bool:
-        """Return whether the scheduler was asked, and its answer is the same as the last: jobs may wait for days."""
+        """Look at the jobs; return whether the scheduler was asked and nothing had changed."""
         if self._cluster.scheduler.status.name in ("closing", "closed"):
             logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
             self._session.over.set()
             self._session.cancel()
-            # At the session's end, Dask would wait for it to answer.
+            # At the session's end, Dask would wait for the closed scheduler to answer.
             self._cluster.shutdown_scheduler = False
             return False
         connected, places = self._connected(), dict(self._cluster.workers)
@@ -288,7 +281,7 @@ class _Keeper:
         return not gone
 
     def _connected(self) -> set[str]:
-        """The names of the jobs that have a worker."""
+        """Return the names of the jobs that have a worker."""
         names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
         return names if self._session.workers.processes == 1 else {name.rpartition("-")[0] for name in names}
 
@@ -308,7 +301,7 @@ class _Keeper:
             )
         else:
             self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
-            # As many as there were: whoever has the cluster may have scaled it.
+            # The same number as before, since the user of the cluster may have scaled it.
             n = len(self._cluster.worker_spec)
             self._cluster.sync(self.forget, gone)
             if self._cluster._adaptive is None:

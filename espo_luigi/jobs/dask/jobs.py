@@ -1,4 +1,4 @@
-"""Dask workers that are jobs of their own: what they ask of the scheduler, as a value, and their script's text."""
+"""Dask workers that run in separate jobs: their request to the scheduler, as a value, and the text of their script."""
 
 from __future__ import annotations
 
@@ -35,21 +35,24 @@ from espo_luigi.jobs.schedulers.script import (
 )
 from espo_luigi.jobs.schedulers.site import Site
 
-# The variable of a worker's job that names the folder for what Dask spills.
+# The variable of a worker's job that names the folder into which Dask spills.
 WORKER_FOLDER = "espo_dask_folder"
+# The file of the workers' Dask settings, in their session's folder.
+SETTINGS_NAME = "dask.yaml"
 
 
 @dataclass(frozen=True)
 class WorkerJobs:
-    """The jobs whose Dask workers compute for one task, or for a session without a task.
+    """The jobs whose Dask workers compute for a task, or for a session without a task.
 
-    Each of `jobs` asks for `cores` CPUs (`job_cpu` where it needs more CPUs than Dask is to have threads), `memory` and
-    `walltime`, and has `processes` workers, which share cores and memory equally; `job_mem` is asked for where a job
-    needs more memory than Dask is to use. With `maximum_jobs`, there are as many
-    jobs as there is work for, `minimum_jobs` at least. `wait_for_workers` is how many workers, or how many per cent of
-    them (``50%``), are waited for. A session without work ends after `idle_timeout`, a worker without a scheduler after
-    `death_timeout` seconds. `interface` is the network's, such as ``ib0``. `folder` lies where all nodes see it, and is
-    for its owner alone. `options` are those of the scheduler's jobs, by their names.
+    - Each of `jobs` asks for `cores` CPUs, `memory` and `walltime`. Its `processes` workers share them equally.
+    - `job_cpu` and `job_mem` ask for more CPUs and memory than Dask uses.
+    - With `maximum_jobs`, Dask adapts the number of jobs to the work, but keeps at least `minimum_jobs`.
+    - The work begins once `wait_for_workers` workers are there, a number or a share (``50%``).
+    - A session without work ends after `idle_timeout`, a worker without a scheduler after `death_timeout` seconds.
+    - `interface` is the network interface, such as ``ib0``.
+    - `folder` is on a file system that all nodes see; only its owner can read it.
+    - `options` are the scheduler's options by their names.
     """
 
     scheduler: str
@@ -74,12 +77,12 @@ class WorkerJobs:
 
     @property
     def most_jobs(self) -> int:
-        """How many there may be at once."""
+        """The largest number of jobs at a time."""
         return self.maximum_jobs or self.jobs
 
     @property
     def said(self) -> str:
-        """How many jobs, in words."""
+        """The number of jobs, in words."""
         return f"{self.minimum_jobs} to {self.maximum_jobs} job(s)" if self.maximum_jobs else f"{self.jobs} job(s)"
 
     @property
@@ -94,18 +97,18 @@ class WorkerJobs:
 
     @property
     def dask_memory_bytes(self) -> int:
-        """What of it Dask's workers may hold; the rest is for their nannies."""
+        """The share of a job's memory for Dask's workers; the rest is for their nannies."""
         return self.memory_bytes - headroom(self.memory_bytes)
 
     @property
     def asked_memory(self) -> str:
-        """What a job asks for."""
+        """The memory that a job asks for."""
         return max(self.memory, self.job_mem or self.memory, key=parse_memory)
 
     @property
     def workers_to_wait_for(self) -> int:
-        """The number of workers without which nothing is computed."""
-        # Where Dask decides how many jobs there are, there may be no more than the fewest before there is work.
+        """The number of workers that the work waits for."""
+        # Where Dask adapts the number of jobs, it submits only the fewest before there is work.
         all_of_them = (self.minimum_jobs if self.maximum_jobs else self.jobs) * self.processes
         text = self.wait_for_workers.strip()
         wanted = math.ceil(float(text[:-1]) * all_of_them / 100) if text.endswith("%") else int(text)
@@ -149,14 +152,14 @@ class WorkerJobs:
         prologue(self, "check", "tls://check:1")
 
     def refusals(self, site: Site) -> list[str]:
-        """Say what of these jobs is against the site's rules."""
+        """Return the violations of the site's rules."""
         amounts: dict[str, str | int] = {"memory": self.asked_memory, "cpus": self.cpus}
         amounts |= {"time": self.walltime, "jobs": self.most_jobs}
         said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts)
         return [f"worker_jobs: {words}" for words in (*said, *site.refused_for_workers(self.options))]
 
     def fitted(self, cpus: int | None, memory_bytes: int | None) -> WorkerJobs:
-        """Return the same jobs, each no larger than a node."""
+        """Return the same jobs, each cut to the size of a node."""
         cores = min(self.cores, cpus or self.cores)
         processes = max(n for n in range(1, min(self.processes, cores) + 1) if cores % n == 0)
         memory = min(self.memory_bytes, memory_bytes or self.memory_bytes)
@@ -166,14 +169,14 @@ class WorkerJobs:
         )
 
     def grown(self, factor: float) -> WorkerJobs:
-        """Return the same jobs with so many times the memory, up to the cap."""
+        """Return the same jobs with `factor` times the memory, up to the cap."""
         if factor <= 1:
             return self
         memory = int(self.memory_bytes * factor)
         return replace(self, memory=render_memory(min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes))))
 
     def values(self, owner: str) -> ScriptValues:
-        """What each job's submission is made of, of the session called `owner`."""
+        """Return the values of each job's script in the session called `owner`."""
         return ScriptValues(
             name=workers_name(owner),
             attempt=1,
@@ -190,9 +193,14 @@ class WorkerJobs:
 
 
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
-    """The bash of a worker's job before its command. Raises SubmissionError for a value that cannot be passed safely.
+    """Return the bash of a worker's job before its command.
 
-    The job ends at once if its scheduler's port refuses connections: its session is over.
+    The job ends at once if its scheduler's port refuses connections, since its session is over then.
+
+    Raises
+    ------
+    SubmissionError
+        If a value cannot be passed safely.
     """
     values = workers.values(owner)
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
@@ -209,17 +217,17 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
         "2>&1 | grep -q 'Connection refused'; then",
         "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",
         "fi",
-        # What a worker spills are pickles: a folder of Dask's usual name may be another account's.
+        # Workers spill pickles, so their folder must be private: another account could own a folder of Dask's name.
         f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
         f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
     ]
 
 
 def settings_file(workers: WorkerJobs, owner: str) -> str:
-    """Where the workers of `owner` find Dask's settings."""
-    return f"{workers.folder}/{owner}/dask.yaml"
+    """Return the path of the Dask settings for the workers of `owner`."""
+    return f"{workers.folder}/{owner}/{SETTINGS_NAME}"
 
 
 def environment_file(workers: WorkerJobs, owner: str) -> str:
-    """Where the jobs of `owner` find their environment, if their scheduler does not hand it on."""
+    """Return the path of the environment for the jobs of `owner`, for schedulers that do not hand it on."""
     return f"{workers.folder}/{owner}/environment.sh"

@@ -1,4 +1,4 @@
-"""The Dask cluster inside one job: as large as the allocation, with nothing shared with other jobs of the node."""
+"""The Dask cluster inside a job: as large as the allocation, and separate from other jobs of the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# One computing thread per Dask thread: the BLAS, OpenMP and numba pools of a worker must not multiply its share.
+# Each Dask thread computes with a single thread: pools of BLAS, OpenMP and numba would multiply a worker's share.
 THREAD_POOLS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -33,9 +33,9 @@ THREAD_POOLS = (
     "BLOSC_NTHREADS",
 )
 
-# Freed memory is kept and used again: blocks of 100 MB would else be given back to the kernel, which clears each page
-# anew, for up to a third of a job's time. With one arena, threads share it; the peak does not grow. By the variable's
-# name: the option's number in glibc's mallopt, and its value.
+# Options of glibc's malloc that keep freed memory for reuse: variable's name, option's number in mallopt, and value.
+# Otherwise blocks of 100 MB go back to the kernel, and clearing their pages again takes up to a third of a job's time.
+# Threads share a single arena, so that the peak does not grow.
 _MALLOC = {
     "MALLOC_ARENA_MAX": (-8, 1),
     "MALLOC_MMAP_MAX_": (-4, 0),
@@ -47,29 +47,19 @@ SETTINGS: dict[str, Any] = {
     "array.slicing.split_large_chunks": False,
     "distributed.worker.daemon": True,
     "distributed.scheduler.allowed-failures": 2,
-    # A worker that holds the GIL in a long block is at work, not dead.
+    # A worker that holds the GIL in a long block works and is not dead.
     "distributed.scheduler.worker-ttl": "30 minutes",
     "distributed.admin.tick.limit": "10 minutes",
-    # A look at every thread's stack 100 times a second takes some 5 % of a job's CPU time; without it, the dashboard's
-    # page "Profile" stays empty.
+    # Dask's profiler takes some 5 % of a job's CPU time; without it, the dashboard's page "Profile" stays empty.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.comm.timeouts.connect": "120s",
     "logging.distributed": "warning",
 }
 
-# Where workers are jobs of their own, or on other nodes: one that is preempted, or whose node fails, is no fault of the
-# task that it computed. A task that kills every worker by its memory still comes to an end.
-SETTINGS_OF_JOBS: dict[str, Any] = {
-    "distributed.scheduler.allowed-failures": 10,
-    # Whether a lost worker's job is to be replaced, or comes back by itself (requeued), is seen in the listing.
-    "distributed.deploy.lost-worker-timeout": "30 days",
-    "distributed.comm.timeouts.tcp": "60s",
-}
-
-# Without a nanny, nobody restarts a worker: at Dask's 80% it would pause for ever, and its job hang. Past the limit it
-# goes on, so that too little memory ends as a MemoryError or as Slurm's OUT_OF_MEMORY, and is retried with more. It
-# spills by what Dask holds (`target`), not by the process's memory, which does not shrink (`keep_freed_memory`).
+# For the worker of this process. No nanny could restart it, so at Dask's 80 % it would pause for ever. Instead it goes
+# on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
+# spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
 _SETTINGS_IN_PROCESS: dict[str, Any] = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -77,40 +67,40 @@ _SETTINGS_IN_PROCESS: dict[str, Any] = {
 }
 
 
-# Every account of the node reaches Dask's HTTP servers, which show logs and names of tasks.
+# Any account of the node can open Dask's HTTP pages, which show logs and names of tasks; these settings remove them.
 WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 
-# Keywords of Dask's `LocalCluster` by which a server could open without TLS, or elsewhere than on the loopback.
+# Keywords of Dask's `LocalCluster` that could open a server without TLS, or beyond the loopback.
 _NOT_FOR_USERS = {"protocol", "security", "processes", "worker_class", "scheduler_kwargs"} | {
     *("services", "service_kwargs", "worker_services", "worker_dashboard_address")
 }
 
 
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
-    """Set to one thread, in `environment`, each computing library's own pool that the user has not set."""
+    """Limit the thread pools of computing libraries to a single thread in `environment`, unless the user set them."""
     for name in THREAD_POOLS:
         environment.setdefault(name, "1")
 
 
 def keep_freed_memory() -> None:
-    """Have this process use freed memory again (glibc; elsewhere nothing changes)."""
+    """Make this process keep and reuse freed memory; works with glibc only."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for name, (option, value) in _MALLOC.items():
-            # Where the user has set one, glibc has it already.
+            # A variable of the user's was read by glibc at the start.
             if name not in os.environ:
                 libc.mallopt(option, value)
 
 
 def limit_zarr(threads: int) -> None:
-    """Let Zarr code chunks in so many threads: by itself it takes more than the job has CPUs."""
+    """Limit Zarr's threads; by itself it uses more than the job has CPUs."""
     os.environ["ZARR_THREADING__MAX_WORKERS"] = str(threads)
     if "zarr" in sys.modules:
         sys.modules["zarr"].config.set({"threading.max_workers": threads})
 
 
 def scratch_folder() -> str:
-    """Return the fast folder that this job may fill: ``scratch`` of luigi.cfg, the scheduler's, or the usual one."""
+    """Return the fast folder that this job may fill: luigi.cfg's ``scratch``, the scheduler's, or the system's."""
     return os.environ.get(SCRATCH_VARIABLE) or schedulers.node_folder() or tempfile.gettempdir()
 
 
@@ -124,12 +114,13 @@ def dask_session(
 ) -> Iterator[Client]:
     """Start a `LocalCluster` sized to `resources`, and close it at the end.
 
-    One worker lives in this process, starts in no time, and may exceed its memory limit as far as the job's; several
-    are processes, each with a nanny that restarts it near its own limit: a task under which three of them died
-    fails as `KilledWorker`.
-    Traffic stays on the node's loopback, by TLS over TCP (never UCX, which aborts where InfiniBand is set up badly),
-    with keys that only this session has. The dashboard, where asked for, takes any free port: jobs on one node cannot
-    meet. Without it, Dask's HTTP servers answer nothing.
+    A single worker lives in this process; it starts at once and may use the job's whole memory. Several workers are
+    processes, each with a nanny that restarts it near its own limit. A task that has killed three workers fails as
+    `KilledWorker`.
+
+    Traffic stays on the node's loopback, by TLS over TCP, with keys of this session. UCX is not used, because it aborts
+    where InfiniBand is set up badly. The dashboard takes any free port, so that jobs of a node do not collide. Without
+    it, Dask's HTTP servers answer nothing.
 
     Parameters
     ----------
@@ -145,16 +136,16 @@ def dask_session(
     Raises
     ------
     ConfigurationError
-        If a keyword would let other accounts in (`check_client`).
+        If a keyword would open a server to other accounts (`check_client`).
     """
     check_client(client or {})
-    # A driver imports this module too, and computes nothing.
+    # Not at the top: a driver imports this module, but computes nothing.
     import dask
     from distributed import Client, LocalCluster
 
     limit_thread_pools(os.environ)
     if resources.n_workers == 1:
-        # A worker with a nanny is paused by its memory, until that shrinks.
+        # Not with nannies: they pause a worker until its process's memory shrinks.
         keep_freed_memory()
     limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
@@ -172,7 +163,7 @@ def dask_session(
 
 
 def dashboard_port(client: Any) -> int:
-    """Return the port of the dashboard of a client's scheduler; 0 without one."""
+    """Return the port of the dashboard of a client's scheduler, or 0."""
     return urlsplit(getattr(client, "dashboard_link", None) or "").port or 0
 
 
@@ -190,10 +181,10 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
     if not dashboard:
         keywords["worker_class"] = _without_dashboard(several)
     if several or "interface" in client or "host" in client:
-        from espo_luigi.jobs.dask.tls import MemorySecurity
+        from espo_luigi.jobs.dask.security import MemorySecurity
 
-        # Whoever reaches a scheduler or a worker can have it run code; and every account of the node reaches its
-        # loopback. A worker of this process has no address, unless it is given an interface, which needs a protocol.
+        # Schedulers and workers run any code that is sent to them, and every account of the node reaches its loopback.
+        # A worker of this process has no address, unless the user gives it an interface.
         keywords |= {"protocol": "tls", "security": MemorySecurity.temporary()}
     if several and "interface" not in client:
         # Dask takes a host or an interface, never both.
@@ -209,7 +200,7 @@ def check_client(client: Mapping[str, Any]) -> None:
     Raises
     ------
     ConfigurationError
-        If one would open a server to other accounts.
+        If a keyword would open a server to other accounts.
     """
     for name in sorted(_NOT_FOR_USERS & client.keys()):
         raise ConfigurationError(
@@ -220,12 +211,12 @@ def check_client(client: Mapping[str, Any]) -> None:
 
 
 def on_loopback(address: Any) -> str:
-    """Return where Dask's dashboard is to listen, a port or an address without host, as one of the loopback.
+    """Return the address of Dask's dashboard, a port or ``:port``, with the loopback as its host.
 
     Raises
     ------
     ConfigurationError
-        If it names another host.
+        If the address names a host beyond the loopback.
     """
     host, _, port = str(address or ":0").rpartition(":")
     if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1") or not port.isdecimal():
@@ -237,9 +228,9 @@ def on_loopback(address: Any) -> str:
 
 
 def _without_dashboard(several: bool) -> type:
-    """Return Dask's class of workers without their dashboard, for which each would import Bokeh, half a second long.
+    """Return Dask's class of workers without a dashboard, which would import Bokeh for half a second in each.
 
-    With no address, it is not started either, but then the worker listens beyond the loopback.
+    `dashboard_address=None` avoids it as well, but makes the worker listen beyond the loopback.
     """
     from distributed import Nanny, Worker
 

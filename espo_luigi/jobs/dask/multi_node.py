@@ -1,4 +1,4 @@
-"""A Dask session on all nodes of one job of Slurm: the scheduler in this process, workers by one `srun`."""
+"""A Dask session on all nodes of a Slurm job: the scheduler runs in this process, `srun` starts the workers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import WorkersLostError
-from espo_luigi.jobs.dask.failing import Failing
-from espo_luigi.jobs.dask.local import (
-    SETTINGS,
-    SETTINGS_OF_JOBS,
-    WITHOUT_PAGES,
-    limit_thread_pools,
-    limit_zarr,
-    scratch_folder,
-)
-from espo_luigi.jobs.dask.settings import private_folder, quiet_logs, write_security, write_settings
+from espo_luigi.jobs.dask.jobs import SETTINGS_NAME
+from espo_luigi.jobs.dask.local import limit_thread_pools, limit_zarr, scratch_folder
+from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.slurm.steps import sizes
 
@@ -32,12 +25,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long nodes are waited for, whose file system may be slow; then the others begin.
+# A node with a slow file system may take minutes to import Dask; after that, the work begins without it.
 _LONGEST_START_SECONDS = 300.0
+# Nannies need some seconds to end their workers; after that, srun is killed.
 _LONGEST_END_SECONDS = 15.0
 
 
-# What a worker spills are pickles: a folder of Dask's usual name may be another account's.
+# Workers spill pickles, so their folder must be private: another account could own a folder of Dask's usual name.
 _IN_OWN_FOLDER = """\
 trap : TERM
 folder=$(mktemp -d "$1/espo-dask-XXXXXXXXXX") || exit 1
@@ -51,30 +45,26 @@ exit $code"""
 def allocation_session(
     resources: Resources, folder: Path, settings: Mapping[str, Any] | None = None, *, dashboard: bool = False
 ) -> Iterator[Client]:
-    """Start workers as `resources` say on each node of this job; `folder` is made for the session alone.
+    """Start workers on each node of this job, sized by `resources`; `folder` exists only during the session.
 
     Raises
     ------
     WorkersLostError
-        If all workers have ended before the work is done.
+        If all workers end before the work does.
     """
-    import dask
     from distributed import Client, Scheduler, SpecCluster
 
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     limit_thread_pools(os.environ)
     limit_zarr(resources.threads_per_worker)
-    all_settings = {**SETTINGS, **SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
-    failing, over = Failing(WorkersLostError), threading.Event()
-    with failing.raised(), quiet_logs(), private_folder(folder), dask.config.set(all_settings):
-        security, settings_path = write_security(folder), folder / "dask.yaml"
-        write_settings(settings_path, security, all_settings)
+    failing = Failing(WorkersLostError)
+    with prepared(folder, failing, settings, dashboard=dashboard) as security:
         options = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
         scheduler = {"cls": Scheduler, "options": {**options, "protocol": "tls://", "security": security}}
         with (
             SpecCluster(scheduler=scheduler, security=security) as cluster,
             Client(cluster) as client,
-            _workers(_command(nodes, resources, cluster.scheduler_address), settings_path, failing, over),
+            _workers(_command(nodes, resources, cluster.scheduler_address), folder / SETTINGS_NAME, failing),
         ):
             _wait_for_workers(cluster, nodes * resources.n_workers)
             client.forward_logging("espo_luigi", logging.INFO)
@@ -83,7 +73,7 @@ def allocation_session(
 
 def _command(nodes: int, resources: Resources, address: str) -> list[str]:
     places = sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1, cpus_per_task=resources.cpus_per_task)
-    # One worker that ends must not end the others; on the first node, this process has CPUs of the job, too.
+    # A worker that ends must not end the rest. On the first node, this process holds CPUs of the job as well.
     step = ["srun", *places, "--kill-on-bad-exit=0", "--overlap"]
     worker = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address]
     worker += ["--nworkers", str(resources.n_workers)]
@@ -94,7 +84,8 @@ def _command(nodes: int, resources: Resources, address: str) -> list[str]:
 
 
 @contextmanager
-def _workers(command: list[str], settings: Path, failing: Failing, over: threading.Event) -> Iterator[None]:
+def _workers(command: list[str], settings: Path, failing: Failing) -> Iterator[None]:
+    over = threading.Event()
     process = subprocess.Popen(command, env={**os.environ, "DASK_CONFIG": str(settings)}, stdin=subprocess.DEVNULL)
 
     def watch() -> None:

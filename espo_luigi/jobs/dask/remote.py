@@ -1,6 +1,6 @@
-"""A Dask session whose scheduler is a job of its own, for a client elsewhere: ``python -m …remote_session ORDER``.
+"""A Dask session whose scheduler runs in a separate job: ``python -m espo_luigi.jobs.dask.remote ORDER``.
 
-The job holds the scheduler and submits the workers. It ends with its client: when that says so, or is gone.
+That job holds the scheduler and submits the workers. It ends when its client closes the session or is gone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.dask.jobqueue import Session, jobqueue_session
 from espo_luigi.jobs.dask.jobs import WorkerJobs
-from espo_luigi.jobs.dask.settings import read_security
+from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.lifecycle.records import write_atomically
-from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a client may take to come, and how long one that has gone may take to come back, in seconds.
+# The client looks for the scheduler's address five times a second; it comes late only if its file system shows new
+# files late.
 _FIRST_CLIENT_SECONDS = 600.0
+# A client that loses its connection returns within seconds, or never.
 _NO_CLIENT_SECONDS = 60.0
+# How often a waiting client asks the scheduler of the cluster whether the job still waits or runs.
 _LOOK_SECONDS = 5.0
 
 
@@ -45,16 +48,16 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
     Raises
     ------
     SubmissionError
-        If it is not taken.
+        If the cluster refuses the job.
     JobError
-        If it ends before its scheduler has an address.
+        If the job ends before its scheduler has an address.
     """
     from distributed import Client
 
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), others=(owner,))
     folder = Path(workers.folder)
     order = folder / f"{owner}.json"
-    write_json(order, {"owner": owner, "workers": asdict(workers)})
+    write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
     try:
         job_id = _submit(session, _values(workers, owner, order, resources, options), order.with_suffix(".sh"))
         address = _address(session, job_id, folder / owner / "scheduler.json")
@@ -95,7 +98,7 @@ def _submit(session: Session, values: ScriptValues, script: Path) -> str:
 
 
 def _address(session: Session, job_id: str, file: Path) -> str:
-    """Wait for the scheduler's address, for as long as its job waits or runs."""
+    """Wait for the scheduler's address as long as its job waits or runs."""
     looked = time.monotonic()
     while True:
         with suppress(FileNotFoundError):
@@ -109,9 +112,11 @@ def _address(session: Session, job_id: str, file: Path) -> str:
 
 
 def serve(order: Path) -> None:
-    """Hold the scheduler in this job, until its client is gone."""
+    """Run the scheduler in this job until its client is gone."""
     values = json.loads(order.read_text(encoding="utf-8"))
     workers, owner = WorkerJobs(**values["workers"]), str(values["owner"])
+    # The scheduler unpickles its client's functions, and so imports their modules.
+    sys.path.extend(folder for folder in values["folders"] if folder not in sys.path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with jobqueue_session(workers, owner) as client:
         scheduler: Any = client.cluster.scheduler

@@ -13,8 +13,7 @@ from typing import Any
 from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Progress, Success
 from espo_luigi.jobs.lifecycle.policy import OUTCOMES, Cause, cause_of
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore, as_object, read_object
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import end_of_log
+from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
 
 logger = logging.getLogger(__name__)

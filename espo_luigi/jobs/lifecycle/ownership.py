@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
-from espo_luigi.jobs.trouble import Minutely
+from espo_luigi.jobs.trouble import Clock, Minutely
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
-from espo_luigi.jobs.node.outcome import ResultWord
+from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 
 GROWTH = 1.5

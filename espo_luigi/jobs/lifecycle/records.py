@@ -8,7 +8,6 @@ finds the claim closed and does nothing.
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
-from espo_luigi.files import aside_of, replace_text, write_new
+from espo_luigi.files import aside_of, replace_text, sync_path, write_new
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
@@ -99,7 +98,7 @@ class RecordStore:
         if not self._salt_path.exists():
             # Lost in a crash of the machine, all jobs would get other names, and run twice.
             write_atomically(self._salt_path, secrets.token_hex(8), durable=True)
-            sync_folder(self.folder.parent)
+            sync_path(self.folder.parent)
 
     @property
     def environment_path(self) -> Path:
@@ -199,20 +198,6 @@ def write_atomically(path: Path, text: str, durable: bool = False, public: bool 
     machine.
     """
     replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
-    if durable:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a crash of the machine, where the file system can do that."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def private_mode(path: Path) -> int:

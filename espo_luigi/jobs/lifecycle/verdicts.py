@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.clock import Clock
 from espo_luigi.jobs.lifecycle.flights import Flight, Step
 from espo_luigi.jobs.lifecycle.handles import Outcome, Success
 from espo_luigi.jobs.lifecycle.observe import Watcher
@@ -19,6 +18,7 @@ from espo_luigi.jobs.lifecycle.requests import Requests
 from espo_luigi.jobs.lifecycle.signals import Signals
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
+from espo_luigi.jobs.trouble import Clock
 
 logger = logging.getLogger(__name__)
 

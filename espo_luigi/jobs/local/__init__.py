@@ -1,1 +1,1 @@
-"""Jobs without a scheduler: children of the driver on this machine, or steps of the allocation in which it runs."""
+"""Jobs without a scheduler: children of the driver on this machine, or steps of the driver's own allocation."""

@@ -1,13 +1,12 @@
-"""The local engine: each job in a child process of the driver, as many at once as CPUs and memory allow.
+"""The local engine: runs each job as a child process of the driver, as many at once as CPUs and memory allow.
 
-A `Launcher` starts them: `Forks` on this machine, `allocation.Steps` on the nodes of an allocation.
+A `Launcher` starts the jobs: `Forks` on this machine, `srun.Steps` on the nodes of an allocation.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,35 +18,37 @@ from espo_luigi.errors import JobError, JobInputError, StoppedError
 from espo_luigi.jobs.lifecycle.progress import at_work, between_beats, done
 from espo_luigi.jobs.lifecycle.records import read_json, read_object
 from espo_luigi.jobs.local.forkserver import ForkServer
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import JobOrder, Standing, end_of_log, last_lines, seconds_of
+from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.state import JobState
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 
 
 class Child(Protocol):
-    """One job that was started."""
+    """A job that was started."""
 
     @property
     def ended(self) -> threading.Event: ...
 
-    def signal(self, signum: int) -> None: ...
+    def stop(self) -> None:
+        """Make the job end, soon and in order."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """CPUs and bytes of memory, of a node or of a job."""
+    """CPUs and bytes of memory of a node or a job."""
 
     cpus: int
     memory_bytes: int
 
 
 class Launcher(Protocol):
-    """Starts jobs at some `place` (in words), on its nodes, of which each has room for some.
+    """Starts jobs on `nodes`, each with room for some jobs.
 
-    `largest` is the most that one job gets. `parent` is what a job's order says of its driver, with which it ends.
+    `place` names the machine or the allocation for people. `largest` is the most that a job may use. `parent` goes into
+    each order and lets the job notice the end of its driver.
     """
 
     @property
@@ -63,33 +64,33 @@ class Launcher(Protocol):
     def parent(self) -> int | str: ...
 
     def start(self, order: JobOrder, node: str) -> Child:
-        """Start the job on that node; called by one thread at a time."""
+        """Start the job on that node; a single thread calls it at a time."""
 
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
-        """Say why a job may have ended without a result."""
+        """Return the likely reason for a job's end without a result."""
 
     def is_over(self) -> str:
-        """Say why no job can be started here any more, or nothing."""
+        """Return why no further job can start, or an empty text."""
 
     def close(self) -> None:
-        """End what starts the jobs."""
+        """End the launcher's own processes."""
 
 
-# What is known of a job of this machine that has left no result.
+# The likely reason when a job of this machine leaves no result.
 KILLED = "killed, or out of memory"
 
 
 class LauncherSettings(Protocol):
-    """What makes a launcher."""
+    """Settings that create a launcher."""
 
     def launcher(self) -> Launcher: ...
 
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What jobs may use of this machine (None: all of its CPUs, nine tenths of its memory), and who serves them.
+    """The CPUs and memory of this machine for jobs; by default all CPUs and nine tenths of the memory.
 
-    `server` is a command that takes modules to import, and then calls `forkserver.serve`.
+    `server` is a command that imports its arguments' modules and then calls `forkserver.serve`.
     """
 
     server: Sequence[str]
@@ -97,35 +98,35 @@ class LocalSettings:
     memory_bytes: int | None = None
 
     def launcher(self) -> Forks:
-        """Return what starts jobs on this machine."""
+        """Return the launcher of jobs on this machine."""
         return Forks(self.server, Room(self.cpus or machine_cpus(), self.memory_bytes or machine_memory() * 9 // 10))
 
 
 class Forks:
-    """Starts jobs on this machine, as forks of one process that has imported everything."""
+    """Starts jobs on this machine, as forks of a process that has imported everything."""
 
     place = "this machine"
 
     def __init__(self, command: Sequence[str], room: Room) -> None:
         self._command = command
         self.nodes = {"": room}
-        # Half of the machine: two jobs side by side lose less in starting, reading and writing than one as large as it.
+        # Half of the machine: while a job starts, reads or writes, a second job keeps the CPUs busy.
         self.largest = Room(max(1, room.cpus // 2), room.memory_bytes // 2)
         self.parent = os.getpid()
         self._server: ForkServer | None = None
 
     def start(self, order: JobOrder, node: str) -> Child:
-        """Have the server, which the first job's modules start, fork."""
+        """Make the server fork; the first job starts the server with its modules."""
         if self._server is None:
             self._server = ForkServer([*self._command, *order.preload, order.module])
         return self._server.start(order.files.order, order.files.log)
 
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
-        """Say what may have been."""
+        """Return `KILLED`, as nothing more is known."""
         return KILLED
 
     def is_over(self) -> str:
-        """Say nothing: this machine is there as long as its driver."""
+        """Return an empty text, as this machine lasts as long as its driver."""
         return ""
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Forks:
 
 
 class Slots:
-    """CPUs and bytes of memory of nodes, that jobs take and give back."""
+    """The free CPUs and bytes of memory of each node, which jobs take and give back."""
 
     def __init__(self, nodes: Mapping[str, Room]) -> None:
         self._free = {node: (room.cpus, room.memory_bytes) for node, room in nodes.items()}
@@ -144,7 +145,7 @@ class Slots:
 
     @contextmanager
     def taken(self, resources: Resources) -> Iterator[str]:
-        """Wait until `resources` are free on a node, and hold them inside the ``with`` block, which gets its name."""
+        """Wait until `resources` are free on a node; yield its name, and hold them inside the ``with`` block."""
         wanted = (resources.cpus_per_task, resources.memory_bytes)
         with self._changed:
             node = self._changed.wait_for(lambda: self._with_room_for(wanted))[0]
@@ -165,9 +166,9 @@ class Slots:
 
 
 class LocalEngine:
-    """Runs jobs as child processes; a job ends when its driver does, so that the next driver never finds one running.
+    """Runs jobs as child processes, which end with their driver, so that the next driver finds none running.
 
-    `still_ours` is asked before each starts: whether this driver may still work where it does.
+    Before each start, `still_ours` tells whether this driver still holds the locks of its folders.
     """
 
     def __init__(self, settings: LauncherSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
@@ -181,10 +182,10 @@ class LocalEngine:
         self._over = ""
 
     def check(self, orders: Iterable[JobOrder]) -> None:
-        """Accept all: values reach the job in a file, so that any is safe."""
+        """Accept all orders: values reach the job in a file, so any value is safe."""
 
     def fitted(self, order: JobOrder) -> JobOrder:
-        """Return the order, which asks for no more than one job gets here."""
+        """Return the order with its resources cut to the most that a job gets here."""
         largest, asked, family = self._launcher.largest, order.resources, order.family
         given = asked.fitted(largest.cpus, largest.memory_bytes)
         if given != asked and family not in self._said:
@@ -194,17 +195,17 @@ class LocalEngine:
         return replace(order, resources=given)
 
     def run(self, order: JobOrder) -> float:
-        """Run the job, wait for it, and return the seconds that it took.
+        """Run the job, wait for its end, and return its duration in seconds.
 
         Raises
         ------
         JobError
-            If the job fails; the message has its error's last lines and the path of its log.
+            If the job fails; the message has the last lines of its error and the path of its log.
         """
-        order = self.fitted(order)  # one that asks for more than there is would wait for ever
-        order.report(Standing("waiting for free CPUs"))
+        order = self.fitted(order)  # a request for more than the room would wait for ever
+        order.report(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
-            # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
+            # While this process was suspended, a second driver may have taken over the work.
             if self._stopping:
                 raise StoppedError(f"{order.label}: not started, the run is stopping")
             if not self._still_ours():
@@ -212,23 +213,23 @@ class LocalEngine:
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
-            order.report(Standing("running"))
+            order.report(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
-            # Checked before the CPUs are freed, so that no further job is started in an allocation that is over.
+            # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
         try:
             succeeded = _checked_result(order, result, self._launcher.why_killed)
-            order.report(done(succeeded))
+            order.report(replace(done(succeeded), state=JobState.SUCCEEDED))
             return seconds_of(succeeded)
         except JobInputError:
             raise
         except JobError as error:
             if self._stopping:
                 if result is not None and result.get("outcome") == ResultWord.ERROR:
-                    # It may come of the stop, or not.
+                    # The stop may have caused the error, or not.
                     logger.warning("as the run was being stopped: %s", error)
                 raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
             self._over = self._over or self._launcher.is_over()
@@ -237,21 +238,21 @@ class LocalEngine:
             raise JobError(f"{order.label}: stopped: {self._over}\n  log: {order.files.log}") from None
 
     def stop(self, order_id: str) -> None:
-        """Terminate the job of that order, if it runs, and start no other."""
+        """Stop the job of that order, if it runs, and start no further jobs."""
         self._stopping = True
         child = self._children.get(order_id)
         if child is not None:
-            child.signal(signal.SIGTERM)
+            child.stop()
 
     def detach(self) -> None:
-        """Stop the jobs, and end: one here cannot outlive its driver."""
+        """Stop all jobs and end, as jobs cannot outlive this driver."""
         self._stopping = True
         for child in list(self._children.values()):
-            child.signal(signal.SIGTERM)
+            child.stop()
         self.close()
 
     def close(self) -> None:
-        """End what starts the jobs."""
+        """End the launcher's processes."""
         with self._lock:
             self._launcher.close()
 
@@ -269,14 +270,15 @@ class LocalEngine:
         began = time.monotonic()
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
-                order.report(at_work(f"running on {heartbeat.get('node')}", heartbeat))
+                where = f"running on {heartbeat.get('node')}"
+                order.report(replace(at_work(where, heartbeat), state=JobState.RUNNING))
         del self._children[order.id]
 
 
 def _checked_result(
     order: JobOrder, result: dict[str, Any] | None, why_killed: Callable[[JobOrder, str], str]
 ) -> dict[str, Any]:
-    """Return what the job has written; raises `JobError` unless it succeeded."""
+    """Return the job's result; raise `JobError` unless the job succeeded."""
     if result is not None and result.get("outcome") == ResultWord.SUCCESS:
         return result
     if result is None:

@@ -1,11 +1,11 @@
-"""Starts jobs: one process that has imported everything once, and forks a child for each job.
+"""Starts jobs as forks of a server process that has imported everything once.
 
-A job takes seconds to import what it computes with; a forked one starts in milliseconds. The command that whoever
-makes a `ForkServer` gives imports its arguments' modules and calls `serve`, which reads one JSON line a job
-(``{"order": …, "log": …}``), answers with its pid, and later with its exit code.
+A job's imports take seconds; a fork starts in milliseconds. The server imports the modules that its command names and
+calls `serve`. It reads a JSON line for each job (``{"order": …, "log": …}``), answers with the job's pid, and later
+with its exit code.
 
-`multiprocessing`'s forkserver is as fast (18 ms a job), but runs the driver's main script again in each child: a script
-that calls `build` outside of ``if __name__ == "__main__"`` would start itself.
+The forkserver of `multiprocessing` is as fast (18 ms a job), but runs the driver's main script again in each child. A
+script that calls `build` outside of ``if __name__ == "__main__"`` would start itself.
 """
 
 from __future__ import annotations
@@ -28,30 +28,29 @@ from espo_luigi.jobs.dask.local import limit_thread_pools
 
 
 class Child:
-    """One job, as its starter sees it."""
+    """A job, as its driver sees it."""
 
     def __init__(self) -> None:
         self.pid = 0
-        self._asked: int | None = None
+        self._stopped = False
         self.ended = threading.Event()
-        self.exit_code: int | None = None
 
-    def signal(self, signum: int) -> None:
-        """Send a signal to the job, if it still runs, or as soon as it has started."""
-        self._asked = signum
+    def stop(self) -> None:
+        """Send SIGTERM to the job, or as soon as it has started."""
+        self._stopped = True
         if self.pid and not self.ended.is_set():
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signum)
+                os.kill(self.pid, signal.SIGTERM)
 
     def started(self, pid: int) -> None:
-        """Take note that the job runs; a signal that it was to have had by now is sent."""
+        """Record that the job runs, and stop it if that was asked before."""
         self.pid = pid
-        if self._asked is not None:
-            self.signal(self._asked)
+        if self._stopped:
+            self.stop()
 
 
 class ForkServer:
-    """The starter's end of the server: starts it, gives it jobs, and reads how they end."""
+    """The driver's end of the server: starts it, passes jobs to it, and reads their ends."""
 
     def __init__(self, command: Sequence[str]) -> None:
         environment = dict(os.environ)
@@ -70,7 +69,7 @@ class ForkServer:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def start(self, order: Path, log: Path) -> Child:
-        """Start the job of `order`, its output going to `log`."""
+        """Start the job of `order`; its output goes to `log`."""
         child = Child()
         assert self._process.stdin is not None
         with self._lock:
@@ -85,7 +84,7 @@ class ForkServer:
         return child
 
     def close(self) -> None:
-        """End the server; jobs that still run are not waited for."""
+        """End the server, without waiting for jobs that still run."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -100,16 +99,14 @@ class ForkServer:
                     child.started(answer["pid"])
                     self._running[child.pid] = child
                 else:
-                    child = self._running.pop(answer["pid"])
-                    child.exit_code = answer["exit_code"]
-                    child.ended.set()
+                    self._running.pop(answer["pid"]).ended.set()
         with self._lock:
             for child in (*self._starting, *self._running.values()):
                 child.ended.set()
 
 
 def serve(run: Callable[[Path], int]) -> None:
-    """Fork a child for each line of standard input, until it closes."""
+    """Fork a child for each line of standard input until that closes."""
     wake_up, awake = os.pipe()
     os.set_blocking(awake, False)
 
@@ -135,7 +132,7 @@ def _fork(job: dict[str, str], run: Callable[[Path], int]) -> int:
 
 
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
-    """Fork a child, in a session of its own, that runs, and logs to a file opened in that mode; return its pid."""
+    """Fork a child in a new session that calls `run` and logs to a file opened with `mode`; return its pid."""
     pid = os.fork()
     if pid:
         return pid

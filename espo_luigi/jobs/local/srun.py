@@ -1,4 +1,4 @@
-"""Jobs as steps of the allocation of Slurm in which the driver runs: `Steps` starts them for `local.LocalEngine`."""
+"""Runs jobs as steps of the driver's own Slurm allocation: `Steps` is a launcher of the local engine."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from espo_luigi.jobs.schedulers.slurm.steps import (
 
 logger = logging.getLogger(__name__)
 
-# How long a step has to end by itself; its processes need ten seconds at most.
+# How long a step has to end by itself: its job ends at most ten seconds after its driver (`node.run`).
 _LONGEST_END_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
 class AllocationSettings:
-    """How jobs become steps of the allocation around this process; `work` is the command that does an order file."""
+    """Settings for steps of the allocation around this process; `work` is the command that executes an order file."""
 
     work: Sequence[str]
     commands: CommandSettings = field(default_factory=CommandSettings)
 
     def launcher(self) -> Steps:
-        """Return what starts the steps. Raises SubmissionError outside of an allocation."""
+        """Return the launcher of steps. Raises SubmissionError outside of an allocation."""
         job_id = slurm.job_id(os.environ)
         if job_id is None:
             raise SubmissionError(
@@ -51,15 +51,15 @@ class AllocationSettings:
 
 
 class Step:
-    """One `srun`, which a thread waits for."""
+    """A running `srun`; a thread waits for its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.ended = threading.Event()
         threading.Thread(target=self._wait, daemon=True).start()
 
-    def signal(self, signum: int) -> None:
-        """Have the job end itself, as it does when its driver dies: a signal would have srun kill it at once."""
+    def stop(self) -> None:
+        """Close the job's input, so that it ends by itself; on a signal, srun would kill it at once."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
@@ -69,7 +69,7 @@ class Step:
 
 
 class Steps:
-    """Starts jobs as steps. A step ends with its driver: it reads from a pipe that only the driver holds open."""
+    """Starts jobs as steps. A step reads from a pipe that only its driver holds open, and ends with it."""
 
     parent = "stdin"
 
@@ -83,7 +83,7 @@ class Steps:
         if not found.runs or not found.nodes:
             raise SubmissionError(f"{self.place} is {found.state}, expected RUNNING: {_ANOTHER}")
         self.nodes = {name: _room(name, *has) for name, has in found.nodes.items()}
-        # One that is there: the most CPUs and the most memory need not be the same node's.
+        # An existing node: the most CPUs and the most memory may be on different nodes.
         self.largest = max(self.nodes.values(), key=lambda room: (room.cpus, room.memory_bytes))
         rooms = ", ".join(
             f"{name}: {room.cpus} CPU(s), {render_memory(room.memory_bytes)}" for name, room in self.nodes.items()
@@ -91,7 +91,7 @@ class Steps:
         logger.info("Steps of %s (%s), which ends at %s", self.place, rooms, found.ends)
 
     def start(self, order: JobOrder, node: str) -> Child:
-        """Start the step; it waits for what somebody else has taken of the allocation."""
+        """Start the step; it waits while other steps of the allocation occupy the node."""
         self._steps = [step for step in self._steps if not step.ended.is_set()]
         command = step_command(self._job_id, node, order.family, order.resources, (*self._work, str(order.files.order)))
         with open(open_own(order.files.log, os.O_TRUNC), "wb") as log:
@@ -110,13 +110,13 @@ class Steps:
         return self._steps[-1]
 
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
-        """Say why the step may have ended without a result, from what Slurm wrote to its log."""
+        """Return the likely reason for a step's end without a result, from Slurm's lines in its log."""
         if slurm.says_out_of_memory(log_tail):
             return f"out of memory, of which it had {order.resources.memory}: raise [{order.family}] memory"
         return "killed, or its step could not be started"
 
     def is_over(self) -> str:
-        """Say that the allocation is over, if it is."""
+        """Return that the allocation is over, or an empty text."""
         try:
             state = allocation_of(self._job_id, self._commands).state
         except SubmissionError:
@@ -126,7 +126,7 @@ class Steps:
     def close(self) -> None:
         """End the steps that still run."""
         for step in self._steps:
-            step.signal(0)
+            step.stop()
         until = time.monotonic() + _LONGEST_END_SECONDS
         for step in self._steps:
             if not step.ended.wait(max(0.0, until - time.monotonic())):
@@ -134,7 +134,7 @@ class Steps:
 
 
 def allocation_of(job_id: str, commands: Commands) -> Allocation:
-    """Ask what a job of Slurm is; raises SubmissionError if Slurm does not answer."""
+    """Ask Slurm for a job's state and nodes; raise SubmissionError if Slurm does not answer."""
     answer = commands.run(allocation_command(job_id))
     if knows_no_such_job(answer.stderr):
         return Allocation("unknown to Slurm")
@@ -148,5 +148,5 @@ _ANOTHER = "give the same command in another allocation (`espo shell`)"
 
 def _room(name: str, cpus: int, memory_mib: int) -> Room:
     memory = memory_mib * MIB or machine_memory()
-    # The driver needs some, where it runs in the allocation itself.
+    # On its own node, the driver needs some of the memory.
     return Room(cpus, memory - headroom(memory) if os.environ.get("SLURMD_NODENAME") == name else memory)

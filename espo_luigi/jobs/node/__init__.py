@@ -1,4 +1,4 @@
-"""One job on its node: reads its order, works, gives signs of life, checks its claim, and writes its result.
+"""A job on its node: it reads its order, works, writes heartbeats, checks its claim, and writes its result.
 
-Runs in the job's process, never in the driver. Imports `dask` for the session; knows no scheduler's commands.
+Runs in the job's process, never in the driver. It knows no commands of schedulers.
 """

@@ -1,8 +1,7 @@
-"""How a job finds out, before it publishes, that no other job and no later start of it has taken over its work.
+"""Checks before publication that the job still owns its work.
 
-A scheduler may start a job a second time, under the same id, while its first process works on: on a node that does not
-answer any more, say. And the driver closes the claim of a job that it has given up. In both cases somebody else does
-the work now.
+A job loses its work in two ways. A scheduler restarts it under the same id while the first process still works, for
+example on a node that stopped answering. Or the driver gives the job up and closes its claim.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
 
 @dataclass(frozen=True)
 class Claim:
-    """The file that names the job that works, and beside it which start of that job, once it was started again."""
+    """The file that names the working job; after a restart, a file beside it names the start that works."""
 
     path: Path
     job_id: str
     start: str
 
     def check(self) -> None:
-        """Raise `ClaimLostError` unless this start of this job is the one that works."""
-        # The start first: a claim that is closed between the two looks is seen.
+        """Raise `ClaimLostError` unless this start of this job owns the work."""
+        # The start first, so that a claim that is closed between the two reads is noticed.
         start = _text(start_path(self.path)) or FIRST_START
         owner = _text(self.path)
         if (owner, start) != (self.job_id, self.start):
@@ -40,7 +39,7 @@ class Claim:
 
 
 def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
-    """The claim of the job that this process is, or None where there is none: a job of the local engine."""
+    """Return the claim of this process's job, or None for a job of the local engine."""
     environ = os.environ if environ is None else environ
     scheduler = schedulers.around(environ)
     if scheduler is None or CLAIM_VARIABLE not in environ:
@@ -50,10 +49,10 @@ def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
 
 
 def check_claim() -> None:
-    """Raise `ClaimLostError` if another job, or a later start of this one, does this job's work now.
+    """Raise `ClaimLostError` if this job's work belongs to a different job or a later start now.
 
-    For tasks that publish by other means than `espo_luigi.store`: to be called right before a file gets its final name.
-    A file system that fails for a moment is asked again.
+    Tasks that publish without `espo_luigi.store` call it right before a file gets its final name. It retries while the
+    file system fails for a moment.
     """
     claim = own_claim()
     if claim is not None:

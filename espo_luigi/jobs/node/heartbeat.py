@@ -1,4 +1,4 @@
-"""The file that a job rewrites while it makes progress: how far Dask is, and how much memory it took."""
+"""The heartbeat: a file that a job rewrites while it makes progress, with Dask's progress and the memory in use."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
 
+# Often enough to see most peaks of memory; a look reads a few files of /proc for each process.
 _LOOK_SECONDS = 2.0
+# How long the end of a job waits for a heartbeat that hangs in the file system; the result matters more.
 _LONGEST_WRITE_SECONDS = 30.0
-# What the beating itself and Dask's idle event loops take, a second; anything above is work.
+# CPU seconds and bytes that the heartbeat itself and Dask's idle event loops take in a second; more than that is work.
 _IDLE_CPU = 0.1
 _IDLE_BYTES = 200_000
 
 
 class Monitor:
-    """What is known of this process and its children: memory, Dask's spills and restarts, and whether work goes on.
+    """Watches this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
-    `scheduler` is Dask's, once there is one in this process; `workers_elsewhere` says that its workers are in other
-    jobs or on other nodes. `done` is set when the work is done, and only ending is left. `blocks` says how many blocks
-    of the output were found complete, and how many computed, where that is known.
+    - `scheduler` is Dask's, once this process has one; `workers_elsewhere` tells that its workers are in separate jobs
+      or on separate nodes.
+    - `done` is set when the work is done and only the shutdown is left.
+    - `blocks` returns how many blocks of the output were found complete and how many were computed, where known.
+    - `made` counts the files and bytes that the job has made, as far as the task tells.
+    - `memory_bytes` is the job's limit, `dashboard_port` the port of Dask's dashboard on the node; 0 if unknown.
     """
 
     def __init__(self) -> None:
         self.scheduler: Any = None
         self.workers_elsewhere = False
         self.done = threading.Event()
-        # How many files the job has made, and their bytes, as far as the work says.
         self.made: dict[str, int] = {}
         self.blocks: Callable[[], Mapping[str, int]] = dict
         self._workers: set[str] = set()
@@ -55,32 +59,31 @@ class Monitor:
         self._moved: dict[psutil.Process, tuple[int, int]] = {}
         self.peak_memory_bytes = 0
         self.spilled_bytes = 0
-        # What the job may take, and where on the node's loopback Dask's dashboard is; 0: not known, none.
         self.memory_bytes = 0
         self.dashboard_port = 0
 
     @property
     def worker_restarts(self) -> int:
-        """How many Dask workers took the place of one that died."""
+        """The number of Dask workers that replaced dead workers."""
         return max(0, len(self._workers) - self._n_workers)
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that this process and its children have taken."""
+        """CPU time of this process and its children."""
         return self._cpu
 
     @property
     def read_bytes(self) -> int:
-        """What they have read from files and pipes, from the page cache too (rchar of /proc/PID/io)."""
+        """Bytes read from files and pipes, including the page cache (rchar of /proc/PID/io)."""
         return sum(read for read, _ in self._moved.values())
 
     @property
     def written_bytes(self) -> int:
-        """What they have sent to the disk (write_bytes of /proc/PID/io)."""
+        """Bytes sent to the disk (write_bytes of /proc/PID/io)."""
         return sum(written for _, written in self._moved.values())
 
     def look(self) -> bool:
-        """Look now; return whether anything has moved since the last time it had: Dask's tasks, CPU time, files."""
+        """Look now; return whether there was progress since the last: in Dask's tasks, CPU time or file traffic."""
         memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
@@ -94,7 +97,7 @@ class Monitor:
         return False
 
     def _look_at_processes(self) -> int:
-        """Add what each process has used since the last look; return the memory that all hold, in bytes."""
+        """Add each process's use since the last look; return the memory of all, in bytes."""
         own = psutil.Process()
         used, memory = {}, 0
         for process in (own, *own.children(recursive=True)):
@@ -106,7 +109,7 @@ class Monitor:
                 counted = process.io_counters()
                 moved_bytes = counted.read_chars + counted.write_chars
                 self._moved[process] = counted.read_chars, counted.write_bytes
-            # Process by process: a sum over all would drop when a child ends, and hide the work of the others.
+            # For each process: a sum over all would drop when a child ends, and hide the work of the rest.
             self._cpu += max(0.0, cpu - before[0])
             self._bytes += max(0.0, moved_bytes - before[1])
             used[process] = (cpu, moved_bytes)
@@ -123,7 +126,7 @@ class Monitor:
         self.spilled_bytes = max(self.spilled_bytes, spilled)
 
     def _look_at_tasks(self) -> None:
-        """Find out how many tasks a computation has: what Dask is given after it has done all is another one."""
+        """Count the tasks of the current computation; tasks that come after Dask was idle begin a new computation."""
         left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
         if left:
             self._most = max(self._most, known - self._known_before, left)
@@ -131,13 +134,13 @@ class Monitor:
             self._most, self._known_before = 1, known
 
     def _others_work(self) -> bool:
-        """Whether workers compute in places where their processes cannot be seen, or whether they are waited for."""
+        """Return whether workers on other nodes compute, or are still awaited."""
         workers = list(self.scheduler.workers.values()) if self.scheduler is not None else []
         return not workers or any(worker.metrics.get("cpu", 0) > 100 * _IDLE_CPU for worker in workers)
 
     @property
     def tasks_left(self) -> int:
-        """How many of Dask's tasks wait or are being computed."""
+        """The number of Dask tasks that wait or run."""
         return sum(states["waiting"] + states["processing"] + states["queued"] for states in self._task_states())
 
     def _task_states(self) -> list[Mapping[str, int]]:
@@ -145,7 +148,7 @@ class Monitor:
         return [prefix.states for prefix in list(prefixes)]
 
     def sign_of_life(self) -> dict[str, Any]:
-        """Return what the heartbeat file is to hold now."""
+        """Return the current content of the heartbeat file."""
         left = self.tasks_left
         self._most = max(self._most, left)
         return {
@@ -165,9 +168,9 @@ class Monitor:
 
 @contextmanager
 def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_seconds: float) -> Iterator[None]:
-    """Give a heartbeat to `write`, now and every so many seconds, if something moved: a job that hangs stops writing.
+    """Pass a heartbeat to `write` now and every `every_seconds`, unless nothing moved: a hanging job stops writing.
 
-    After one that cannot be written, the next is tried: a healthy job must go on writing.
+    A failed write is no reason to stop: the next heartbeat is tried all the same.
     """
     done = threading.Event()
     trouble = Minutely()
@@ -190,7 +193,6 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
         yield
     finally:
         done.set()
-        # The file system may hang.
         thread.join(_LONGEST_WRITE_SECONDS)
         _has_moved(monitor, trouble)
 
@@ -213,6 +215,6 @@ def _is_written(monitor: Monitor, write: Callable[[dict[str, Any]], None], troub
 
 
 def _own_peak() -> int:
-    # Not getrusage: its maximum starts at the parent's.
+    # The maximum of getrusage would start at the parent's.
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.split("VmHWM:")[1].split()[0])

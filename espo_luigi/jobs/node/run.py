@@ -1,7 +1,6 @@
-"""One job on its node: reads its order, does the work, and writes its result atomically.
+"""The life of a job on its node: it reads its order, does the work, and writes its result atomically.
 
-While it works, a heartbeat file says that it is alive and how far Dask is. What the work is, whoever starts it says:
-`run_order` takes a function of the order.
+`run_order` takes the work as a function of the order. A heartbeat file shows meanwhile that the job lives.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from espo_luigi.errors import (
     ClaimLostError,
     ConfigurationChangedError,
@@ -33,15 +30,14 @@ from espo_luigi.errors import (
     SizingError,
     WorkersLostError,
 )
-from espo_luigi.files import open_own
+from espo_luigi.files import open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
-from espo_luigi.jobs.layout import FIRST_LAYOUT, LAYOUT
+from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import private_mode
 from espo_luigi.jobs.lock import this_version
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
-from espo_luigi.jobs.node.outcome import ResultWord
-from espo_luigi.jobs.order import JobOrder, write_json
+from espo_luigi.jobs.order import JobOrder, ResultWord, write_json
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
@@ -49,19 +45,22 @@ from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, is_file_trouble, pers
 
 logger = logging.getLogger("espo_luigi.job")
 
-# How long Dask may take to end after the work is done.
+# How long Dask may take to shut down after the work is done; a worker that hangs must not cost the job's success.
 _LONGEST_END_SECONDS = 120.0
+# How often a local job looks whether its driver lives: within a second, the next driver may use the CPUs.
+_PARENT_LOOK_SECONDS = 1.0
+# How long such a job has to write down its end, after the driver is gone.
+_ORPHANS_END_SECONDS = 10.0
 
-# What does an order's work, inside `signs_of_life`, with a monitor that may be given Dask's scheduler, and whose
-# `done` it has to set.
+# Does an order's work inside `signs_of_life`. It may give the monitor Dask's scheduler, and must set `done`.
 Work = Callable[[JobOrder, Monitor], None]
 
 
 def run_order(path: Path, work: Work) -> int:
-    """Do what the order file says, by `work`; return the process's exit code."""
+    """Execute the order file by calling `work`; return the process's exit code."""
     values = _read_order(path)
     read = JobOrder.parsed
-    if values.get("layout", FIRST_LAYOUT) != LAYOUT:
+    if values.get("layout") != LAYOUT:
         read, work = JobOrder.of_another_layout, partial(_refuse, values)
     try:
         order, parent = read(values), values.get("parent")
@@ -72,7 +71,7 @@ def run_order(path: Path, work: Work) -> int:
         ) from error
     _set_up_process()
     if isinstance(parent, int):
-        # A job of the local engine, which may itself run inside a scheduler's job whose variables are not about this.
+        # A local job. Its driver may run inside a scheduler's job, whose variables would mislead this one.
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
@@ -92,22 +91,22 @@ def _read_order(path: Path) -> dict[str, Any]:
 
 
 def _refuse(values: Mapping[str, Any], order: JobOrder, _monitor: Monitor) -> None:
-    """Stand for the work of an order that this version cannot read."""
+    """Refuse an order that this version cannot read; called in place of the work."""
     theirs = f"espo_luigi {values.get('version', '(unknown)')}"
     ours = f"espo_luigi {this_version()}"
     raise ConfigurationChangedError(
-        f"{order.label} was ordered by {theirs} (layout {values.get('layout', FIRST_LAYOUT)}), and its job finds "
+        f"{order.label} was ordered by {theirs} (layout {values.get('layout', 'unknown')}), and its job finds "
         f"{ours} (layout {LAYOUT}), which cannot read the order: the environment was upgraded meanwhile. Nothing was "
         f"done. To go on with {ours}, give `espo cancel`, and then the command again; else install {theirs} again first"
     )
 
 
 def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
-    """Write the result, which hours of work may depend on, and then delete the heartbeat file; return the exit code."""
+    """Write the result, then delete the heartbeat file; return the exit code."""
     try:
         check_claim()
     except ClaimLostError as error:
-        # The result file is the other's.
+        # The result file belongs to the job that has the work now.
         logger.error("%s", error)
         return 1
     persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
@@ -126,13 +125,13 @@ def _set_up_process() -> None:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, _stop)
-    # What Grid Engine sends before it kills: the only chance that a job which hangs has to write its stack.
+    # Grid Engine sends SIGUSR2 before it kills: the last chance of a hanging job to write its stack.
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)
 
 
 def _done_before(path: Path, job_id: str) -> bool:
-    """Whether this very job has succeeded before it was requeued; what its last run wrote otherwise is removed."""
+    """Return whether this job succeeded before it was requeued; removes any other result."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -146,7 +145,7 @@ def _done_before(path: Path, job_id: str) -> bool:
 
 
 class Stopped(SystemExit):
-    """This job got a signal to stop; it ends with the exit code of a process that the signal has ended."""
+    """This job got a signal to stop; its exit code is that of a process killed by the signal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(128 + signum)
@@ -157,8 +156,8 @@ class Stopped(SystemExit):
 
 
 def _stop(signum: int, _frame: object) -> None:
-    # Slurm signals again when the grace is over: what is being written down by then must not be cut short.
-    # A scheduler may signal all processes of a job, and one of them the others again.
+    # Further signals are ignored, so that the result is written whole: Slurm signals again after the grace time, and a
+    # process of the job may pass a signal on that all have got already.
     for number in (signum, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     raise Stopped(signum)
@@ -182,7 +181,7 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
 
 
 def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
-    """The result's entries about an error: none about one that came when the work was done."""
+    """Return the result's entries about an error; none if the work was done before it."""
     if monitor.done.is_set():
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
@@ -198,7 +197,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
 
 
 def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any]:
-    """What was asked, and what it took."""
+    """Return the result's entries about the job's request and its use."""
     return {
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
@@ -221,7 +220,7 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
 
 @contextmanager
 def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[None]:
-    """End the process with success if Dask does not shut down after the work is done."""
+    """Hand over the result and end the process if Dask does not shut down after the work."""
     over = threading.Event()
 
     def watch() -> None:
@@ -238,12 +237,12 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
 
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
-    """Return what `work` does its work in: it writes heartbeats for the driver."""
+    """Return a context in which heartbeats are written for the driver."""
     return beating(monitor, partial(_write_beat, order.files.heartbeat), order.beat_seconds)
 
 
 def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
-    # Neither renamed nor forced onto the disk: any change counts, and hundreds of jobs share a metadata server.
+    # Written in place and not synced: any change counts, and hundreds of jobs share a metadata server.
     try:
         file = open_own(path, os.O_TRUNC, private_mode(path))
     except FileNotFoundError:
@@ -266,7 +265,7 @@ def _outcome(error: BaseException) -> ResultWord:
     if isinstance(error, ConfigurationChangedError):
         return ResultWord.CONFIGURATION
     if isinstance(error, WorkersLostError):
-        # They were preempted, or had too little memory: the scheduler's state decides.
+        # The workers were preempted or ran out of memory: the scheduler's state decides.
         return ResultWord.WORKERS_LOST
     from distributed.scheduler import KilledWorker
 
@@ -276,12 +275,12 @@ def _outcome(error: BaseException) -> ResultWord:
 
 
 def allocated(asked: Resources, rule: str) -> Resources:
-    """Return the resources that this job has: what was asked, with the memory of a retry, checked against the node.
+    """Return the resources of this job: as asked, with the memory of a retry, limited to the node's memory.
 
     Raises
     ------
     SizingError
-        If what was given is not enough.
+        If the scheduler gave fewer CPUs than asked, or the memory is too small for the workers.
     """
     scheduler = schedulers.around()
     given = scheduler.given(os.environ) if scheduler else {}
@@ -301,7 +300,7 @@ def allocated(asked: Resources, rule: str) -> Resources:
 
 @contextmanager
 def _alive(parent: int | str | None) -> Iterator[None]:
-    """End this job when its driver has died, if it ends with one: nobody would take its result.
+    """End this job when its driver dies, if it is a job of the local engine.
 
     `parent` is the driver's process on this machine, or ``stdin``, which the driver holds open.
     """
@@ -311,7 +310,7 @@ def _alive(parent: int | str | None) -> Iterator[None]:
         if _is_gone(parent, done):
             logger.error("The driver is gone, or stops this job: stopping")
             os.kill(os.getpid(), signal.SIGTERM)
-            done.wait(10)
+            done.wait(_ORPHANS_END_SECONDS)
             os._exit(1)
 
     if parent is not None:
@@ -323,10 +322,12 @@ def _alive(parent: int | str | None) -> Iterator[None]:
 
 
 def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
-    """Wait until the driver has died, or the job is `done`; return whether it was the driver."""
+    """Wait until the driver has died or the job is `done`; return whether the driver died."""
     if isinstance(parent, int):
-        while not done.wait(1.0):
-            if not psutil.pid_exists(parent):
+        began = process_start(parent)
+        while not done.wait(_PARENT_LOOK_SECONDS):
+            # A later process may have the driver's number.
+            if began is None or process_start(parent) != began:
                 return True
         return False
     while os.read(0, 4096):

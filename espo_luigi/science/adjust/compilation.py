@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +12,16 @@ from llvmlite import binding
 from numba.core import event
 
 from espo_luigi.errors import InstallationError
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.science.adjust import biasadjust, kernels
 from espo_luigi.science.adjust.kernel_cache import KernelCache, chosen_folder
-from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
-from espo_luigi.science.adjust.kernels import loess as loess_kernels
-from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
-from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
+from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
+from espo_luigi.science.adjust.kernels.loess import weigh_classes
+from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.quantiles import train_cells
 from espo_luigi.science.diagnose import properties
 
-_HERE = os.path.dirname(adjust_kernels.__file__)
-_MODULES: tuple[ModuleType, ...] = (adjust_kernels, loess_kernels, preparation_kernels, quantile_kernels)
+_HERE = os.path.dirname(str(kernels.__file__))
+_KERNELS = (adjust_cells, weigh_classes, prepare_cells, train_cells)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {
@@ -71,9 +70,7 @@ def compile_all() -> Compilation:
 
 
 def _folder() -> str:
-    functions = [one for module in _MODULES for one in vars(module).values()]
-    caches = [getattr(one, "_cache", None) for one in functions]
-    folders = {cache.cache_path for cache in caches if isinstance(cache, KernelCache)}
+    folders = {kernel._cache.cache_path for kernel in _KERNELS if isinstance(kernel._cache, KernelCache)}
     if len(folders) != 1:
         raise InstallationError(
             f"neither {_HERE} nor the user's cache folder can be written: "

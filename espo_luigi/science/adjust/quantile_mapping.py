@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
-from espo_luigi.science.adjust.kernels import loess as loess_kernels
-from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
-from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
+from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
+from espo_luigi.science.adjust.kernels.loess import weigh_classes
+from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.quantiles import train_cells
 from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
@@ -70,7 +70,7 @@ def train(
 
     def kernel(cells: slice) -> None:
         keys = np.empty((2, n_times), dtype=f"u{dtype.itemsize}")
-        quantile_kernels.train_cells(
+        train_cells(
             reference[cells], historical[cells], keys, plan, quantiles, kind == "*", *(one[cells] for one in made)
         )
 
@@ -120,7 +120,7 @@ def prepare(
     pth, dry_share = np.empty(by_group, dtype), np.empty(by_group)
 
     def kernel(cells: slice) -> None:
-        preparation_kernels.prepare_cells(
+        prepare_cells(
             reference[cells],
             historical[cells],
             np.empty((2, n_times), dtype=f"u{dtype.itemsize}"),
@@ -251,7 +251,7 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
             spacings[index] = points[index, 1]
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
-    loess_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
+    weigh_classes(points, n_points, fraction, spacings, weights, first_years)
     return points, spacings, *_trimmed(weights, first_years)
 
 
@@ -313,7 +313,7 @@ def adjust(
 
     def kernel(cells: slice) -> None:
         part = Training(*(one[cells] for one in training))
-        adjust_kernels.adjust_cells(
+        adjust_cells(
             simulation[cells],
             part.factors,
             settle_ties(part),

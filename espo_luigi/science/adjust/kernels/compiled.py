@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 # Numbers in a row of `weigh_rows`: eight registers of four float64.
 ROW = 32
-_SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -43,46 +42,6 @@ def compiled(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile ``function`` for use inside kernels only: it is the calling kernel that is cached."""
     return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-def deposits_fast() -> bool:
-    """Whether this processor scatters bits (x86's ``pdep``) in one step; AMD's before Zen 3 take hundreds."""
-    return binding.get_host_cpu_features().get("bmi2", False) and binding.get_host_cpu_name() not in _SLOW_DEPOSIT
-
-
-@intrinsic
-def deposit_bits(typing_context, source, mask):  # type: ignore[no-untyped-def]
-    """Scatter the low bits of ``source`` to the bits set in ``mask`` (x86's ``pdep``; see ``deposits_fast``)."""
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        word = ir.IntType(64)
-        function_type = ir.FunctionType(word, [word, word])
-        return builder.call(builder.module.declare_intrinsic("llvm.x86.bmi.pdep.64", (), function_type), arguments)
-
-    return types.uint64(types.uint64, types.uint64), code
-
-
-@intrinsic
-def eight_below(typing_context, values, start, limit):  # type: ignore[no-untyped-def]
-    """Count which of the eight items of ``values`` from ``start`` on are below ``limit``: one comparison, one count.
-
-    NaN is below nothing. ``values`` is contiguous, and ``start`` counts its items over all dimensions; that there are
-    so many is not checked.
-    """
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array, first, bound = arguments
-        item = context.get_data_type(signature.args[0].dtype)
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        eight = ir.VectorType(item, 8)
-        pointer = builder.bitcast(builder.gep(data, [first]), eight.as_pointer())
-        items = builder.load(pointer, align=context.get_abi_sizeof(item))
-        bounds = _spread(builder, bound, eight)
-        is_float = isinstance(signature.args[0].dtype, types.Float)
-        below = (builder.fcmp_ordered if is_float else builder.icmp_signed)("<", items, bounds)
-        return builder.zext(builder.ctpop(builder.bitcast(below, ir.IntType(8))), ir.IntType(64))
-
-    return types.uint64(values, types.uint64, values.dtype), code
 
 
 @intrinsic

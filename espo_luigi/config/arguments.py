@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.fields import Arguments, NothingIsEmpty, Number, Switch, Whole, single_or_mapping
 from espo_luigi.config.quantities import PositiveThreshold
-from espo_luigi.config.signatures import Described, Parameters, definitions, method, section
-from espo_luigi.science.choices import METHODS
+from espo_luigi.config.signatures import METHOD_ARGUMENTS
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
@@ -63,96 +62,118 @@ def _is_probability(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-_TRAINING: Described = {
-    "kind": (Kind, "additive (+) or multiplicative (*) factors"),
-    "nquantiles": (Annotated[int | list[float], BeforeValidator(_as_quantiles)], "how many quantiles, or which"),
-    "adapt_freq_thresh": (PositiveThreshold, "the threshold of xsdba's own adaptation"),
-    "jitter_under_thresh_value": (PositiveThreshold, "xsdba adds noise under it"),
-    "jitter_over_thresh_value": (PositiveThreshold, "xsdba adds noise over it"),
-    "jitter_over_thresh_upper_bnd": (PositiveThreshold, "the noise's upper bound"),
-    "max_tail_factor": (Annotated[Number, Field(gt=0)], "values over so many last quantiles are kept"),
-    "thresh": (PositiveThreshold, "LOCI's threshold of wet days, with its unit"),
-    "skip_input_checks": (bool, "whether xsdba checks no units"),
-}
-_WAYS = {
-    "LoessDetrend": "a smooth curve",
-    "PolyDetrend": "a polynomial",
-    "RollingMeanDetrend": "a rolling mean",
-    "MeanDetrend": "each group's mean",
-    "NoDetrend": "no trend at all",
-}
-_DETRENDING: Described = {
-    "group": (GroupName, "the grouping; the training's by default"),
-    "kind": (Kind, "how the trend is taken out; the training's by default"),
-    "mult_skip_zeros": (bool, "whether trends of zero are left alone"),
-    "degree": (Annotated[Whole, Field(ge=0)], "the polynomial's degree"),
-    "preserve_mean": (bool, "whether the mean stays"),
-    "f": (Annotated[Number, Field(gt=0, le=1)], "the share of the series that each fit takes"),
-    "niter": (Annotated[Whole, Field(ge=1)], "the number of iterations"),
-    "d": (Literal[0, 1], "the degree of each fit"),
-    "weights": (Literal["tricube", "gaussian"], "the form of the weights"),
-    "equal_spacing": (bool, "whether the steps of time are equal"),
-    "skipna": (bool, "whether missing values are left out"),
-    "win": (Annotated[Whole, Field(ge=1)], "the window in time steps"),
-    "min_periods": (Annotated[Whole, Field(ge=1)], "how many values a mean needs"),
-}
-_ROLLING: Described = {**_DETRENDING, "weights": (list[Number], "the weights within the window")}
+class TrainArguments(Arguments):
+    """The arguments of any method's `train`; `foreign_arguments` names those that the chosen method lacks."""
+
+    kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors")
+    nquantiles: Annotated[int | list[float], BeforeValidator(_as_quantiles)] | None = Field(
+        default=None, description="how many quantiles, or which"
+    )
+    adapt_freq_thresh: PositiveThreshold | None = Field(
+        default=None, description="the threshold of xsdba's own adaptation"
+    )
+    jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
+    jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")
+    jitter_over_thresh_upper_bnd: PositiveThreshold | None = Field(default=None, description="the noise's upper bound")
+    max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="values over so many last quantiles are kept"
+    )
+    thresh: PositiveThreshold | None = Field(default=None, description="LOCI's threshold of wet days, with its unit")
+    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
 
 
-class _OneWay(Arguments):
+class _AnyDetrend(Arguments):
+    """Arguments that all ways of detrending share."""
+
+    group: GroupName | None = Field(default=None, description="the grouping; the training's by default")
+    kind: Kind | None = Field(default=None, description="how the trend is taken out; the training's by default")
+    mult_skip_zeros: bool | None = Field(default=None, description="whether trends of zero are left alone")
+
+
+class _PolyDetrend(_AnyDetrend):
+    """Arguments of detrending by a polynomial."""
+
+    degree: Annotated[Whole, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
+    preserve_mean: bool | None = Field(default=None, description="whether the mean stays")
+
+
+class _LoessDetrend(_AnyDetrend):
+    """Arguments of detrending by a smooth curve (LOESS)."""
+
+    f: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+        default=None, description="the share of the series that each fit takes"
+    )
+    niter: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the number of iterations")
+    d: Literal[0, 1] | None = Field(default=None, description="the degree of each fit")
+    weights: Literal["tricube", "gaussian"] | None = Field(default=None, description="the form of the weights")
+    equal_spacing: bool | None = Field(default=None, description="whether the steps of time are equal")
+    skipna: bool | None = Field(default=None, description="whether missing values are left out")
+
+
+class _RollingMeanDetrend(_AnyDetrend):
+    """Arguments of detrending by a rolling mean."""
+
+    weights: list[Number] | None = Field(default=None, description="the weights within the window")
+    win: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
+    min_periods: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="how many values a mean needs")
+
+
+class Detrend(Arguments):
     """The way of detrending, by its class in xsdba, with its arguments."""
 
+    LoessDetrend: Annotated[_LoessDetrend, NothingIsEmpty] = Field(
+        default_factory=_LoessDetrend, description="a smooth curve"
+    )
+    PolyDetrend: Annotated[_PolyDetrend, NothingIsEmpty] = Field(
+        default_factory=_PolyDetrend, description="a polynomial"
+    )
+    RollingMeanDetrend: Annotated[_RollingMeanDetrend, NothingIsEmpty] = Field(
+        default_factory=_RollingMeanDetrend, description="a rolling mean"
+    )
+    MeanDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
+        default_factory=_AnyDetrend, description="each group's mean"
+    )
+    NoDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
+        default_factory=_AnyDetrend, description="no trend at all"
+    )
+
     @model_validator(mode="after")
-    def _just_one(self) -> _OneWay:
+    def _just_one(self) -> Detrend:
         if len(self.model_fields_set) != 1:
-            raise ValueError(f"expected one way of detrending with its arguments, of {', '.join(_WAYS)}")
+            ways = ", ".join(type(self).model_fields)
+            raise ValueError(f"expected one way of detrending with its arguments, of {ways}")
         return self
 
 
-def _ways() -> Iterator[tuple[str, Any]]:
-    classes = definitions("xsdba.detrending")
-    for name, description in _WAYS.items():
-        optional = {key: False for key in method(classes, name, "__init__") if key != "self"}
-        way = section(name, optional, _ROLLING if name == "RollingMeanDetrend" else _DETRENDING)
-        yield name, (Annotated[way, NothingIsEmpty], Field(default_factory=way, description=description))
+_detrend = single_or_mapping(
+    int,
+    Annotated[int, Field(ge=0)],
+    Detrend,
+    "expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}",
+)
 
 
-def _accepted() -> Iterator[tuple[str, tuple[Parameters, Parameters]]]:
-    """Yield each method with the arguments of its train and of its adjust that a configuration may give."""
-    classes, data = definitions("xsdba.adjustment"), {"cls", "self", "ref", "hist", "sim", "group"}
-    for name in METHODS:
-        found = (method(classes, name, wanted) | {"skip_input_checks": False} for wanted in ("_train", "_adjust"))
-        train, adjust = ({key: needed for key, needed in one.items() if key not in data} for one in found)
-        yield name, (train, adjust)
+class AdjustArguments(Arguments):
+    """The arguments of any method's `adjust`; `foreign_arguments` names those that the chosen method lacks."""
 
-
-# By method, the arguments of its train and of its adjust.
-ACCEPTED = dict(_accepted())
-_TRAIN, _ADJUST = ({key: False for one in taken for key in one} for taken in zip(*ACCEPTED.values(), strict=True))
-
-if TYPE_CHECKING:  # mypy does not read xsdba's signatures
-    TrainArguments = Arguments
-    AdjustArguments = Arguments
-else:
-    Detrend = create_model("Detrend", __base__=_OneWay, **dict(_ways()))
-    _degree = Annotated[int, Field(ge=0)]
-    _expected = "expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}"
-    _detrend = Annotated[int | Detrend, single_or_mapping(int, _degree, Detrend, _expected)]
-    _ADJUSTING: Described = {
-        "detrend": (_detrend, "the way of detrending, or a polynomial's degree"),
-        "interp": (Literal["nearest", "linear", "cubic"], "how factors between quantiles are found"),
-        "extrapolation": (Literal["constant", "nan"], "factors beyond the quantiles"),
-        "rank_window": (bool, "whether values are ranked within the window"),
-        "skip_input_checks": (bool, "whether xsdba checks no units"),
-    }
-    TrainArguments = section("TrainArguments", _TRAIN, _TRAINING)
-    AdjustArguments = section("AdjustArguments", _ADJUST, _ADJUSTING)
+    detrend: Annotated[int | Detrend, _detrend] | None = Field(
+        default=None, description="the way of detrending, or a polynomial's degree"
+    )
+    interp: Literal["nearest", "linear", "cubic"] | None = Field(
+        default=None, description="how factors between quantiles are found"
+    )
+    extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
+    rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
+    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
 
 
 def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterator[InitErrorDetails]:
-    """Yield an error for each argument that the method does not take, and for one that it cannot do without."""
-    places = (("training_args", "xclim_train_args"), train), (("adjusting_args", "xclim_adjust_args"), adjust)
-    for (path, arguments), accepted in zip(places, ACCEPTED[name], strict=True):
+    """Yield an error for each argument that the method lacks, and for each missing argument that it requires."""
+    method = METHOD_ARGUMENTS[name]
+    for path, arguments, accepted in (
+        (("training_args", "xclim_train_args"), train, method.train),
+        (("adjusting_args", "xclim_adjust_args"), adjust, method.adjust),
+    ):
         given = arguments.arguments()
         for key in (key for key in given if key not in accepted):
             problem = PydanticCustomError(
@@ -161,5 +182,5 @@ def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterato
                 {"method": name, "accepted": ", ".join(accepted)},
             )
             yield InitErrorDetails(type=problem, loc=(*path, key), input=given[key])
-        for key in (key for key, needed in accepted.items() if needed and key not in given):
+        for key in (key for key in accepted if key in method.required and key not in given):
             yield InitErrorDetails(type="missing", loc=(*path, key), input=given)

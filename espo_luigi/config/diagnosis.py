@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from espo_luigi.config.fields import ByFileName, Ignored, Named, Period, Refused, Section
 from espo_luigi.config.regions import Region
-from espo_luigi.config.signatures import Property, properties
+from espo_luigi.config.signatures import PROPERTIES, Property
 from espo_luigi.errors import nearest
 
 
@@ -28,13 +28,13 @@ def _renamed(name: str, definition: Any) -> dict[str, Any]:
     current = base.replace("xclim.sdba.properties.", "xsdba.properties.", 1)
     if not current.startswith("xsdba.properties."):
         raise ValueError(f"the property {name} has the base {base!r}; expected xsdba.properties.NAME")
-    known, short = properties(), current.removeprefix("xsdba.properties.")
-    if short not in known:
+    short = current.removeprefix("xsdba.properties.")
+    if short not in PROPERTIES:
         raise ValueError(
             f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
-            f"expected one of {', '.join(known)}{nearest(short, known)}"
+            f"expected one of {', '.join(PROPERTIES)}{nearest(short, PROPERTIES)}"
         )
-    _check_arguments(name, definition, known[short])
+    _check_arguments(name, definition, PROPERTIES[short])
     return {**definition, "base": current}
 
 

@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field
 
 from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty, Whole
 from espo_luigi.config.quantities import Frequency, Threshold
-from espo_luigi.config.signatures import Described, decorated, definitions, parameters, section
 from espo_luigi.errors import nearest
-from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
-
-_ARGUMENTS: Described = {
-    "thresh": (Threshold, "the threshold, with its unit; xclim's by default"),
-    "lower": (Threshold, "the lower bound, with its unit; xclim's by default"),
-    "upper": (Threshold, "the upper bound, with its unit; xclim's by default"),
-    "n": (Annotated[Whole, Field(ge=1)], "the number of days, or of standard deviations"),
-    "window": (Annotated[Whole, Field(ge=1)], "the window of days"),
-    "op": (Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"], "the comparison"),
-}
+from espo_luigi.science.choices import FLAGS, MissingMethod
 
 
-def _flags() -> Iterator[tuple[str, Any]]:
-    found = decorated(definitions("xclim.core.dataflags"), "register_methods")
-    for name in [*(name for name in FLAGS if name in found), *sorted(found.keys() - FLAGS.keys())]:
-        # What is before the star is data.
-        keys = {one.arg for one in found[name].args.kwonlyargs}
-        arguments = {key: needed for key, needed in parameters(found[name]).items() if key in keys}
-        flag, description = section(name, arguments, _ARGUMENTS), FLAGS.get(name, Flag("as in xclim")).title
-        if any(arguments.values()):
-            yield name, (flag | None, Field(default=None, description=description))
-        else:
-            yield name, (Annotated[flag, NothingIsEmpty], Field(default_factory=flag, description=description))
+class _Threshold(Arguments):
+    thresh: Threshold | None = Field(default=None, description="the threshold, with its unit; xclim's by default")
 
 
-if TYPE_CHECKING:  # mypy does not read xclim's signatures
-    Flags = Arguments
-else:
-    Flags = create_model("Flags", __base__=Arguments, __doc__="The data flags that xclim has.", **dict(_flags()))
+class _Bounds(Arguments):
+    lower: Threshold | None = Field(default=None, description="the lower bound, with its unit; xclim's by default")
+    upper: Threshold | None = Field(default=None, description="the upper bound, with its unit; xclim's by default")
+
+
+class _Repeating(Arguments):
+    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of days")
+
+
+class _RepeatingBeyond(Arguments):
+    thresh: Threshold = Field(description="the threshold, with its unit")
+    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of days")
+    op: Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"] | None = Field(
+        default=None, description="the comparison"
+    )
+
+
+class _Deviations(Arguments):
+    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of standard deviations")
+    window: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the window of days")
+
+
+class _NoArguments(Arguments):
+    pass
+
+
+def _flag(name: str, arguments: type[Arguments]) -> Any:
+    """Return a flag's field: its title in reports describes it, and it is None where an argument is required."""
+    if any(field.is_required() for field in arguments.model_fields.values()):
+        return Field(default=None, description=FLAGS[name].title)
+    return Field(default_factory=arguments, description=FLAGS[name].title)
+
+
+class Flags(Arguments):
+    """The data flags that xclim has, with their arguments."""
+
+    negative_accumulation_values: Annotated[_NoArguments, NothingIsEmpty] = _flag(
+        "negative_accumulation_values", _NoArguments
+    )
+    outside_n_standard_deviations_of_climatology: _Deviations | None = _flag(
+        "outside_n_standard_deviations_of_climatology", _Deviations
+    )
+    percentage_values_outside_of_bounds: Annotated[_NoArguments, NothingIsEmpty] = _flag(
+        "percentage_values_outside_of_bounds", _NoArguments
+    )
+    tas_below_tasmin: Annotated[_NoArguments, NothingIsEmpty] = _flag("tas_below_tasmin", _NoArguments)
+    tas_exceeds_tasmax: Annotated[_NoArguments, NothingIsEmpty] = _flag("tas_exceeds_tasmax", _NoArguments)
+    tasmax_below_tasmin: Annotated[_NoArguments, NothingIsEmpty] = _flag("tasmax_below_tasmin", _NoArguments)
+    temperature_extremely_high: Annotated[_Threshold, NothingIsEmpty] = _flag("temperature_extremely_high", _Threshold)
+    temperature_extremely_low: Annotated[_Threshold, NothingIsEmpty] = _flag("temperature_extremely_low", _Threshold)
+    values_op_thresh_repeating_for_n_or_more_days: _RepeatingBeyond | None = _flag(
+        "values_op_thresh_repeating_for_n_or_more_days", _RepeatingBeyond
+    )
+    values_repeating_for_n_or_more_days: _Repeating | None = _flag("values_repeating_for_n_or_more_days", _Repeating)
+    very_large_precipitation_events: Annotated[_Threshold, NothingIsEmpty] = _flag(
+        "very_large_precipitation_events", _Threshold
+    )
+    wind_values_outside_of_bounds: Annotated[_Bounds, NothingIsEmpty] = _flag("wind_values_outside_of_bounds", _Bounds)
 
 
 def _as_dims(value: Any) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.checks import checked
-from espo_luigi.config.defaults import COPIED, STEPS, fill_in
+from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise
+from espo_luigi.config.cross_checks import checked
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
-from espo_luigi.config.names import Written, as_written, changed, modernise
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
 from espo_luigi.errors import ConfigurationError, nearest

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.fields import NoEffect, Section
-from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.redaction import redacted
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest

@@ -1,19 +1,20 @@
-"""The whole configuration of a run, as one frozen value."""
+"""The whole configuration of a run as a frozen value, its parts by dotted keys, and fingerprints of parts."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
+from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
 from espo_luigi.config.fields import Free, Ignored, Section
-from espo_luigi.config.parts import short_hash
+from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.regions import Custom, Paths
 from espo_luigi.config.searching import ExtractionSection, Regrid
 from espo_luigi.science.choices import each_period
@@ -149,3 +150,49 @@ class RunConfig(Section):
         orders = [list(self.custom.regions), list(self.regrid.regrid_dataset.intermediate_grids)]
         text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
         return short_hash(text)
+
+
+def value_at(value: Any, key: str) -> Any:
+    """Return what a configuration, or a part of it, holds under a dotted key; None where it holds nothing.
+
+    The key of a list's element is the element: `True` if it is there. `*` stands for the names of all that is there,
+    in their order.
+    """
+    if not key:
+        return value
+    if isinstance(value, tuple | list):
+        return True if key in value else None
+    members = _members(value)
+    if key == "*":
+        return list(members)
+    # A user's own name may hold a dot: the longest that fits.
+    fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
+    longest = max(fitting, key=len, default=None)
+    return None if longest is None else value_at(members[longest], key[len(longest) + 1 :])
+
+
+def fingerprint(config: BaseModel, key: str) -> str:
+    """Return twelve hexadecimal digits that change with the value under a key, and not with the order of its keys."""
+    text = json.dumps(_plain(value_at(config, key)), sort_keys=True, separators=(",", ":"), default=str)
+    return short_hash(text)
+
+
+def short_hash(text: str) -> str:
+    """Return the first twelve hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, BaseModel):
+        return {field.alias or name: getattr(value, name) for name, field in type(value).model_fields.items()}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        # A key of a later version changes no fingerprint until somebody gives it.
+        values = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+        return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

@@ -11,6 +11,7 @@ from espo_luigi.config.fields import (
     ByFileName,
     Chunks,
     Free,
+    Frequency,
     Ignored,
     InputPaths,
     Named,
@@ -22,7 +23,6 @@ from espo_luigi.config.fields import (
     Switch,
     Whole,
 )
-from espo_luigi.config.quantities import Frequency
 from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod
 

@@ -11,7 +11,7 @@ import pytest
 from dumped import given
 from pydantic import ValidationError
 
-from espo_luigi.config import arguments, flags, load, quantities
+from espo_luigi.config import bias_adjustment, fields, health_checks, load
 from espo_luigi.config.fields import Section
 from espo_luigi.config.searching import RegridderKwargs
 from espo_luigi.errors import ConfigurationError
@@ -237,8 +237,8 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
 def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> None:
     from espo_luigi.science.units import threshold_in
 
-    assert [threshold_in(f"1 {unit}", unit) for unit in quantities.FAMILIAR_UNITS] == pytest.approx(
-        [1.0] * len(quantities.FAMILIAR_UNITS)
+    assert [threshold_in(f"1 {unit}", unit) for unit in fields.FAMILIAR_UNITS] == pytest.approx(
+        [1.0] * len(fields.FAMILIAR_UNITS)
     )
 
 
@@ -253,5 +253,10 @@ def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> Non
 
 
 def test_known_sections_have_a_description_for_every_key() -> None:
-    sections: list[type[Section]] = [RegridderKwargs, arguments.TrainArguments, arguments.AdjustArguments, flags.Flags]
+    sections: list[type[Section]] = [
+        RegridderKwargs,
+        bias_adjustment.TrainArguments,
+        bias_adjustment.AdjustArguments,
+        health_checks.Flags,
+    ]
     assert all(field.description for section in sections for field in section.model_fields.values())

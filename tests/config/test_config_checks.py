@@ -139,7 +139,7 @@ def test_the_calendars_of_a_run_are_those_that_the_adjustment_knows() -> None:
 
 
 def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> None:
-    from espo_luigi.config import quantities
+    from espo_luigi.config import fields
     from espo_luigi.errors import DataError
     from espo_luigi.science.units import threshold_in
 
@@ -150,7 +150,7 @@ def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> No
             return False
         return True
 
-    pairs = [(one, other) for one in quantities.FAMILIAR_UNITS for other in quantities.FAMILIAR_UNITS]
+    pairs = [(one, other) for one in fields.FAMILIAR_UNITS for other in fields.FAMILIAR_UNITS]
     assert len(pairs) > 400
     for one, other in pairs:
-        assert quantities.converts(f"1 {one}", other) == registry_converts(one, other), (one, other)
+        assert fields.converts(f"1 {one}", other) == registry_converts(one, other), (one, other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_args
 
-from espo_luigi.config import arguments, flags
+from espo_luigi.config import bias_adjustment, health_checks
 from espo_luigi.config.signatures import METHOD_ARGUMENTS, PROPERTIES
 
 
@@ -29,7 +29,10 @@ def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
         assert set(table.adjust) == set(adjust) | {"skip_input_checks"}
         assert set(table.required) == {key for key, required in (train | adjust).items() if required}
     known = [{key for one in METHOD_ARGUMENTS.values() for key in one[place]} for place in (0, 1)]
-    assert known == [set(arguments.TrainArguments.model_fields), set(arguments.AdjustArguments.model_fields)]
+    assert known == [
+        set(bias_adjustment.TrainArguments.model_fields),
+        set(bias_adjustment.AdjustArguments.model_fields),
+    ]
 
 
 def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None:
@@ -40,7 +43,7 @@ def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None
         for name, one in vars(xsdba.detrending).items()
         if isinstance(one, type) and issubclass(one, xsdba.detrending.BaseDetrend) and name != "BaseDetrend"
     }
-    ways: dict[str, Any] = {name: one.annotation for name, one in arguments.Detrend.model_fields.items()}
+    ways: dict[str, Any] = {name: one.annotation for name, one in bias_adjustment.Detrend.model_fields.items()}
     known = {name: set(section.model_fields) for name, section in ways.items()}
     assert known == found
 
@@ -51,10 +54,10 @@ def test_the_flags_and_their_arguments_are_those_of_xclim() -> None:
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     for name, function in _REGISTRY.items():
         found = {one.name for one in inspect.signature(function).parameters.values() if one.kind is keyword_only}
-        annotation = flags.Flags.model_fields[name].annotation
+        annotation = health_checks.Flags.model_fields[name].annotation
         section: Any = next(one for one in (annotation, *get_args(annotation)) if inspect.isclass(one))
         assert set(section.model_fields) == found, name
-    assert set(flags.Flags.model_fields) == set(_REGISTRY)
+    assert set(health_checks.Flags.model_fields) == set(_REGISTRY)
 
 
 def test_properties_and_what_they_take_are_those_of_xsdba() -> None:

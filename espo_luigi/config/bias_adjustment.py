@@ -1,4 +1,4 @@
-"""Arguments of training and adjusting: what xsdba accepts, and what our own kernels accept of it."""
+"""Sections `biasadjust` and `clean_up`: how variables are trained, adjusted and cleaned up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,30 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.config.fields import Arguments, NothingIsEmpty, Number, Switch, Whole, single_or_mapping
-from espo_luigi.config.quantities import PositiveThreshold
+from espo_luigi.config.fields import (
+    Arguments,
+    ByFileName,
+    Free,
+    Ignored,
+    Named,
+    Names,
+    NothingIsEmpty,
+    Number,
+    Period,
+    Periods,
+    PositiveThreshold,
+    Refused,
+    Section,
+    Switch,
+    Unused,
+    Whole,
+    single_or_mapping,
+)
 from espo_luigi.config.signatures import METHOD_ARGUMENTS
+from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Engine, Method
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
@@ -184,3 +202,95 @@ def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterato
             yield InitErrorDetails(type=problem, loc=(*path, key), input=given[key])
         for key in (key for key in accepted if key in method.required and key not in given):
             yield InitErrorDetails(type="missing", loc=(*path, key), input=given)
+
+
+class TrainingArgs(Section):
+    """Keyword arguments of the training."""
+
+    period: Period = Field(description="first and last year of the training; custom.ref_period by default")
+    method: Method = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
+    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
+    jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
+    adapt_freq: AdaptFreq | None = Field(
+        default=None, description="{thresh}: dry days of the calibration data are adapted"
+    )
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
+    xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
+        default_factory=TrainArguments, description="further arguments of the method's train"
+    )
+    jitter_over: Refused = None
+    additive_space: Refused = None
+
+
+class AdjustingArgs(Section):
+    """Keyword arguments of the adjustment."""
+
+    periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
+    xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
+        default_factory=AdjustArguments, description="further arguments of the method's adjust"
+    )
+    bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
+    bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
+    bias_adjust_reference: Unused = None
+    to_level: Ignored = None
+    moving_yearly_window: Refused = None
+
+
+class VariableAdjustment(Section):
+    """How one variable is adjusted."""
+
+    training_args: TrainingArgs = Field(description="how the variable is trained")
+    adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
+    # Not luigi.cfg's `engine`, which runs jobs. Markers of products have this key: under another name, all were stale.
+    engine: Engine = Field(
+        default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
+    )
+
+    @model_validator(mode="after")
+    def _arguments_of_the_method(self) -> VariableAdjustment:
+        training, adjusting = self.training_args, self.adjusting_args
+        errors = foreign_arguments(training.method, training.xclim_train_args, adjusting.xclim_adjust_args)
+        if listed := list(errors):
+            raise ValidationError.from_exception_data(type(self).__name__, listed)
+        return self
+
+
+class BiasAdjust(Section):
+    """Section `biasadjust`."""
+
+    variables: Annotated[ByFileName[VariableAdjustment], Field(min_length=1)] = Field(
+        description="the variables that are adjusted"
+    )
+
+
+class XscenCleanUp(Section):
+    """What is done to the adjusted variables."""
+
+    round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
+        default={}, description="decimals that are kept, by variable"
+    )
+    to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
+    add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
+        default={}, description="attributes by variable; `global` for the dataset"
+    )
+    maybe_unstack_dict: Ignored = None
+    variables_and_units: Refused = None
+    convert_calendar_kwargs: Refused = None
+    missing_by_var: Refused = None
+    clip_var: Refused = None
+    change_attr_prefix: Unused = None
+    remove_all_attrs_except: Unused = None
+    attrs_to_remove: Unused = None
+    common_attrs_only: Unused = None
+
+
+class CleanUp(Section):
+    """Section `clean_up`."""
+
+    problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
+    xscen_clean_up: XscenCleanUp = Field(
+        default_factory=XscenCleanUp, description="what is done to the adjusted variables"
+    )
+    search_data_catalogs: Ignored = None
+    save: Refused = None

@@ -9,12 +9,11 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from espo_luigi.config.adjustment import date_of
-from espo_luigi.config.defaults import REFERENCE_DIAGNOSTICS
+from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import NoEffect, Section, file_name_part
+from espo_luigi.config.fields import NoEffect, Section, converts, file_name_part
+from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
-from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest

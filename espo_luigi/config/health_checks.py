@@ -1,16 +1,28 @@
-"""Arguments of the health checks: xclim's data flags, CF checks and checks of missing values."""
+"""Section `health_checks`: data flags, CF checks, checks of missing values, and what products must have."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from espo_luigi.config.fields import Arguments, Free, Named, NothingIsEmpty, Whole
-from espo_luigi.config.quantities import Frequency, Threshold
+from espo_luigi.config.fields import (
+    Arguments,
+    Free,
+    Frequency,
+    Named,
+    Names,
+    NothingIsEmpty,
+    Section,
+    Threshold,
+    Unit,
+    Whole,
+)
+from espo_luigi.config.regions import Calendar
 from espo_luigi.errors import nearest
-from espo_luigi.science.choices import FLAGS, MissingMethod
+from espo_luigi.science.choices import FLAGS, Check, MissingMethod
 
 
 class _Threshold(Arguments):
@@ -113,3 +125,52 @@ def _known_methods(value: Any) -> Any:
 Missing = Annotated[str | tuple[str, ...] | Named[Any], BeforeValidator(_known_methods)]
 FlagsByVariable = Annotated[Named[Annotated[Flags, NothingIsEmpty]], NothingIsEmpty]
 CfChecksByVariable = Annotated[Named[Annotated[CfChecks, NothingIsEmpty]], NothingIsEmpty]
+
+
+class Structure(Arguments):
+    """Names that a product must have, and no others."""
+
+    dims: Names = Field(default=(), description="the dimensions")
+    coords: Names = Field(default=(), description="the coordinates")
+
+
+def date_of(text: str) -> tuple[int, int, int]:
+    """Return year, month and day of a date, whose month and day may be missing; raise ValueError for another text."""
+    parts = _DATE.fullmatch(text)
+    year, month, day = (int(part or 1) for part in parts.groups()) if parts else (0, 0, 0)
+    # 30 February is a day where all months have 30.
+    if not (year and 1 <= month <= 12 and 1 <= day <= (31 if month in _MONTHS_OF_31_DAYS else 30)):
+        raise ValueError("expected a date, such as 1950-01-01")
+    return year, month, day
+
+
+def _as_date(value: Any) -> str:
+    text = "" if isinstance(value, bool) or not isinstance(value, str | int) else str(value)
+    date_of(text)
+    return text
+
+
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2}))?(?:-([0-9]{1,2}))?(?:[T ][0-9:.]*)?")
+_MONTHS_OF_31_DAYS = (1, 3, 5, 7, 8, 10, 12)
+Date = Annotated[str, BeforeValidator(_as_date)]
+
+
+class HealthChecks(Section):
+    """Section `health_checks`."""
+
+    structure: Structure | None = Field(default=None, description="exactly these dims and coords")
+    calendar: Literal[Calendar, "default"] | None = Field(default=None, description="the calendar that products have")
+    start_date: Date | None = Field(default=None, description="the products begin on this day or before")
+    end_date: Date | None = Field(default=None, description="the products end on this day or after")
+    variables_and_units: Named[Unit] | None = Field(
+        default=None, description="variables that must be there, and their units"
+    )
+    cfchecks: CfChecksByVariable | None = Field(default=None, description="CF checks by variable")
+    freq: Frequency | None = Field(default=None, description="the frequency of the time axis")
+    missing: Missing | None = Field(default=None, description="checks of missing values")
+    flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
+    flags_kwargs: FlagsArguments | None = Field(default=None, description="further arguments of the data flags")
+    return_flags: bool = Field(default=True, description="store the flags")
+    raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
+        default=(), description="the checks whose failure stops the run"
+    )

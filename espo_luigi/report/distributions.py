@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.style import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
+from espo_luigi.report.drawings import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
 from espo_luigi.science.diagnose.summaries import SEASONS
 
 if TYPE_CHECKING:

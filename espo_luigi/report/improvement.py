@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.style import drawing, new_figure
+from espo_luigi.report.drawings import drawing, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,12 +13,11 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.drawings import Drawing, labels, long_name, short
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.read import Reader
-from espo_luigi.report.style import labels, long_name, short
+from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import diagnostics
+from espo_luigi.science.diagnose import comparison
 from espo_luigi.store.leftovers import size_bytes
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
 def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
     """Draw the heatmap of stores of measures, by row."""
     opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
-    found = diagnostics.heatmap(opened)["heatmap"].compute()
+    found = comparison.heatmap(opened)["heatmap"].compute()
     return improvement.heatmap_figure(improvement.in_published_order(found), title=title)
 
 

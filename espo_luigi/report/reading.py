@@ -16,8 +16,8 @@ from espo_luigi.jobs.lifecycle.records import STATE_FOLDER, Record, RecordStore,
 from espo_luigi.jobs.node.outcome import ResultWord
 from espo_luigi.jobs.order import JobFiles, order_files
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.report.jobs import results_of
-from espo_luigi.report.run import Job
+from espo_luigi.report.job_results import results_of
+from espo_luigi.report.job_use import Job
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from espo_luigi import store
+from espo_luigi.report.drawings import short, units_text
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.read import Failed, Reader
-from espo_luigi.report.sections import lacking
-from espo_luigi.report.style import short, units_text
+from espo_luigi.report.product_sections import lacking
+from espo_luigi.report.reading import Failed, Reader
 from espo_luigi.report.view import RunView
 
 _BELOW = "tasmax_below_tasmin"

@@ -9,8 +9,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.blocks import is_lazy
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.extract.dataset import dates
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan

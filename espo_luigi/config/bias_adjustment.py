@@ -242,7 +242,7 @@ class VariableAdjustment(Section):
 
     training_args: TrainingArgs = Field(description="how the variable is trained")
     adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
-    # Not luigi.cfg's `engine`, which runs jobs. Markers of products have this key: under another name, all were stale.
+    # Not luigi.cfg's `engine`, which runs jobs. Markers of products have this key: a new name would make them stale.
     engine: Engine = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )
@@ -265,7 +265,7 @@ class BiasAdjust(Section):
 
 
 class XscenCleanUp(Section):
-    """What is done to the adjusted variables."""
+    """The treatment of the adjusted variables."""
 
     round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
         default={}, description="decimals that are kept, by variable"

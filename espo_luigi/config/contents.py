@@ -96,7 +96,7 @@ def as_written(path: KeyPath, written: Written) -> KeyPath:
 
 
 def mappings(content: Any, where: Sequence[str], at: KeyPath = ()) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """Yield the mappings at `where`, in which `*` is any key, and their paths."""
+    """Yield the mappings at `where`, and their paths; `*` is any key."""
     if not isinstance(content, Mapping):
         return
     if not where:
@@ -154,7 +154,7 @@ COPIED: Written = {
 
 
 def fill_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return merged content with the values that one section takes from another.
+    """Return merged content with the values that sections take from each other.
 
     Periods default to `custom.ref_period` and `custom.sim_period`, the names of processing levels to their step's,
     those of regions to their keys, and the stage-2024 diagnostics take their reference's settings from

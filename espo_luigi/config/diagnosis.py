@@ -1,4 +1,4 @@
-"""What is diagnosed, where: sections `off-diag` and `diagnostics`."""
+"""Diagnosed datasets and domains: sections `off-diag` and `diagnostics`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _check_arguments(name: str, definition: Mapping[str, Any], taken: Property) 
 
 
 class PropertiesAndMeasures(Section):
-    """What is computed in a step."""
+    """The computations of a step."""
 
     properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
         description="the definitions of the properties: a YAML file, or the mapping itself"
@@ -70,7 +70,7 @@ class PropertiesAndMeasures(Section):
 
 
 class DiagStep(Section):
-    """One dataset that is diagnosed: the reference, the simulation or the scenario."""
+    """A diagnosed dataset: the reference, the simulation or the scenario."""
 
     domain: Named[str] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")

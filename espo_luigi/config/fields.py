@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 
 class Arguments(Section):
-    """Keyword arguments of a function: those that are not given, or have no value, are left to its own defaults."""
+    """Keyword arguments of a function: the function's defaults replace arguments that are absent or null."""
 
     @model_serializer(mode="wrap")
     def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -72,7 +72,7 @@ NothingIsEmpty = BeforeValidator(_nothing_is_empty)
 
 
 def single_or_mapping(kind: type, single: Any, section: type[Section], expected: str) -> BeforeValidator:
-    """Validate a mapping as `section`, and what is of a `kind` as `single`: without the branches of a union."""
+    """Validate a mapping as `section`, and a value of type `kind` as `single`; avoids the branches of a union."""
     adapter = TypeAdapter(single)
 
     def validated(value: Any) -> Any:
@@ -86,7 +86,7 @@ def single_or_mapping(kind: type, single: Any, section: type[Section], expected:
 
 
 class NoEffect(Enum):
-    """Mark of a key of ESPO-G's that has no effect here, by what is done about it."""
+    """Mark of an ESPO-G key without effect here; the value says how espo_luigi reacts."""
 
     SILENT = "nothing"
     WARN = "a warning: in ESPO-G the key changes attributes"
@@ -119,7 +119,7 @@ Free = Annotated[Named[Any], NothingIsEmpty]
 
 
 def file_name_part(name: str) -> str:
-    """Return a name that can be a part of a file's; raise ValueError for another."""
+    """Return the name if it can be part of a file name, else raise ValueError."""
     try:
         check_wildcard("the name", name)
     except ParameterError as error:
@@ -151,13 +151,13 @@ def _as_years(value: Any) -> tuple[str, str]:
 
 
 def _as_period(value: Any) -> Any:
-    """One period, also when written as a list of one period."""
+    """A period, also when written as a list of a single period."""
     periods = each_period(value)
     return _as_years(periods[0] if len(periods) == 1 else value)
 
 
 def _as_periods(value: Any) -> Any:
-    """One period as a pair of years; several as a tuple of pairs."""
+    """A single period as a pair of years; several as a tuple of pairs."""
     periods = tuple(_as_years(period) for period in each_period(value))
     for (first, last), (start, end) in pairwise(periods):
         if start <= last:
@@ -275,7 +275,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 InputPaths = Annotated[tuple[InputPath, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
-# Asking the registry of units costs seconds, and these are what a configuration nearly always has.
+# Asking the registry of units costs seconds; nearly all configurations have only these units.
 # By what converts to each other, precipitation as depth or mass through the density of water.
 _CONVERTIBLE = (
     ("K", "degC", "C"),

@@ -128,14 +128,14 @@ CfChecksByVariable = Annotated[Named[Annotated[CfChecks, NothingIsEmpty]], Nothi
 
 
 class Structure(Arguments):
-    """Names that a product must have, and no others."""
+    """The exact names that a product must have."""
 
     dims: Names = Field(default=(), description="the dimensions")
     coords: Names = Field(default=(), description="the coordinates")
 
 
 def date_of(text: str) -> tuple[int, int, int]:
-    """Return year, month and day of a date, whose month and day may be missing; raise ValueError for another text."""
+    """Return a date's year, month and day (the latter two may be missing); raise ValueError if the text is no date."""
     parts = _DATE.fullmatch(text)
     year, month, day = (int(part or 1) for part in parts.groups()) if parts else (0, 0, 0)
     # 30 February is a day where all months have 30.

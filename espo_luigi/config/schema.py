@@ -44,7 +44,7 @@ def _filled_in(value: Any, fields: Mapping[str, str]) -> Any:
 
 
 class Project(Section):
-    """What the products are called; the section may hold more, which has no effect."""
+    """The products' name and version; further keys have no effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -87,7 +87,7 @@ class RunConfig(Section):
 
     @property
     def reference_source(self) -> str:
-        """The one source that the reference's search wants; it names the reference's files."""
+        """The single source that the reference's search wants; it names the reference's files."""
         return self.extraction.reference.wanted_source or str(self.extraction.ref_source)
 
     @property
@@ -107,7 +107,7 @@ class RunConfig(Section):
 
     @property
     def _fields_of_attributes(self) -> dict[str, str]:
-        """What `{reference}` and the others stand for, by name, without those that have no value."""
+        """The values of `{reference}` and the further fields, by name; fields without a value are left out."""
         project, adjusted = self.project or Project(), self.biasadjust.variables.values()
         years = [period for one in adjusted for period in each_period(one.adjusting_args.periods)]
         periods = ["-".join(one.training_args.period) for one in adjusted]
@@ -141,10 +141,10 @@ class RunConfig(Section):
 
     @cached_property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of what can change a product, or the place of one.
+        """The first 12 hexadecimal digits of the SHA-256 of all values that can change a product or its place.
 
-        The order of keys does not count, except that of the regions, in which products are concatenated,
-        and of the grids of the cascade. `dask`, `logging` and keys without effect do not count.
+        The order of keys counts only for the regions, as products are concatenated, and for the cascade's grids.
+        `dask`, `logging` and keys without effect do not count.
         """
         values = self.model_dump(mode="json", by_alias=True)
         orders = [list(self.custom.regions), list(self.regrid.regrid_dataset.intermediate_grids)]
@@ -153,7 +153,7 @@ class RunConfig(Section):
 
 
 def value_at(value: Any, key: str) -> Any:
-    """Return what a configuration, or a part of it, holds under a dotted key; None where it holds nothing.
+    """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
 
     The key of a list's element is the element: `True` if it is there. `*` stands for the names of all that is there,
     in their order.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class MethodArguments(NamedTuple):
-    """The arguments of a method's `train` and `adjust`, without data and group; `required` ones have no default."""
+    """Arguments of a method's `train` and `adjust`, without data and group; `required` arguments lack a default."""
 
     train: tuple[str, ...]
     adjust: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How figures look, and drawing them: in this process or in several forked ones.
+"""How figures look, and drawing them: in this process or in several forked processes.
 
 Colour-blind people can distinguish the colours; axes carry CF's long names and units. Functions import matplotlib where
 they use it, since most processes import this package and draw nothing.
@@ -162,7 +162,7 @@ def short(sim_id: str) -> str:
 
 
 def labels(sim_ids: Iterable[str]) -> list[str]:
-    """Return a name for each simulation: the short one, or its id, where that is another's, too."""
+    """Return a name for each simulation: the short name, or the id where simulations share the short name."""
     ids = list(sim_ids)
     times = Counter(map(short, ids))
     return [short(one) if times[short(one)] == 1 else one for one in ids]
@@ -192,7 +192,7 @@ class Drawing:
 
 
 def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Section]:
-    """Return the sections with their drawings drawn, by so many forked processes, or, if 0, by this one."""
+    """Return the sections with their drawings drawn by so many forked processes, or, if 0, by this process."""
     drawings = [block for section in sections for block in section.blocks if isinstance(block, Drawing)]
     done = dict(zip(map(id, drawings), _each(drawings, processes), strict=True))
     return [replace(section, blocks=[done.get(id(block), block) for block in section.blocks]) for section in sections]
@@ -201,7 +201,7 @@ def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Secti
 def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]:
     if not processes or len(drawings) < 2:
         return [drawing.drawn() for drawing in drawings]
-    # Forked ones have what this process has imported, which takes a new one as long as drawing ten figures.
+    # A forked process shares this process's imports, which take as long as drawing ten figures.
     warm_up()
     done: list[Picture | Warned] = []
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPARE = 1.2
-# After Okabe and Ito (2008); the rules that took most time get one, in this order.
+# After Okabe and Ito (2008); the rules that took most time get a colour, in this order.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _OTHERS = "#999999"
 _MOST_LANES = 60
@@ -32,9 +32,9 @@ _MOST_LANES = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What one job was given and what it took: bytes, seconds, CPUs; times are seconds since 1970.
+    """The resources that a job was given and used, in bytes, seconds and CPUs; times are seconds since 1970.
 
-    `accounted` are those figures that a scheduler has counted; others are the job's own.
+    If `accounted`, a scheduler has counted these figures, otherwise the job itself.
     """
 
     rule: str
@@ -91,7 +91,7 @@ class Job:
 
 
 def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs of each rule, in the order in which rules started."""
+    """Return the jobs of each rule, ordered by the rules' start."""
     found: dict[str, list[Job]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: job.started):
         found[job.rule].append(job)
@@ -120,7 +120,7 @@ def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def rule_blocks(jobs: Iterable[Job]) -> str:
-    """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded.
+    """Return luigi.cfg's sections with sufficient resources, for each rule with a successful job.
 
     Rules whose Dask workers were elsewhere are left out: a job cannot measure what these took.
     """
@@ -133,13 +133,13 @@ def rule_blocks(jobs: Iterable[Job]) -> str:
 
 
 def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
-    """Count the submissions that were followed by another one, by rule and cause."""
+    """Count the submissions that were repeated, by rule and cause."""
     return Counter((record.rule, str(past.get("ended", "?"))) for record in records for past in record.history)
 
 
 @drawing
 def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
-    """Draw when each job worked, node by node, jobs side by side one above the other; failed ones are hatched."""
+    """Draw when each job worked, node by node; simultaneous jobs are stacked, failed jobs are hatched."""
     nodes, rules = sorted({job.node for job in jobs}, key=_by_number), _by_time(jobs)
     lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
     height = sum(len(of) for of in lanes.values()) + len(nodes)
@@ -166,7 +166,7 @@ def _bar(left: float, width: float, low: float) -> list[tuple[float, float]]:
 
 
 def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None:
-    """Add the bars of each colour, those of failed jobs hatched, as one artist: there may be thousands."""
+    """Add the bars of each colour as a single artist, since there may be thousands; failed jobs' bars are hatched."""
     from matplotlib.collections import PolyCollection
 
     for (colour, succeeded), corners in bars.items():
@@ -177,7 +177,7 @@ def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None
 
 @drawing
 def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
-    """Draw, by rule, what was asked for and the most that a job used: CPUs, memory, time."""
+    """Draw, by rule, the requested resources and the most that a job used: CPUs, memory, time."""
     rules = by_rule(jobs)
     figure, axes = new_figure(9.6, 1.6 + 0.22 * len(rules), 1, 3, sharey=True)
     quantities: dict[str, list[tuple[list[float], list[float]]]] = {
@@ -211,7 +211,7 @@ def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _by_number(node: str) -> list[tuple[int, str]]:
-    """A key by which n2 comes before n10."""
+    """A key that sorts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", node)]
 
 
@@ -263,7 +263,7 @@ def submissions(records: Iterable[Record]) -> Submissions:
 
 
 def read_accounts(engine: str, known: Submissions) -> list[Account]:
-    """Return the scheduler's accounts of these jobs; none where it keeps none or does not answer."""
+    """Return the scheduler's accounts of these jobs; empty if it keeps no accounts or does not answer."""
     if engine not in SCHEDULERS or not known:
         return []
     commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))

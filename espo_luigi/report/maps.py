@@ -1,4 +1,4 @@
-"""Maps of one property, with coast lines: reference, simulation and scenario on one scale, and their differences.
+"""Maps of a property, with coast lines: reference, simulation and scenario on one scale, and their differences.
 
 The coast is Natural Earth's land, 1:50 million, in hundredths of a degree (docs/report.md). docs/make_coast.py makes
 its file.
@@ -33,10 +33,10 @@ def property_maps(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw five maps (y, x) of one property: the reference, and simulation and scenario above their measures.
+    """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data stay blank; a thin line goes around those with data, a thick one is the coast. Fluxes are shown
+    Cells without data stay blank; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
     in mm d-1.
     """
     fields = [readable(one) for one in (reference, simulation, scenario)]
@@ -189,7 +189,7 @@ _SAME_PLACE = 2e-3
 def coast_lines(field: xr.DataArray) -> np.ndarray:
     """Return the pieces of coast in a map (y, x), as (piece, end, coordinate), x before y, in the map's coordinates.
 
-    The grid is of longitudes and latitudes, or a rotated one with 2-D `lat` and `lon`; on another one there are none.
+    The grid is of longitudes and latitudes, or rotated with 2-D `lat` and `lon`; on other grids the result is empty.
     """
     y, x = horizontal_dims(field.to_dataset(name="field"))
     ends = _in_coordinates_of(field, y, x)
@@ -226,7 +226,7 @@ def _on_sphere(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
 
 
 def _rotation(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """The rotation (multiplied from the right) of unit vectors (n, 3) to as near to others as may be (Kabsch, 1976)."""
+    """The rotation (multiplied from the right) that brings unit vectors (n, 3) nearest to `those` (Kabsch, 1976)."""
     left, _, right = np.linalg.svd(these.T @ those)
     return left @ np.diag([1, 1, np.sign(np.linalg.det(left @ right))]) @ right
 

@@ -1,4 +1,4 @@
-"""The sections of a report about what is wrong: flags of the products, problems of raw files, and failed jobs."""
+"""The sections of a report about problems: flags of the products, problems of raw files, and failed jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def health_section(view: RunView) -> Section:
 
 
 def flag_sentence(row: store.Row) -> str:
-    """Return one flag in plain words."""
+    """Return a flag in plain words."""
     said = f"{row['variable']}: {row['meaning']}"
     if not row["worst"]:
         return f"{said}: raised"

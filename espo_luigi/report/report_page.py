@@ -30,7 +30,7 @@ _OURSELVES = "Report"
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
-    """Write the page `out`; its figures are drawn by so many forked processes, or, if 0, by this one.
+    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
     Beside it are `…-figures/` (PNG) and `…-improvement.csv`; the page has a list of what lacks.
 
@@ -100,7 +100,7 @@ def _title(view: RunView) -> tuple[str, str]:
 
 
 def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
-    """Return what was run, on what, with which versions and configuration; products; what failed."""
+    """Return the section about the run's inputs, versions, configuration, products and failures."""
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(view.simulations)],
@@ -125,7 +125,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
 
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
-    """Return what the jobs took, by node and by rule, and what would have sufficed."""
+    """Return the section about the jobs' use, by node and by rule, and about sufficient resources."""
     records, trouble = read_records(view.workdir)
     blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
     known = submissions(record for record in records if record.rule != _OURSELVES)
@@ -160,7 +160,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
 
 
 def _spent(jobs: Sequence[Job]) -> str:
-    """What the jobs took in all, and by which counts."""
+    """The jobs' total use, and who counted it."""
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
     said = sum(job.accounted for job in jobs)
     counted = "as the jobs have counted themselves, of the last run of each task"

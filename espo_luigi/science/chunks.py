@@ -33,7 +33,7 @@ def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:
 
 
 def indexer(places: np.ndarray) -> slice | np.ndarray:
-    """Return places as a slice if each follows the one before, which stores read faster, else as they are."""
+    """Return consecutive places as a slice, which stores read faster; other places as they are."""
     return slice(int(places[0]), int(places[-1]) + 1) if (np.diff(places) == 1).all() else places
 
 
@@ -95,7 +95,7 @@ class Blocks:
     def of(
         cls, series: Mapping[str, xr.DataArray], *, cells_in_a_block: int, fixed: bool, others: xr.Dataset | None = None
     ) -> Blocks:
-        """Cut series, all with the first one's cells, and the variables of `others`.
+        """Cut series, all with the first series' cells, and the variables of `others`.
 
         Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone.
         """
@@ -130,7 +130,7 @@ class Blocks:
 
 
 def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Result:
-    """Give a result the coordinates of its input, lazy ones in the result's own blocks."""
+    """Give a result the coordinates of its input; lazy coordinates get the result's blocks."""
     chunks = result.chunksizes
     return result.assign_coords(
         {name: one.chunk({dim: chunks.get(dim, -1) for dim in one.dims}) if one.chunks else one
@@ -139,7 +139,7 @@ def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Re
 
 
 def _call(block: xr.Dataset, *, function: BlockFunction, setup: Any, empty: xr.Dataset) -> xr.Dataset:
-    """Give one block's result exactly the template's dimensions, dtypes and coordinates."""
+    """Give a block's result exactly the template's dimensions, dtypes and coordinates."""
     made = function(block, setup)
     variables = {
         name: (like.dims, made[name].transpose(*like.dims).values.astype(like.dtype, copy=False), like.attrs)

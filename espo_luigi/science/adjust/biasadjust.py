@@ -300,7 +300,7 @@ def _known_method(method: str) -> str:
 
 
 def _pairs(periods: Sequence[Any]) -> list[Sequence[str | int]]:
-    """Periods as a list of pairs of years, from one pair or several."""
+    """Periods as a list of pairs of years, from a single pair or several."""
     pairs = each_period(periods)
     if any(len(pair) != 2 for pair in pairs):
         raise ConfigurationError(f"periods is {periods!r}; expected [first year, last year] or a list of such pairs.")

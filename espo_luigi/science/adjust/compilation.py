@@ -32,7 +32,7 @@ _SPELLS = {
 
 
 class Compilation(NamedTuple):
-    """How many functions were compiled, in how many seconds, for which processor, and where the kernels' code is."""
+    """The number of compiled functions, the seconds, the processor, and the folder of the kernels' code."""
 
     functions: int
     seconds: float
@@ -51,7 +51,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def compile_all() -> Compilation:
-    """Compile the kernels, and what xsdba and xclim compile, for this processor; what is kept already is loaded.
+    """Compile the kernels, and xsdba's and xclim's functions, for this processor; load code that is kept already.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _use() -> None:
 
 
 def _series(seed: int) -> xr.DataArray:
-    """Two cells of precipitation, of the type in which simulations are stored."""
+    """Two cells of precipitation, in float32 as simulations are stored."""
     days = xr.date_range(f"{_FIRST}-01-01", f"{_LAST}-12-31", calendar="noleap", use_cftime=True)
     values = np.random.default_rng(seed).gamma(0.5, 4.0, (2, days.size)).astype(np.float32)
     attributes = {"units": "mm d-1", "standard_name": "precipitation_flux"}

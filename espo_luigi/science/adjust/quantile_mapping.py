@@ -1,7 +1,7 @@
 """Detrended quantile mapping by day of year on numpy arrays (cell, time), by compiled kernels.
 
 The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
-the kernels hold no GIL: each thread takes a few cells of a block at a time, which changes no result.
+the kernels release the GIL: each thread takes a few cells of a block at a time, with the same result.
 Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
 """
 
@@ -230,7 +230,7 @@ def _first_groups(groups: list[np.ndarray]) -> list[int]:
 
 
 def _kinds_of_years(days: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Distinct sequences of distances in days, and which one each run has."""
+    """Distinct sequences of distances in days, and each run's sequence."""
     kinds: dict[bytes, int] = {}
     distances = [one - one[0] for one in days]
     numbers = np.asarray([kinds.setdefault(one.tobytes(), len(kinds)) for one in distances], dtype=np.int64)
@@ -256,7 +256,7 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
 
 
 def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leave out the zeros before each year's weights and after the last one's."""
+    """Leave out the zeros before and after each year's weights."""
     leading = np.argmax(weights != 0, axis=-1)
     width = int((weights != 0).sum(axis=-1).max())
     padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
@@ -265,7 +265,7 @@ def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def settle_ties(training: Training) -> np.ndarray:
-    """Return the factors to search: where quantiles of a day are equal, all get the one that scipy would find.
+    """Return the factors to search: where quantiles of a day are equal, all get the factor that scipy would find.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
     is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of

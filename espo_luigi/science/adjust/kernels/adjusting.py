@@ -1,7 +1,7 @@
 """Kernels of the adjustment: LOESS trends of the windowed means of each day of year, and the nearest factors.
 
-Days of year whose time steps move by one day from one to the next (in a calendar without leap days, all of them) form a
-run: in each year they are neighbours in memory, and they share the LOESS weights over the years.
+Successive days of year form a run if their time steps, too, follow each other in all years; without leap days, all days
+form a single run. A run's days are neighbours in memory, and share the LOESS weights over the years.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from espo_luigi.science.adjust.kernels.quantiles import TILE, copy_to, pad_serie
 
 
 class Tables(NamedTuple):
-    """The training of one cell, laid out for the search: a row a day of year, one more before and after.
+    """A cell's training, laid out for the search: a row a day of year, and a further row before and after.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ def empty_tables(factors, historical_quantiles):
 
 @inlined
 def all_known(factors, historical_quantiles):
-    """Whether no factor and no quantile is NaN."""
+    """Whether all factors and quantiles are numbers."""
     n_missing = 0
     for index in range(factors.size):
         n_missing += np.isnan(factors[index]) | np.isnan(historical_quantiles[index])
@@ -113,7 +113,7 @@ def fill_row(factors, nearest, historical_quantiles, tables, row):
 
 @inlined
 def fill_tables(factors, nearest, historical_quantiles, tables):
-    """Lay out all days of year, with the last one before the first and the first one after the last."""
+    """Lay out all days of year, with the last day before the first and the first day after the last."""
     n_days = factors.shape[0]
     for row in range(n_days + 2):
         day = (row - 1) % n_days
@@ -135,7 +135,7 @@ def nearest_in_row(x, row, middles):
 
 @inlined
 def nearest_factor(x, row, tables):
-    """Return the factor of the point nearest to (x, row): another row can win only if it is nearer than the best."""
+    """Return the factor of the point nearest to (x, row): a further row can win only if it is nearer than the best."""
     counts, known_x, known_factors = tables.counts, tables.known_x, tables.known_factors
     best, factor = np.inf, np.nan
     away = 0
@@ -206,7 +206,7 @@ def window_means(scaled, half, window, padded, means):
 
 @inlined
 def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
-    """Fill ``trends`` (year, day) of the block of days whose first ones are at ``centres``; ``block`` is scratch."""
+    """Fill ``trends`` (year, day) of a block of days that begin at ``centres``; ``block`` is scratch."""
     n_years = centres.size
     for year in range(n_years):
         ends = min(BLOCK, means.size - centres[year])
@@ -249,7 +249,7 @@ def put_back(anomalies, factors, firsts, trends, multiplicative, out):
 def adjust_run(
     scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out
 ):
-    """Adjust the days of one run, a block of days of year at a time."""
+    """Adjust the days of a run, a block of days of year at a time."""
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
     anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)

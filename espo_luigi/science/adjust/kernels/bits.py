@@ -26,7 +26,7 @@ def ones_up_to_bytes(word):
 
 @inlined
 def count_ones(word):
-    """Count the bits set in a word; LLVM makes one instruction of it (an intrinsic of our own was no faster)."""
+    """Count the bits set in a word; LLVM makes a single instruction of it (our own intrinsic was no faster)."""
     return ones_up_to_bytes(word) >> np.uint64(56)
 
 

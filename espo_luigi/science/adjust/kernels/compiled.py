@@ -22,14 +22,14 @@ ROW = 32
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
 
-    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only (or
-    where ``NUMBA_CACHE_DIR`` says), in a folder for these sources and this processor (`kernel_cache.code_id`). Where
-    no folder can be written, or others may write it, too, each process compiles for itself.
+    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only.
+    ``NUMBA_CACHE_DIR`` overrides both. These sources and this processor have their own folder there
+    (`kernel_cache.code_id`). Each process compiles for itself if it cannot write the folder, or other users can.
     Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
     """
     dispatcher = inlined(function)
     try:
-        dispatcher._cache = KernelCache(function)  # what numba's own `enable_caching` does, with a class of its own
+        dispatcher._cache = KernelCache(function)  # as numba's own `enable_caching`, with our class
     except RuntimeError as error:
         logger.warning(
             "Compiled kernels cannot be kept (%s): each process compiles anew, which takes about a minute. "
@@ -49,7 +49,7 @@ def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignor
     """Set ``out[which]`` to the sum of ``rows[first]``, ``rows[first + 1]``, … weighed by ``weights[which]``.
 
     All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
-    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are one step.
+    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are fused.
     Adjusting takes 1.1 times as long with plain loops (docs/performance.md).
     """
 
@@ -79,7 +79,7 @@ def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignor
 
 
 def _spread(builder, value, vector):  # type: ignore[no-untyped-def]
-    """Fill a vector with one value."""
+    """Fill a vector with a value."""
     lone = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return builder.shuffle_vector(
         lone, lone, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)

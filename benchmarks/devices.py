@@ -22,13 +22,18 @@ from adjustment import Series, make, our_steps
 
 from espo_luigi.science.adjust import quantile_mapping
 from espo_luigi.science.adjust.kernels import compiled
-from espo_luigi.science.adjust.kernels.bits import nth_bit_anywhere, trailing_zeros
+from espo_luigi.science.adjust.kernels.bits import trailing_zeros
 from espo_luigi.science.adjust.kernels.compiled import inlined
 from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted, series_means
 
-MODULES = ("bit_kernels", "sort_kernels", "loess_kernels", "quantile_kernels", "preparation_kernels", "adjust_kernels")
-# The module whose kernel does a step.
-KERNELS = {"prepare": "preparation_kernels", "train": "quantile_kernels", "adjust": "adjust_kernels"}
+MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adjusting")
+PACKAGE = compiled.__package__
+# The kernel that does a step, and its module.
+KERNELS = {
+    "prepare": ("preparation", "prepare_cells"),
+    "train": ("quantiles", "train_cells"),
+    "adjust": ("adjusting", "adjust_cells"),
+}
 _ONE = np.uint64(1)
 
 
@@ -86,17 +91,9 @@ def sums_one_by_one(padded, window, strided, total):  # type: ignore[no-untyped-
             total[place] += padded[place + offset]
 
 
-def bisected(x, row, middles, separators):  # type: ignore[no-untyped-def]
+def bisected(x, row, middles):  # type: ignore[no-untyped-def]
     """Replace `nearest_in_row`: a bisection."""
     return np.uint64(np.searchsorted(middles[row], x))
-
-
-def counted(x, row, middles, separators):  # type: ignore[no-untyped-def]
-    """Replace `nearest_in_row`: compare with every middle."""
-    count = np.uint64(0)
-    for index in range(middles.shape[1]):
-        count += np.uint64(middles[row, index] < x)
-    return count
 
 
 def weigh_plainly(rows, first, weights, which, out):  # type: ignore[no-untyped-def]
@@ -122,19 +119,17 @@ DEVICES = (
     Device("bit sets over ranks, against sorting each window", "series_quantiles", sorted_window, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "pr", "prepare"),
-    Device("scattered bits (pdep), against any processor's way", "nth_bit", nth_bit_anywhere, "tasmax", "train"),
-    Device("any processor's n-th bit, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
+    Device("the n-th bit after Vigna, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
     Device("shared partial sums, against each window by itself", "tile_sums", sums_one_by_one, "tasmax", "train"),
     Device("shared partial sums, against each window by itself", "tile_sums", sums_one_by_one, "tasmax", "adjust"),
-    Device("eight_below in quantiles, against a bisection", "nearest_in_row", bisected, "tasmax", "adjust"),
-    Device("eight_below in quantiles, against comparing all", "nearest_in_row", counted, "tasmax", "adjust"),
+    Device("comparing all quantiles, against a bisection", "nearest_in_row", bisected, "tasmax", "adjust"),
     Device("weigh_rows, against plain loops", "weigh_rows", weigh_plainly, "tasmax", "adjust"),
 )
 
 
 def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
     """Load the kernel modules once more, not kept on disk, with functions replaced wherever their names stand."""
-    names = [f"espo_luigi.science.{module}" for module in MODULES]
+    names = [f"{PACKAGE}.{module}" for module in MODULES]
     kept = {name: sys.modules.pop(name) for name in names}
     keeping, compiled.compiled = compiled.compiled, inlined
     try:
@@ -143,7 +138,7 @@ def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
         compiled.compiled = keeping
         sys.modules.update(kept)
         for name, module in kept.items():
-            setattr(sys.modules["espo_luigi.science"], name.rpartition(".")[2], module)
+            setattr(sys.modules[PACKAGE], name.rpartition(".")[2], module)
     for module in loaded:
         for name, function in changes.items():
             if hasattr(module, name):
@@ -151,22 +146,24 @@ def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
     return dict(zip(MODULES, loaded, strict=True))
 
 
-def turn(kernels: ModuleType | None, device: Device, series: Series) -> tuple[float, np.ndarray]:
-    """Run the steps, the device's with these kernels if given; return its CPU seconds and the scenario."""
-    own = getattr(quantile_mapping, KERNELS[device.step])
-    setattr(quantile_mapping, KERNELS[device.step], kernels or own)
+def turn(kernel: Callable[..., Any] | None, device: Device, series: Series) -> tuple[float, np.ndarray]:
+    """Run the steps, the device's with this kernel if given; return its CPU seconds and the scenario."""
+    _, name = KERNELS[device.step]
+    own = getattr(quantile_mapping, name)
+    setattr(quantile_mapping, name, kernel or own)
     try:
         seconds, scenario, _ = our_steps(device.variable, series, 1, time.thread_time)
     finally:
-        setattr(quantile_mapping, KERNELS[device.step], own)
+        setattr(quantile_mapping, name, own)
     return seconds[device.step], scenario
 
 
 def measure(device: Device, series: Series, repeats: int) -> dict[str, Any]:
     changes = {device.replaced: inlined(getattr(device.plain, "py_func", device.plain))}
-    without = load(changes)[KERNELS[device.step]]
-    for kernels in (None, without):
-        turn(kernels, device, series.first(1))  # compiles
+    module, name = KERNELS[device.step]
+    without = getattr(load(changes)[module], name)
+    for kernel in (None, without):
+        turn(kernel, device, series.first(1))  # compiles
     ratios, times = [], []
     for _ in range(repeats):
         ours, scenario = turn(None, device, series)

@@ -229,12 +229,12 @@ def example_weights(cells: int) -> Any:
 def properties(config: Any, final: Path) -> float:
     """CPU seconds of the three steps' properties over the domain, in memory."""
     from espo_luigi.science import stack
-    from espo_luigi.science.diagnose import diagnostics
+    from espo_luigi.science.diagnose import comparison
     from espo_luigi.store import open_store
 
     box = config.off_diag.domains["Domain"].arguments()
     grid = open_store(next(final.glob("reference/*+coords.zarr"))).drop_vars("land")
-    part = diagnostics.cut_domain(grid, box)
+    part = comparison.cut_domain(grid, box)
     stores = {
         "ref": next(final.glob("reference/*+default.zarr")),
         "sim": next(final.glob("regridded/*.zarr.zip")),
@@ -244,11 +244,11 @@ def properties(config: Any, final: Path) -> float:
     for step, path in stores.items():
         settings = config.off_diag.steps[step].properties_and_measures
         ds = open_store(path, cut=False).sel(time=slice(*settings.period))
-        local = diagnostics.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
+        local = comparison.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
         local = local.load()
         options = {"definitions": settings.properties, "period": settings.period, "to_level": settings.to_level_prop}
-        diagnostics.properties(local.isel(lat=slice(1), lon=slice(1)), **options)
-        spent += cpu_seconds(diagnostics.properties, local, **options)[1]
+        comparison.properties(local.isel(lat=slice(1), lon=slice(1)), **options)
+        spent += cpu_seconds(comparison.properties, local, **options)[1]
     return spent
 
 

@@ -29,7 +29,7 @@ from espo_luigi import store
 from espo_luigi.jobs.resources import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import diagnostics, summaries
+from espo_luigi.science.diagnose import comparison, summaries
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}
 PROPERTIES = (*PUBLISHED, "mean_dtr", "q99_dtr")
@@ -60,7 +60,7 @@ def main() -> None:
 def measure(folder: Path) -> None:
     """Write the report, in this process, and print what it took; imports are counted."""
     began = time.perf_counter()
-    from espo_luigi.report.write import write_report
+    from espo_luigi.report.report_page import write_report
 
     view, out = pickle.loads((folder / "view").read_bytes()), folder / "out" / "report.html"  # noqa: S301  # our own file
     write_report(view, out, processes=min(4, machine_cpus()))
@@ -145,7 +145,7 @@ def _improvement(number: int) -> xr.Dataset:
     dims, attrs = ("lat", "lon"), {"history": "xsdba.measures.BIAS"}
     one = xr.Dataset({name: (dims, np.ones((1, 50)), attrs) for name in PROPERTIES}, coords)
     other = xr.Dataset({name: (dims, random.uniform(0, 1.3, (1, 50)), attrs) for name in PROPERTIES}, coords)
-    return diagnostics.improvement(one, other)
+    return comparison.improvement(one, other)
 
 
 def _summary(kind: int) -> xr.Dataset:

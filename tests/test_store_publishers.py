@@ -79,7 +79,7 @@ def test_a_thread_of_the_job_publishes_under_its_conditions(tmp_path: Path) -> N
     def check() -> None:
         raise StoreError("another job has the claim")
 
-    with ThreadPoolExecutor(1) as pool, Publication(claim=check).in_force():
+    with Publication(claim=check).in_force(), ThreadPoolExecutor(1) as pool:
         written = pool.submit(write_store, constant(1), tmp_path / "a.zarr", MARKER)
     with pytest.raises(StoreError, match="another job has the claim"):
         written.result()

@@ -1,4 +1,4 @@
-"""What is diagnosed, where: sections `off-diag` and `diagnostics`."""
+"""Diagnosed datasets and domains: sections `off-diag` and `diagnostics`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from espo_luigi.config.fields import ByFileName, Ignored, Named, Period, Refused, Section
 from espo_luigi.config.regions import Region
-from espo_luigi.config.signatures import Property, properties
+from espo_luigi.config.signatures import PROPERTIES, Property
 from espo_luigi.errors import nearest
 
 
@@ -28,13 +28,13 @@ def _renamed(name: str, definition: Any) -> dict[str, Any]:
     current = base.replace("xclim.sdba.properties.", "xsdba.properties.", 1)
     if not current.startswith("xsdba.properties."):
         raise ValueError(f"the property {name} has the base {base!r}; expected xsdba.properties.NAME")
-    known, short = properties(), current.removeprefix("xsdba.properties.")
-    if short not in known:
+    short = current.removeprefix("xsdba.properties.")
+    if short not in PROPERTIES:
         raise ValueError(
             f"the property {name} has the base {base!r}, and xsdba {version('xsdba')} has no such property; "
-            f"expected one of {', '.join(known)}{nearest(short, known)}"
+            f"expected one of {', '.join(PROPERTIES)}{nearest(short, PROPERTIES)}"
         )
-    _check_arguments(name, definition, known[short])
+    _check_arguments(name, definition, PROPERTIES[short])
     return {**definition, "base": current}
 
 
@@ -56,7 +56,7 @@ def _check_arguments(name: str, definition: Mapping[str, Any], taken: Property) 
 
 
 class PropertiesAndMeasures(Section):
-    """What is computed in a step."""
+    """The computations of a step."""
 
     properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
         description="the definitions of the properties: a YAML file, or the mapping itself"
@@ -70,7 +70,7 @@ class PropertiesAndMeasures(Section):
 
 
 class DiagStep(Section):
-    """One dataset that is diagnosed: the reference, the simulation or the scenario."""
+    """A diagnosed dataset: the reference, the simulation or the scenario."""
 
     domain: Named[str] = Field(default={}, description="the region that hosts each domain")
     properties_and_measures: PropertiesAndMeasures = Field(description="what is computed")

@@ -1,4 +1,4 @@
-"""Types of single values: periods, boxes, paths, and the base class of a section."""
+"""Types of single values, checked: periods, bounds, paths, thresholds with units; and the base class of a section."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from espo_luigi.config.paths import check_wildcard
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import DataError, ParameterError, nearest
 from espo_luigi.science.choices import each_period
 
 
@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 
 class Arguments(Section):
-    """Keyword arguments of a function: those that are not given, or have no value, are left to its own defaults."""
+    """Keyword arguments of a function: the function's defaults replace arguments that are absent or null."""
 
     @model_serializer(mode="wrap")
     def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -72,7 +72,7 @@ NothingIsEmpty = BeforeValidator(_nothing_is_empty)
 
 
 def single_or_mapping(kind: type, single: Any, section: type[Section], expected: str) -> BeforeValidator:
-    """Validate a mapping as `section`, and what is of a `kind` as `single`: without the branches of a union."""
+    """Validate a mapping as `section`, and a value of type `kind` as `single`; avoids the branches of a union."""
     adapter = TypeAdapter(single)
 
     def validated(value: Any) -> Any:
@@ -86,7 +86,7 @@ def single_or_mapping(kind: type, single: Any, section: type[Section], expected:
 
 
 class NoEffect(Enum):
-    """Mark of a key of ESPO-G's that has no effect here, by what is done about it."""
+    """Mark of an ESPO-G key without effect here; the value says how espo_luigi reacts."""
 
     SILENT = "nothing"
     WARN = "a warning: in ESPO-G the key changes attributes"
@@ -119,7 +119,7 @@ Free = Annotated[Named[Any], NothingIsEmpty]
 
 
 def file_name_part(name: str) -> str:
-    """Return a name that can be a part of a file's; raise ValueError for another."""
+    """Return the name if it can be part of a file name, else raise ValueError."""
     try:
         check_wildcard("the name", name)
     except ParameterError as error:
@@ -151,13 +151,13 @@ def _as_years(value: Any) -> tuple[str, str]:
 
 
 def _as_period(value: Any) -> Any:
-    """One period, also when written as a list of one period."""
+    """A period, also when written as a list of a single period."""
     periods = each_period(value)
     return _as_years(periods[0] if len(periods) == 1 else value)
 
 
 def _as_periods(value: Any) -> Any:
-    """One period as a pair of years; several as a tuple of pairs."""
+    """A single period as a pair of years; several as a tuple of pairs."""
     periods = tuple(_as_years(period) for period in each_period(value))
     for (first, last), (start, end) in pairwise(periods):
         if start <= last:
@@ -273,3 +273,91 @@ def _as_list(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 InputPaths = Annotated[tuple[InputPath, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+# Asking the registry of units costs seconds; nearly all configurations have only these units.
+# By what converts to each other, precipitation as depth or mass through the density of water.
+_CONVERTIBLE = (
+    ("K", "degC", "C"),
+    ("mm d-1", "mm/d", "mm day-1", "mm/day", "kg m-2 s-1", "kg m-2 d-1", "m s-1", "km h-1"),
+    ("mm", "kg m-2", "m"),
+    ("1", "%", "kg kg-1", "g kg-1"),
+    ("Pa", "hPa"),
+    ("W m-2",),
+)
+FAMILIAR_UNITS = tuple(unit for units in _CONVERTIBLE for unit in units)
+
+
+def _known_unit(text: str) -> str:
+    """Raise ValueError unless `text` is a unit."""
+    if text not in FAMILIAR_UNITS:
+        from espo_luigi.science.units import threshold_in
+
+        try:
+            threshold_in(f"1 {text}", text)
+        except DataError:
+            near = nearest(text, FAMILIAR_UNITS)
+            raise ValueError(f"{text!r} is not a unit; expected CF units such as K or mm d-1{near}") from None
+    return text
+
+
+def _as_threshold(value: Any) -> str:
+    number, _, unit = str(value).strip().partition(" ")
+    if not isinstance(value, str) or not unit.strip() or not _NUMBER.fullmatch(number):
+        raise ValueError("expected a number, a space and a unit, such as 0.01 mm d-1")
+    if not math.isfinite(float(number)):
+        raise ValueError("expected a finite number")
+    _known_unit(unit.strip())
+    return value
+
+
+def _as_positive_threshold(value: Any) -> str:
+    text = _as_threshold(value)
+    if float(text.split()[0]) <= 0:
+        raise ValueError("expected a number above 0, a space and a unit, such as 0.01 mm d-1")
+    return text
+
+
+# Not all that Python takes for a number: neither nan, nor inf, nor 1_000.
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+Unit = Annotated[str, AfterValidator(_known_unit)]
+Threshold = Annotated[str, BeforeValidator(_as_threshold)]
+PositiveThreshold = Annotated[str, BeforeValidator(_as_positive_threshold)]
+
+
+def converts(threshold: str, units: str) -> bool:
+    """Whether a threshold, a number and a unit, can be compared with a series in `units`."""
+    unit = threshold.strip().partition(" ")[2].strip()
+    if unit in FAMILIAR_UNITS and units in FAMILIAR_UNITS:
+        return any(unit in group and units in group for group in _CONVERTIBLE)
+    from espo_luigi.science.units import threshold_in
+
+    try:
+        threshold_in(threshold, units)
+    except DataError:
+        return False
+    return True
+
+
+# As pandas writes what xarray infers; `fx` is what catalogues have for fields without time.
+_FREQUENCIES = ("D", "h", "min", "s", "W", "MS", "ME", "M", "QS", "QE", "Q", "YS", "YE", "Y", "AS", "A", "fx")
+_IN_WORDS = {
+    "d": "D", "day": "D", "daily": "D", "mon": "MS", "month": "MS", "monthly": "MS", "yr": "YS", "year": "YS",
+    "yearly": "YS", "annual": "YS", "hr": "h", "hour": "h", "hourly": "h",
+}  # fmt: skip
+_ANCHORED = re.compile(
+    r"([1-9]\d*)?(D|h|H|min|s|MS|ME|M|"
+    r"W(-(MON|TUE|WED|THU|FRI|SAT|SUN))?|"
+    r"(QS|QE|Q|YS|YE|Y|AS|A)(-(JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC))?)|fx"
+)
+
+
+def _known_frequency(text: str) -> str:
+    if not _ANCHORED.fullmatch(text):
+        near = nearest(_IN_WORDS.get(text.lower(), text), _FREQUENCIES)
+        raise ValueError(f"expected a frequency as pandas writes it, such as D, 6h, MS or YS-JAN{near}")
+    return text
+
+
+Frequency = Annotated[str, AfterValidator(_known_frequency)]

@@ -1,4 +1,4 @@
-"""From files to one validated, frozen configuration."""
+"""From files to a validated, frozen configuration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.checks import checked
-from espo_luigi.config.defaults import COPIED, STEPS, fill_in
+from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise
+from espo_luigi.config.cross_checks import checked
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
-from espo_luigi.config.names import Written, as_written, changed, modernise
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
 from espo_luigi.errors import ConfigurationError, nearest
@@ -53,7 +52,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places = _merged(paths)
-    # ESPO-G's files lie in the project's folder `config`, and name others as `config/NAME.yml`: hence the parent.
+    # ESPO-G's files lie in the project's folder `config`, and refer to files as `config/NAME.yml`: hence the parent.
     folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
     content = _with_properties(fill_in(content), folders)
     try:
@@ -79,7 +78,7 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
 
 
 def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The known sections that are not empty; of others, a warning is logged."""
+    """The known sections that are not empty; log a warning for unknown sections."""
     for section in content:
         if section not in SECTIONS:
             logger.warning(
@@ -89,7 +88,7 @@ def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _with_properties(content: Mapping[str, Any], folders: Iterable[Path]) -> Mapping[str, Any]:
-    """Replace the names of properties files by what the files hold."""
+    """Replace the names of properties files by the files' content."""
     for where in STEPS:
         content = changed(
             content,

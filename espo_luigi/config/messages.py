@@ -1,4 +1,4 @@
-"""Errors of validation in the users' terms: the key's full path, its place, what was got and what is allowed."""
+"""Errors of validation in the users' terms: the key's full path, its place, the given and the allowed values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.fields import NoEffect, Section
-from espo_luigi.config.names import Written, as_written
 from espo_luigi.config.redaction import redacted
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest
@@ -36,12 +36,12 @@ def _line(one: dict[str, Any], model: type[Section], written: Written, places: M
 
 
 def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyPath:
-    """The key's path as the user wrote it: one file may use an old name, and another the current one."""
+    """The key's path as the user wrote it: some files may use an old name, and some the current name."""
     return path if path in places else as_written(path, written)
 
 
 def _is_written(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> bool:
-    """Whether some file holds the key; a key that has its value by default does not deserve a line of its own."""
+    """Whether some file holds the key; a key with a default value deserves no separate line."""
     path = _locate(model, one["loc"]).path
     without_index = path[:-1] if path and path[-1].isdigit() else path
     return _own(without_index, written, places) in places
@@ -68,7 +68,7 @@ def _problem(one: dict[str, Any], at: _Place) -> str:
     return f"{_sentence(f'{got}: {reason}')}{purpose}"
 
 
-# By pydantic's type of error, what was expected; our own validators say it themselves.
+# The expected value by pydantic's type of error; our own validators name it themselves.
 _EXPECTED = {
     "bool_type": "a valid boolean, true or false",
     "bool_parsing": "a valid boolean, true or false",
@@ -144,7 +144,7 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> _Place:
 
 
 def _kind(annotation: Any) -> Any:
-    """The section in a type, or the mapping or list: what a location leads into."""
+    """The section, mapping or list in a type that a location leads into."""
     if get_origin(annotation) is Annotated:
         return _kind(annotation.__origin__)
     if get_origin(annotation) not in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""Every file name of a run: templates with wildcards, from which a path is made, and by which a path is read.
+"""Every file name of a run: templates with wildcards, to make paths and to read them.
 
 A template is a path such as ``{tmpdir}/{sim_id}+{region}+regridded.zarr``. Because ``+`` never occurs inside a part, a
 path always says which task makes it.
@@ -36,7 +36,7 @@ def render_path(template: str, fields: Mapping[str, str]) -> Path:
 
 
 def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:
-    """Return the wildcards with which `template` gives `path`, or None; `constants` are the fields already known."""
+    """Return the wildcards that turn `template` into `path`, or None; `constants` are the fields already known."""
     pattern = ""
     seen: set[str] = set()
     for literal, name, _, _ in string.Formatter().parse(template):

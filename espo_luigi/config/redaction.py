@@ -1,4 +1,4 @@
-"""Configurations for others to read: what stands under the name of a secret is left out."""
+"""Configurations for publication: secrets, recognised by their keys, are hidden."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def redacted(value: Any, name: str = "", inside: str = "") -> Any:
-    """Return a copy of nested mappings and lists with `***` for what is secret by its key, and in URLs before the `@`.
+    """Return a copy of nested mappings and lists with `***` for secrets, by their keys, and in URLs before the `@`.
 
     Parameters
     ----------

@@ -1,19 +1,20 @@
-"""The whole configuration of a run, as one frozen value."""
+"""The whole configuration of a run as a frozen value, its parts by dotted keys, and fingerprints of parts."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from espo_luigi.config.adjustment import BiasAdjust, CleanUp, HealthChecks
+from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, OffDiag
 from espo_luigi.config.fields import Free, Ignored, Section
-from espo_luigi.config.parts import short_hash
+from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.regions import Custom, Paths
 from espo_luigi.config.searching import ExtractionSection, Regrid
 from espo_luigi.science.choices import each_period
@@ -43,7 +44,7 @@ def _filled_in(value: Any, fields: Mapping[str, str]) -> Any:
 
 
 class Project(Section):
-    """What the products are called; the section may hold more, which has no effect."""
+    """The products' name and version; further keys have no effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -86,7 +87,7 @@ class RunConfig(Section):
 
     @property
     def reference_source(self) -> str:
-        """The one source that the reference's search wants; it names the reference's files."""
+        """The single source that the reference's search wants; it names the reference's files."""
         return self.extraction.reference.wanted_source or str(self.extraction.ref_source)
 
     @property
@@ -106,7 +107,7 @@ class RunConfig(Section):
 
     @property
     def _fields_of_attributes(self) -> dict[str, str]:
-        """What `{reference}` and the others stand for, by name, without those that have no value."""
+        """The values of `{reference}` and the further fields, by name; fields without a value are left out."""
         project, adjusted = self.project or Project(), self.biasadjust.variables.values()
         years = [period for one in adjusted for period in each_period(one.adjusting_args.periods)]
         periods = ["-".join(one.training_args.period) for one in adjusted]
@@ -140,12 +141,58 @@ class RunConfig(Section):
 
     @cached_property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of what can change a product, or the place of one.
+        """The first 12 hexadecimal digits of the SHA-256 of all values that can change a product or its place.
 
-        The order of keys does not count, except that of the regions, in which products are concatenated,
-        and of the grids of the cascade. `dask`, `logging` and keys without effect do not count.
+        The order of keys counts only for the regions, as products are concatenated, and for the cascade's grids.
+        `dask`, `logging` and keys without effect do not count.
         """
         values = self.model_dump(mode="json", by_alias=True)
         orders = [list(self.custom.regions), list(self.regrid.regrid_dataset.intermediate_grids)]
         text = json.dumps([values, orders], sort_keys=True, separators=(",", ":"), default=str)
         return short_hash(text)
+
+
+def value_at(value: Any, key: str) -> Any:
+    """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
+
+    The key of a list's element is the element: `True` if it is there. `*` stands for the names of all that is there,
+    in their order.
+    """
+    if not key:
+        return value
+    if isinstance(value, tuple | list):
+        return True if key in value else None
+    members = _members(value)
+    if key == "*":
+        return list(members)
+    # A user's own name may hold a dot: the longest that fits.
+    fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
+    longest = max(fitting, key=len, default=None)
+    return None if longest is None else value_at(members[longest], key[len(longest) + 1 :])
+
+
+def fingerprint(config: BaseModel, key: str) -> str:
+    """Return twelve hexadecimal digits that change with the value under a key, and not with the order of its keys."""
+    text = json.dumps(_plain(value_at(config, key)), sort_keys=True, separators=(",", ":"), default=str)
+    return short_hash(text)
+
+
+def short_hash(text: str) -> str:
+    """Return the first twelve hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, BaseModel):
+        return {field.alias or name: getattr(value, name) for name, field in type(value).model_fields.items()}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        # A key of a later version changes no fingerprint until somebody gives it.
+        values = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+        return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

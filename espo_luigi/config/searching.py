@@ -11,6 +11,7 @@ from espo_luigi.config.fields import (
     ByFileName,
     Chunks,
     Free,
+    Frequency,
     Ignored,
     InputPaths,
     Named,
@@ -22,7 +23,6 @@ from espo_luigi.config.fields import (
     Switch,
     Whole,
 )
-from espo_luigi.config.quantities import Frequency
 from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod
 
@@ -37,7 +37,7 @@ class RestrictMembers(Switch):
 
 
 class SearchDataCatalogs(Section):
-    """What is searched in the catalogues."""
+    """The search in the catalogues."""
 
     data_catalogs: InputPaths = Field(description="the catalogues (JSON files) that are searched")
     variables_and_freqs: Annotated[ByFileName[Frequency], Field(min_length=1)] = Field(
@@ -86,7 +86,7 @@ class Extraction(Section):
 
     @property
     def wanted_source(self) -> str | None:
-        """The one source that the search wants, if it wants just one."""
+        """The source that the search wants, if it is a single name."""
         source = self.search_data_catalogs.other_search_criteria.get("source")
         only = source[0] if isinstance(source, list | tuple) and len(source) == 1 else source
         return only if isinstance(only, str) else None
@@ -103,7 +103,7 @@ Fails = Annotated[Literal["fail"], BeforeValidator(_only_fail)]
 
 
 class OnInputProblem(Section):
-    """What each kind of problem with raw files does: stop what needs the files, or give a warning."""
+    """The effect of each kind of problem with raw files: the tasks that need them fail, or a warning."""
 
     unreadable_files: Fails = Field(default="fail", description="files that are missing, empty, truncated or damaged")
     units: Fails = Field(default="fail", description="units that are absent or unknown")
@@ -132,7 +132,7 @@ class ExtractionSection(Section):
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
-    # Changes no number, so it does not belong in the hash.
+    # The hash leaves it out, since it changes no number.
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
         default_factory=OnInputProblem, exclude=True, description="what problems with raw files do, by kind"
     )

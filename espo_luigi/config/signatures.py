@@ -1,105 +1,82 @@
-"""Arguments of functions of xsdba and xclim, read from their sources: to import either takes seconds."""
+"""The arguments of xsdba's adjustments and properties, as a table: importing xsdba takes seconds.
+
+A test compares the table with the installed xsdba (tests/config/test_config_signatures.py).
+"""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-
-from pydantic import Field, create_model
-
-from espo_luigi.config.fields import Arguments
-from espo_luigi.errors import ConfigurationError
-
-Definitions = Mapping[str, ast.ClassDef | ast.FunctionDef]
-# A parameter's name, and whether it has to be given.
-Parameters = dict[str, bool]
-# What a signature lacks: a key's type and what it is.
-Described = Mapping[str, tuple[Any, str]]
+from typing import NamedTuple
 
 
-def definitions(module: str) -> Definitions:
-    """Return the classes and functions of a module of an installed package, by name."""
-    return {one.name: one for one in _statements(module) if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+class MethodArguments(NamedTuple):
+    """Arguments of a method's `train` and `adjust`, without data and group; `required` arguments lack a default."""
+
+    train: tuple[str, ...]
+    adjust: tuple[str, ...]
+    required: tuple[str, ...] = ()
 
 
-def _statements(module: str) -> list[ast.stmt]:
-    package, *inner = module.split(".")
-    spec = find_spec(package)
-    assert spec is not None and spec.origin is not None
-    source = Path(spec.origin).parent.joinpath(*inner).with_suffix(".py").read_text(encoding="utf-8")
-    return ast.parse(source).body
-
-
-@dataclass(frozen=True)
-class Property:
-    """What a property of xsdba takes: data, and parameters."""
+class Property(NamedTuple):
+    """The names of a property's data and of its parameters."""
 
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
 
 
-@cache
-def properties() -> Mapping[str, Property]:
-    """Return the properties of `xsdba.properties`, which are calls of a class with `compute`, by name."""
-    functions, found = definitions("xsdba.properties"), {}
-    for one in _statements("xsdba.properties"):
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.Call):
-            given = {keyword.arg: keyword.value for keyword in one.value.keywords}
-            compute, preset = given.get("compute"), given.get("parameters")
-            function = functions.get(compute.id) if isinstance(compute, ast.Name) else None
-            if isinstance(function, ast.FunctionDef):
-                fixed = {ast.literal_eval(key) for key in preset.keys if key} if isinstance(preset, ast.Dict) else set()
-                taken = [key.arg for key in function.args.kwonlyargs if key.arg not in fixed]
-                found[one.targets[0].id] = Property(tuple(key.arg for key in function.args.args), tuple(taken))
-    return found
+_QUANTILES = (
+    "nquantiles", "kind", "adapt_freq_thresh", "jitter_under_thresh_value", "jitter_over_thresh_value",
+    "jitter_over_thresh_upper_bnd", "max_tail_factor", "skip_input_checks",
+)  # fmt: skip
+METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
+    "DetrendedQuantileMapping": MethodArguments(
+        _QUANTILES, ("interp", "extrapolation", "detrend", "skip_input_checks")
+    ),
+    "EmpiricalQuantileMapping": MethodArguments(_QUANTILES, ("interp", "extrapolation", "skip_input_checks")),
+    "QuantileDeltaMapping": MethodArguments(
+        _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
+    ),
+    "LOCI": MethodArguments(("thresh", "skip_input_checks"), ("interp", "skip_input_checks"), required=("thresh",)),
+    "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
+}
 
-
-def parameters(function: ast.FunctionDef) -> Parameters:
-    """Return the parameters of a function, without `*args` and `**kwargs`."""
-    given = function.args
-    required = len(given.args) - len(given.defaults)
-    named = {one.arg: number < required for number, one in enumerate(given.args)}
-    return named | {one.arg: default is None for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
-
-
-def method(among: Definitions, name: str, wanted: str) -> Parameters:
-    """Return the parameters of a class's method, its own or that of the first of its bases that has one."""
-    found = among.get(name)
-    if not isinstance(found, ast.ClassDef):
-        raise ConfigurationError(
-            f"xsdba {version('xsdba')} has no class {name} where espo_luigi looks for the arguments of {wanted}: "
-            "install the version that setup.cfg names"
-        )
-    own = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == wanted]
-    base = next((one.id for one in found.bases if isinstance(one, ast.Name)), f"{name}'s base")
-    return parameters(own[0]) if own else method(among, base, wanted)
-
-
-def decorated(among: Definitions, decorator: str) -> dict[str, ast.FunctionDef]:
-    """Return the functions that a call of `decorator` decorates, by name."""
-    functions = [one for one in among.values() if isinstance(one, ast.FunctionDef)]
-    return {one.name: one for one in functions if any(_is_call(mark, decorator) for mark in one.decorator_list)}
-
-
-def _is_call(mark: ast.expr, decorator: str) -> bool:
-    return isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == decorator
-
-
-def section(name: str, found: Parameters, described: Described) -> type[Arguments]:
-    """Return a section whose keys are parameters, in the order of what describes them."""
-    places = {key: place for place, key in enumerate(described)}
-    fields: dict[str, Any] = {
-        key: _field(*described.get(key, (Any, "as in the library")), required=found[key])
-        for key in sorted(found, key=lambda key: places.get(key, len(places)))
-    }
-    return create_model(name, __base__=Arguments, **fields)
-
-
-def _field(kind: Any, description: str, *, required: bool) -> tuple[Any, Any]:
-    return (kind, Field(description=description)) if required else (kind | None, Field(None, description=description))
+_GROUP = Property(("da",), ("group",))
+_CYCLE = Property(("da",), ("window", "group"))
+PROPERTIES: Mapping[str, Property] = {
+    "mean": _GROUP,
+    "var": _GROUP,
+    "std": _GROUP,
+    "skewness": _GROUP,
+    "quantile": Property(("da",), ("q", "group")),
+    "spell_length_distribution": Property(
+        ("da",), ("method", "op", "thresh", "window", "stat", "stat_resample", "group", "resample_before_rl")
+    ),
+    "threshold_count": Property(("da",), ("method", "op", "thresh", "stat", "stat_resample", "group")),
+    "acf": Property(("da",), ("lag", "group")),
+    "annual_cycle_amplitude": _CYCLE,
+    "relative_annual_cycle_amplitude": _CYCLE,
+    "annual_cycle_phase": _CYCLE,
+    "annual_cycle_asymmetry": _CYCLE,
+    "annual_cycle_minimum": _CYCLE,
+    "annual_cycle_maximum": _CYCLE,
+    "mean_annual_range": _CYCLE,
+    "mean_annual_relative_range": _CYCLE,
+    "mean_annual_phase": _CYCLE,
+    "corr_btw_var": Property(("da1", "da2"), ("corr_type", "group", "output")),
+    "bivariate_spell_length_distribution": Property(
+        ("da1", "da2"),
+        ("method1", "method2", "op1", "op2", "thresh1", "thresh2", "window", "stat", "stat_resample", "group",
+         "resample_before_rl"),
+    ),
+    "bivariate_threshold_count": Property(
+        ("da1", "da2"),
+        ("method1", "method2", "op1", "op2", "thresh1", "thresh2", "stat", "stat_resample", "group"),
+    ),
+    "relative_frequency": Property(("da",), ("op", "thresh", "group")),
+    "transition_probability": Property(("da",), ("initial_op", "final_op", "thresh", "group")),
+    "trend": Property(("da",), ("group", "output")),
+    "return_value": Property(("da",), ("period", "op", "method", "group")),
+    "spatial_correlogram": Property(("da",), ("dims", "bins", "group", "method")),
+    "decorrelation_length": Property(("da",), ("radius", "thresh", "dims", "bins", "group")),
+    "spectral_variance": Property(("da",), ("dims", "delta", "group")),
+}  # fmt: skip

@@ -31,7 +31,7 @@ _DECIMALS = {
 
 @dataclass(frozen=True)
 class YamlFile:
-    """What one YAML file holds, and where: `places` maps each key's path to "file, line n"."""
+    """The content of a YAML file, and its places: `places` maps each key's path to "file, line n"."""
 
     path: Path
     content: dict[str, Any]
@@ -60,7 +60,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _text_of)
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Read one YAML file whose top level is a mapping.
+    """Read a YAML file whose top level is a mapping.
 
     Anchors, aliases and merge keys (``<<``) are resolved; dates stay text.
 

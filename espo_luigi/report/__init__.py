@@ -1,1 +1,1 @@
-"""The report: from stores, tables and results to figures and one HTML page; no Luigi and no configuration."""
+"""The report: stores, tables and results become figures and an HTML page. Knows neither Luigi nor the configuration."""

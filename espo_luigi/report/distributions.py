@@ -1,6 +1,6 @@
 """Figures of daily series: annual cycle, quantiles, wet days and spells, means of all years, and changes.
 
-What they draw are `science.summaries`, by kind: `{"reference": [one], "raw": [one a simulation], "adjusted": […]}`.
+They draw `science.diagnose.summaries`, by kind: `{"reference": [one], "raw": [one a simulation], "adjusted": […]}`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.style import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
+from espo_luigi.report.drawings import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
 from espo_luigi.science.diagnose.summaries import SEASONS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Summaries = Mapping[str, Sequence[xr.Dataset]]
 VARIABLES = ("tasmax", "tasmin", "pr")
 _MONTHS = ("J", "F", "M", "A", "M", "J", "J", "A", "S", "O", "N", "D")
-# From which quantile on the enlarged tail begins: of the lowest temperatures it is the lower one.
+# The enlarged tail begins at this quantile; tasmin has the lower tail.
 TAIL = 0.95
 _SHOWN_SPELLS = 1e-3
 
@@ -65,7 +65,7 @@ def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
 
 @drawing
 def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw how often it is wet, how long spells last, how wet days follow others, and the correlation tasmax-pr."""
+    """Draw how often it is wet, how long spells last, how wet days follow each other, and the correlation tasmax-pr."""
     figure, axes = panels(9.6, 6.0, 2, 3)
     (often, wet, dry), (follow, correlation, legend) = axes
     _lines(often, summaries, "wet_day_frequency", "month")
@@ -115,7 +115,7 @@ def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -
 
 
 def _in_a_row(lines: Iterable[np.ndarray]) -> np.ndarray:
-    """Several lines as one with gaps, which is drawn in the time of one."""
+    """Join lines, with gaps between them: drawing the result takes the time of a single line."""
     return np.concatenate([part for line in lines for part in ([np.nan], line)][1:])
 
 
@@ -125,7 +125,7 @@ def _style(kind: str, how_many: int) -> dict[str, Any]:
 
 
 def _named(axes: Any, summaries: Summaries, name: str, words: str) -> None:
-    """Give axes of a variable its long name as the title, and beside them what is drawn of it, with units."""
+    """Set a variable's long name as the title, and its statistic with units as the label."""
     found = _first(summaries, name)
     axes.set_title(broken(long_name(found), 44))
     axes.set_ylabel(label(found, name=f"{name.partition('_')[0]}, {words}"))
@@ -148,7 +148,7 @@ def _longest(summaries: Summaries, name: str) -> int:
 
 
 def _transitions(axes: Any, summaries: Summaries) -> None:
-    """Bars for the shares of days that are wet, or dry, and followed by a wet one; each bar is a mean of its kind."""
+    """Draw the shares of wet days and of dry days that a wet day follows, each averaged over its kind."""
     for place, (kind, of) in enumerate(summaries.items()):
         means = [np.mean([float(one[name]) for one in of]) for name in ("wet_wet", "dry_wet") if of]
         style = {"facecolor": STYLES[kind]["color"], "edgecolor": "black", "hatch": "//" if kind == "raw" else None}
@@ -175,7 +175,7 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
 
 
 def _finished(figure: Figure, summaries: Summaries, title: str) -> Figure:
-    """Add a title, and one legend for all axes."""
+    """Add a title, and a legend for all axes."""
     from matplotlib.lines import Line2D
 
     handles = [

@@ -1,21 +1,172 @@
-"""Figures that are yet to be drawn, each by itself: one by one, or by several processes."""
+"""How figures look, and drawing them: in this process or in several forked processes.
+
+Colour-blind people can distinguish the colours; axes carry CF's long names and units. Functions import matplotlib where
+they use it, since most processes import this package and draw nothing.
+"""
 
 from __future__ import annotations
 
+import functools
 import gc
+import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+import xarray as xr
 
 from espo_luigi.report.page import Picture, Section, Warned
-from espo_luigi.report.style import png, warm_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# After Okabe and Ito (2008), with lines that differ in grey, too.
+REFERENCE: dict[str, Any] = {"color": "#000000", "linestyle": "-", "linewidth": 1.8, "zorder": 3}
+RAW: dict[str, Any] = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.2}
+ADJUSTED: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1.4}
+STYLES = {"reference": REFERENCE, "raw": RAW, "adjusted": ADJUSTED}
+SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
+DOTS_PER_INCH = 100
+
+_SETTINGS: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    # Else matplotlib looks for a free place above each axes, which takes a fifth of the time.
+    "axes.titley": 1.0,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 8,
+    "figure.titlesize": 10,
+    "axes.grid": False,
+    "grid.color": "#dddddd",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "savefig.facecolor": "white",
+}
+_UNITS = {
+    "degC": "°C",
+    "delta_degC": "°C",
+    "mm d-1": "mm d⁻¹",
+    "kg m-2 s-1": "kg m⁻² s⁻¹",
+    "degrees_north": "°N",
+    "degrees_east": "°E",
+    "degrees": "°",
+    "1": "1",
+    "": "1",
+}
+
+Parameters = ParamSpec("Parameters")
+
+
+def drawing(function: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+    """Have a function draw in the style of the report, whatever else the process draws."""
+
+    @functools.wraps(function)
+    def drawn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Figure:
+        import matplotlib
+
+        with matplotlib.rc_context(_SETTINGS):
+            return function(*args, **kwargs)
+
+    return drawn
+
+
+def new_figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, layout: Any = "constrained", **options: Any
+) -> tuple[Figure, Any]:
+    """Return a figure of so many inches, which no list of open figures holds, and its axes (rows, columns).
+
+    A constrained layout finds margins when it is drawn, which takes as long as drawing it.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout=layout)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def panels(
+    width: float, height: float, rows: int, columns: int, *, between: float = 1.0, **options: Any
+) -> tuple[Figure, Any]:
+    """Return a figure as `new_figure` does, with fixed margins: for titles, the labels of each axis, and a legend.
+
+    So many inches are `between` the rows.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    shared = options.get("sharey") == "row"
+    axes_width = (width - 0.95 - (columns - 1) * (0.2 if shared else 0.75)) / columns
+    axes_height = (height - 1.57 - (rows - 1) * between) / rows
+    figure.subplots_adjust(
+        left=0.82 / width,
+        right=1 - 0.13 / width,
+        top=1 - 0.80 / height,
+        bottom=0.77 / height,
+        wspace=(0.2 if shared else 0.75) / axes_width,
+        hspace=between / axes_height,
+    )
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def warm_up() -> None:
+    """Draw an empty figure, after which matplotlib is imported, and has found its fonts."""
+    png(new_figure(1, 1)[0])
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    return file.getvalue()
+
+
+def units_text(units: Any) -> str:
+    """Return CF's units as people write them."""
+    return _UNITS.get(str(units), str(units))
+
+
+def long_name(da: xr.DataArray) -> str:
+    """Return the data's name by CF's attributes, their own without these."""
+    return str(da.attrs.get("long_name") or da.attrs.get("standard_name") or da.name)
+
+
+def label(da: xr.DataArray, *, name: str = "") -> str:
+    """Return an axis' label: the long name (or other words) and the units."""
+    return f"{name or long_name(da)} [{units_text(da.attrs.get('units', ''))}]"
+
+
+def broken(words: str, width: int) -> str:
+    """Return words in lines of so many characters."""
+    return "\n".join(textwrap.wrap(words, width))
+
+
+def spread_of(*arrays: Any) -> tuple[float, float]:
+    """Return the lowest and the highest finite value of all, (0, 1) if there is none; a scale that all can share."""
+    finite = [np.asarray(one, float)[np.isfinite(np.asarray(one, float))] for one in arrays]
+    values = np.concatenate([one.ravel() for one in finite]) if finite else np.array([])
+    return (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+
+
+def short(sim_id: str) -> str:
+    """Return a simulation's source, experiment and member, if its id has CMIP6's seven parts, else the id."""
+    parts = sim_id.split("_")
+    return " ".join(parts[3:6]) if len(parts) == 7 else sim_id
+
+
+def labels(sim_ids: Iterable[str]) -> list[str]:
+    """Return a name for each simulation: the short name, or the id where simulations share the short name."""
+    ids = list(sim_ids)
+    times = Counter(map(short, ids))
+    return [short(one) if times[short(one)] == 1 else one for one in ids]
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +192,7 @@ class Drawing:
 
 
 def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Section]:
-    """Return the sections with their drawings drawn, by so many forked processes, or, if 0, by this one."""
+    """Return the sections with their drawings drawn by so many forked processes, or, if 0, by this process."""
     drawings = [block for section in sections for block in section.blocks if isinstance(block, Drawing)]
     done = dict(zip(map(id, drawings), _each(drawings, processes), strict=True))
     return [replace(section, blocks=[done.get(id(block), block) for block in section.blocks]) for section in sections]
@@ -50,7 +201,7 @@ def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Secti
 def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]:
     if not processes or len(drawings) < 2:
         return [drawing.drawn() for drawing in drawings]
-    # Forked ones have what this process has imported, which takes a new one as long as drawing ten figures.
+    # A forked process shares this process's imports, which take as long as drawing ten figures.
     warm_up()
     done: list[Picture | Warned] = []
     try:

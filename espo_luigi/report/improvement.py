@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.style import drawing, new_figure
+from espo_luigi.report.drawings import drawing, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ PUBLISHED_ROW = "ESPO-G6-R2, published"
 
 
 def in_published_order(table: xr.DataArray) -> xr.DataArray:
-    """Return a table with its properties as ESPO-G6-R2's heatmap has them, others behind."""
+    """Return a table with its properties in the order of ESPO-G6-R2's heatmap; further properties come last."""
     names = [str(name) for name in table["properties"].values]
     known = [name for name in PUBLISHED if name in names]
     plain = table.assign_coords(properties=names)

@@ -17,7 +17,7 @@ class Text:
 
 
 class Warned(Text):
-    """A paragraph about what is wrong or lacking."""
+    """A paragraph about something wrong or missing."""
 
 
 class Heading(Text):
@@ -30,7 +30,7 @@ class Code(Text):
 
 @dataclass(frozen=True)
 class Table:
-    """A table, with its columns' names; `folded` ones are opened by the reader."""
+    """A table, with its columns' names; the reader opens `folded` tables."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: the name of its file, its bytes (PNG), and what it shows."""
+    """A figure: the name of its file, its bytes (PNG), and its caption."""
 
     name: str
     png: bytes

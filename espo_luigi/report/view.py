@@ -1,4 +1,4 @@
-"""What a report needs of a run: names, and where everything is or should be. A value, made by the caller."""
+"""A run as a report needs it: names, and the places of all products. The caller makes this value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """The stores about one simulation in one domain."""
+    """The stores about a simulation in a domain."""
 
     sim_id: str
     domain: str
@@ -34,7 +34,7 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run: what it was to make of what, and where. `flags` and `inputs` are tables, by dataset."""
+    """A run: its inputs, its products, and their places. `flags` and `inputs` are tables, by dataset."""
 
     config_files: tuple[Path, ...]
     config_hash: str

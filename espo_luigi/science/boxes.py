@@ -1,4 +1,4 @@
-"""Boxes of longitudes and latitudes: whether one covers another, and what sticks out. Longitudes compare modulo 360."""
+"""Boxes of longitudes and latitudes: which box covers which, and how far it sticks out. Longitudes are modulo 360."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def _goes_around(box: Box) -> bool:
 
 
 def _turned_towards(box: Box, other: Box) -> Box:
-    """Turn a box by whole turns, to where its longitudes have most in common with another's."""
+    """Turn a box by whole turns, to where its longitudes have most in common with the other box."""
     turn = 360 * round((sum(other.lon_bnds) - sum(box.lon_bnds)) / 2 / 360)
     return Box((box.lon_bnds[0] + turn, box.lon_bnds[1] + turn), box.lat_bnds)

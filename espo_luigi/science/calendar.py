@@ -110,7 +110,7 @@ def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | Non
     (NaN), it holds the stamp.
     A second is added first: fractions of days are rounded, so that stamps lie a little before midnight.
 
-    Of a file of which one date is beyond numpy's nanoseconds (2262), xarray decodes all dates as cftime's.
+    If a file has a date beyond numpy's nanoseconds (2262), xarray decodes all its dates as cftime's.
     By numbers: cftime's own `floor` goes date by date, which takes most of a second for a century.
     """
     axis = TimeAxis.of(obj)
@@ -162,7 +162,7 @@ class TimeAxis:
     calendar
         Canonical calendar name.
     days
-        Days since 1850-01-01 in that calendar, float64, one for each time step.
+        Days since 1850-01-01 in that calendar, float64, for each time step.
     """
 
     calendar: str

@@ -76,7 +76,7 @@ LAND_FLAG = "land_cells_without_data"
 
 @dataclass(frozen=True)
 class Flag:
-    """A data flag in a few words; where one is true of values on a `side` of a threshold, in which `units` it is."""
+    """A data flag in a few words; `side` and `units` describe its threshold, if it has any."""
 
     title: str
     meaning: str = ""
@@ -106,6 +106,6 @@ FLAGS: Mapping[str, Flag] = {
 
 
 def each_period(periods: Any) -> list[Any]:
-    """Return one period (`[first, last]`) or several as a list of them, unchecked."""
+    """Return a single period (`[first, last]`) or several as a list of periods, unchecked."""
     several = isinstance(periods, list | tuple) and periods and isinstance(periods[0], list | tuple)
     return list(periods) if several else [periods]

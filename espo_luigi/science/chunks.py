@@ -1,12 +1,16 @@
-"""Chunks of data variables, whose coordinates stay as they are, and which part of a store a block reads."""
+"""Chunks of data variables, and functions applied to blocks of cells: to whole series, lazily or at once."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
+
+from espo_luigi.errors import DataError
 
 
 def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
@@ -29,5 +33,127 @@ def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:
 
 
 def indexer(places: np.ndarray) -> slice | np.ndarray:
-    """Return places as a slice if each follows the one before, which stores read faster, else as they are."""
+    """Return consecutive places as a slice, which stores read faster; other places as they are."""
     return slice(int(places[0]), int(places[-1]) + 1) if (np.diff(places) == 1).all() else places
+
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result", xr.Dataset, xr.DataArray)
+BlockFunction = Callable[[xr.Dataset, Any], xr.Dataset]
+
+
+def cell_dims(data: xr.DataArray) -> tuple[Hashable, ...]:
+    """Every dimension but time: `loc`, or lat and lon, or none for a single point."""
+    return tuple(dim for dim in data.dims if dim != "time")
+
+
+def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, names: tuple[str, str]) -> None:
+    """Check that the second has the first's cells.
+
+    Raises
+    ------
+    DataError
+        If a dimension is missing, or differs in size or in its coordinate.
+    """
+    for dim in cell_dims(first):
+        sizes = first.sizes[dim], second.sizes.get(dim)
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{names[0]} has {sizes[0]} cells along {dim!r} and {names[1]} {sizes[1] or 'no such dimension'}; "
+                "regrid one to the other's grid."
+            )
+        indexes = first.indexes.get(dim), second.indexes.get(dim)
+        if indexes[0] is not None and indexes[1] is not None and not indexes[0].equals(indexes[1]):
+            raise DataError(f"{names[0]} and {names[1]} have different coordinates along {dim!r}; regrid one of them.")
+
+
+def is_lazy(data: xr.Dataset) -> bool:
+    """Whether any of the variables is Dask-backed."""
+    return any(variable.chunks for variable in data.variables.values())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Series and other variables on the same cells, cut into blocks of cells with all of time.
+
+    Attributes
+    ----------
+    data
+        Dask-backed variables and `cell`, each cell's position in the whole grid; no cell coordinates.
+    dims
+        The cells' dimensions.
+    lazy
+        Whether results stay lazy.
+    """
+
+    data: xr.Dataset
+    dims: tuple[Hashable, ...]
+    lazy: bool
+
+    @classmethod
+    def of(
+        cls, series: Mapping[str, xr.DataArray], *, cells_in_a_block: int, fixed: bool, others: xr.Dataset | None = None
+    ) -> Blocks:
+        """Cut series, all with the first series' cells, and the variables of `others`.
+
+        Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone.
+        """
+        first = next(iter(series.values()))
+        dims = cell_dims(first)
+        data = xr.Dataset({name: _bare(one) for name, one in series.items()})
+        if others is not None:
+            data = data.merge(
+                others.drop_vars([name for name in others.coords if name not in others.dims or name in dims])
+            )
+        lazy = is_lazy(data)
+        sizes = tuple(first.sizes[dim] for dim in dims)
+        data["cell"] = dims, np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
+        _warn_of_time_chunks(series)
+        side = max(1, int(cells_in_a_block ** (1 / len(dims)))) if dims else 1
+        whole = {dim: -1 for dim in data.dims if dim not in dims}
+        cut = dict.fromkeys(dims, side) if fixed or not lazy else {}
+        return cls(data.chunk({**whole, **cut}).unify_chunks(), dims, lazy)
+
+    def like(self, template: xr.Dataset, dtypes: Mapping[Hashable, Any]) -> xr.Dataset:
+        """Template with its cells' dimensions first and the given dtypes."""
+        ordered = template.transpose(*(dim for dim in self.dims), ...)
+        return ordered.assign({name: ordered[name].astype(dtype) for name, dtype in dtypes.items()})
+
+    def map(self, function: BlockFunction, template: xr.Dataset, setup: Any) -> xr.Dataset:
+        """Apply `function(block, setup)` to every block; dimensions, types and attributes become the template's."""
+        none = dict.fromkeys(self.dims, slice(0))
+        empty = template.isel(none).map(lambda one: one.copy(data=np.empty(one.shape, one.dtype)))
+        result = xr.map_blocks(_call, self.data, kwargs={"function": function, "setup": setup, "empty": empty},
+                               template=template)  # fmt: skip
+        return result if self.lazy else result.compute(scheduler="synchronous")
+
+
+def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Result:
+    """Give a result the coordinates of its input; lazy coordinates get the result's blocks."""
+    chunks = result.chunksizes
+    return result.assign_coords(
+        {name: one.chunk({dim: chunks.get(dim, -1) for dim in one.dims}) if one.chunks else one
+         for name, one in coords.items()}
+    )  # fmt: skip
+
+
+def _call(block: xr.Dataset, *, function: BlockFunction, setup: Any, empty: xr.Dataset) -> xr.Dataset:
+    """Give a block's result exactly the template's dimensions, dtypes and coordinates."""
+    made = function(block, setup)
+    variables = {
+        name: (like.dims, made[name].transpose(*like.dims).values.astype(like.dtype, copy=False), like.attrs)
+        for name, like in empty.data_vars.items()
+    }
+    return xr.Dataset(variables, coords=empty.coords, attrs=empty.attrs)
+
+
+def _bare(data: xr.DataArray) -> xr.DataArray:
+    return data.reset_coords(drop=True).drop_vars(data.coords, errors="ignore").drop_attrs()
+
+
+def _warn_of_time_chunks(series: Mapping[str, xr.DataArray]) -> None:
+    for name, data in series.items():
+        chunks = len(data.chunksizes.get("time", ()))
+        if chunks > 1:
+            logger.warning("%s has %d chunks along time; joining them, which may move all the data", name, chunks)

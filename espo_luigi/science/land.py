@@ -13,12 +13,12 @@ TILE_CELLS = 64
 
 
 def land_map(field: xr.DataArray) -> xr.Dataset:
-    """Return a map (y, x) as `land`, with its cells as `cell` (ones), which tells how many a box has; lazy."""
+    """Return a map (y, x) as `land`, with its cells as `cell` (1 each), which counts the cells of a box; lazy."""
     return xr.Dataset({"land": field, "cell": xr.ones_like(field)})
 
 
 def holds_land(found: xr.Dataset) -> bool:
-    """Whether any cell of `land` is not NaN; computes tiles from the middle outwards, until one of them has data."""
+    """Whether any cell of `land` is not NaN; computes tiles from the middle outwards, until a tile has data."""
     return any(bool(tile.notnull().any()) for tile in _tiles(found["land"], *horizontal_dims(found)))
 
 

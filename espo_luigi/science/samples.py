@@ -1,4 +1,4 @@
-"""Some cells of a map, and their series, whatever the store's shape: for figures, not for adjusting."""
+"""Some cells of a map, and their series, for stores of any shape: for figures, not for adjusting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
     Raises
     ------
     DataError
-        If the data lack one of them.
+        If the data lack any of the cells.
     """
     if STACKED_DIM in ds.dims:
         places = {place: at for at, place in enumerate(zip(ds[cells.y].values, ds[cells.x].values, strict=True))}

@@ -1,4 +1,4 @@
-"""Random draws that depend on what is computed and never on blocks, threads or workers."""
+"""Random draws that depend on the seed and the cell, never on blocks, threads or workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-# numpy's legacy generator is one per process, and Dask may run two blocks in one process.
+# A process has a single legacy generator of numpy's, and Dask may run two blocks in one process.
 _GLOBAL_STATE = threading.RLock()
 
 
@@ -18,13 +18,13 @@ def _digest(seed: str, role: str, cell: int) -> bytes:
 
 
 def cell_generator(seed: str, role: str, cell: int) -> np.random.Generator:
-    """Return the generator of one cell's draws for one role ("reference", "historical", "simulation", …)."""
+    """Return the generator of a cell's draws for a role ("reference", "historical", "simulation", …)."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, role, cell)[:16], "little")))
 
 
 @contextmanager
 def numpy_state(seed: str, role: str, cell: int) -> Iterator[None]:
-    """Seed numpy's global generator, which xsdba draws from, and put its former state back; one block at a time."""
+    """Seed numpy's global generator, which xsdba draws from, and restore its former state; a single block at a time."""
     with _GLOBAL_STATE:
         before = np.random.get_state()
         np.random.seed(np.frombuffer(_digest(seed, role, cell), dtype=np.uint32))
@@ -35,7 +35,7 @@ def numpy_state(seed: str, role: str, cell: int) -> Iterator[None]:
 
 
 def jitter_under(values: np.ndarray, threshold: float, *, seed: str, role: str, cells: np.ndarray) -> np.ndarray:
-    """Replace what is strictly below the threshold by uniform noise in (0, threshold).
+    """Replace values strictly below the threshold by uniform noise in (0, threshold).
 
     `values` is (cell, time); `cells` are the cells' positions in the whole grid, which select their generators. The
     result is a new array of the same dtype; NaN stays NaN. Semantics of `xsdba.processing.jitter_under_thresh`.

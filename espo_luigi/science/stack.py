@@ -1,4 +1,4 @@
-"""Stacking of the cells that have data into one dimension `loc`, and the way back to the complete grid."""
+"""Stacking of the cells that have data into a dimension `loc`, and the way back to the complete grid."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
-    """Keep only the cells that have data, as one dimension.
+    """Keep only the cells that have data, as a single dimension.
 
     The mask is the first data variable that has horizontal dimensions, at its first time step: cells that are not NaN
     there; a warning names the variables that are NaN in other cells at theirs. The horizontal dimensions, in C order,
     become `loc` (without an index); the horizontal coordinates (`lat`, `lon`; also `rlat`, `rlon` on a rotated grid)
     lie on `loc`, each with the attribute `original_shape` ("NLATxNLON"). Variables without horizontal dimensions stay
-    as they are. Lazy on dask, but for that one time step of each variable.
+    as they are. Lazy on dask, except for that time step of each variable.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
 def land_of(ds: xr.Dataset) -> xr.DataArray:
     """Return which cells of a dataset that is not stacked `stack_drop_nans` keeps: (y, x), boolean, in memory.
 
-    Its attribute `incomplete_cells` counts those in which another variable has no data at its first time step.
+    Its attribute `incomplete_cells` counts cells where another variable has no data at its first time step.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def unstack_fill_nan(
     Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
     dimensions, which come last: (time, lat, lon). Floating types and attributes are kept, those of the stacked
     coordinates (`original_shape`) on top of the grid's; other types become float64.
-    Lazy on dask, or where chunks are given: one block of the result is one task, which reads the cells that it takes
-    and nothing else, so that no more of the grid is in memory than is being written.
+    Lazy on dask, or where chunks are given. A block of the result is a task that reads only the cells that it needs, so
+    that memory holds no more of the grid than is being written.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
 
 
 def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
-    """Where each variable has data at its first time step; the first one decides which cells are kept."""
+    """Where each variable has data at its first time step; the first variable decides which cells are kept."""
     lazy = {name: _has_data(da, y, x) for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
     if not lazy:
         raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
@@ -300,7 +300,7 @@ def _cells_by_block(cells: np.ndarray, blocks: Sizes) -> list[list[_Taken]]:
 def _unstack_block(
     stacked: xr.Variable, taken: _Taken, cut: Mapping[Hashable, int], others: tuple[Hashable, ...]
 ) -> dask.array.Array:
-    """One block of the grid's two dimensions, in as many tasks as the others have blocks."""
+    """A block of the grid's two dimensions, in as many tasks as the further dimensions have blocks."""
     places = indexer(taken.places) if taken.places.size else slice(0, 1)
     data = stacked.isel({STACKED_DIM: places}).chunk(cut).transpose(*others, STACKED_DIM).data
     if not taken.places.size:

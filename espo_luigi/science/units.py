@@ -1,6 +1,6 @@
 """Units of series and thresholds: precipitation as depth or flux, and temperatures as values or differences.
 
-The registry is cf-xarray's, which is the one that xclim extends; xclim itself takes seconds to import, and a process
+The registry is cf-xarray's, which xclim extends; xclim itself takes seconds to import, and a process
 that trains one block needs no more than this.
 """
 
@@ -20,7 +20,7 @@ _DIFFERENCE = "temperature: difference"
 # pint computes with numbers in a text: 9**9**9 takes for ever, and so do thousands of factors.
 _LONGEST = 100
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
-# A unit's power, or one of 10: two digits, and none of a power.
+# The power of a unit or of 10: two digits, without a further power.
 _POWER = re.compile(
     rf"(?:(?<=[^\W\d_{_SUPERSCRIPTS}])|(?<=[%°])|(?<![\w.)])10)"
     rf"(?:\s*(?:\*\*|\^)\s*\(?[-+]?\d{{1,2}}(?:[./]\d{{1,3}})?\)?|[⁺⁻]?[{_SUPERSCRIPTS}]{{1,2}})(?![\d.])"
@@ -37,7 +37,7 @@ def _registry() -> Any:
 
 
 def is_difference(data: xr.DataArray) -> bool:
-    """Whether a temperature is a difference (such as dtr), for which 1 degC is 1 K."""
+    """Whether a temperature is a difference (such as dtr), where 1 degC is 1 K."""
     return data.attrs.get("units_metadata") == _DIFFERENCE or data.name == "dtr"
 
 
@@ -58,9 +58,9 @@ def _parse(text: str, what: str) -> Any:
 
 
 def as_floats(data: xr.DataArray) -> xr.DataArray:
-    """Return a series in a floating type that holds all of its values; the same one if its type is float32 or float64.
+    """Return a series in a floating type that holds all its values; float32 and float64 stay as they are.
 
-    Integers and half precision would round what is computed from them: of 16 bits and fewer they become float32, wider
+    Integers and half precision would round results: types of 16 bits and fewer become float32, wider
     ones float64. Lazy.
 
     Raises
@@ -80,7 +80,7 @@ def as_difference(data: xr.DataArray) -> xr.DataArray:
 
 
 def without_idle_metadata(data: xr.DataArray) -> xr.DataArray:
-    """Remove `units_metadata`, which is for temperatures, where the units are others; the input is not changed."""
+    """Remove `units_metadata`, which is for temperatures, from other quantities; the input is not changed."""
     if "units_metadata" not in data.attrs or "[temperature]" in _parse(units_of(data), str(data.name)).dimensionality:
         return data
     out = data.copy(deep=False)
@@ -95,7 +95,7 @@ def _is_number(name: str) -> bool:
 
 
 def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[float, float]:
-    """Factor and offset from one unit to another, through liquid water's density where depth meets mass."""
+    """Factor and offset between two units, through liquid water's density where depth meets mass."""
     registry = _registry()
     if not source.dimensionless and (numbers := [name for name in source._units if _is_number(name)]):
         raise DataError(

@@ -12,7 +12,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, stack
 from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.chunks import block_sizes
-from espo_luigi.science.finalize import product as finalize
+from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar

@@ -12,7 +12,7 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.diagnose import diagnostics
+from espo_luigi.science.diagnose import comparison
 from espo_luigi.tasks.against_data import cut, missing_land
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import packed, temporary, upstream
@@ -81,17 +81,17 @@ class DomainTask(EspoTask):
     def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
         """The domain's cells, in blocks of whole series."""
         if grid is None or stack.STACKED_DIM not in dataset.dims:
-            part = diagnostics.cut_domain(dataset, self.box())
+            part = comparison.cut_domain(dataset, self.box())
             return rechunk(part, blocks(part))
-        part = diagnostics.cut_domain(grid.drop_vars("land"), self.box())
+        part = comparison.cut_domain(grid.drop_vars("land"), self.box())
         # Once more: of a curvilinear grid, the part is larger than the box.
-        return diagnostics.cut_domain(stack.unstack_fill_nan(dataset, grid, blocks(part), part=part), self.box())
+        return comparison.cut_domain(stack.unstack_fill_nan(dataset, grid, blocks(part), part=part), self.box())
 
 
 def properties_of(dataset: xr.Dataset, step: DiagStep) -> xr.Dataset:
     """Return the properties of a step's dataset, over the step's period."""
     asked = step.properties_and_measures
-    return diagnostics.properties(
+    return comparison.properties(
         dataset, definitions=asked.properties, period=asked.period, to_level=asked.to_level_prop
     )
 
@@ -99,7 +99,7 @@ def properties_of(dataset: xr.Dataset, step: DiagStep) -> xr.Dataset:
 def with_measures(properties: xr.Dataset, reference: xr.Dataset, step: DiagStep) -> dict[str, xr.Dataset]:
     """Return a step's properties and their distance from the reference's, both computed: a few maps."""
     found, to_level = properties.compute(), step.properties_and_measures.to_level_meas
-    return {"prop": found, "meas": diagnostics.measures(found, reference.compute(), to_level=to_level)}
+    return {"prop": found, "meas": comparison.measures(found, reference.compute(), to_level=to_level)}
 
 
 def blocks(part: xr.Dataset) -> dict[str, int]:
@@ -198,7 +198,7 @@ class DiagMeasuresImprovement(DomainTask):
 
     def compute(self, sim_meas: xr.Dataset, scen_meas: xr.Dataset) -> xr.Dataset:
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
-        return diagnostics.improvement(sim_meas.compute(), scen_meas.compute())
+        return comparison.improvement(sim_meas.compute(), scen_meas.compute())
 
 
 class MoveDiag(PackTask, DomainTask):

@@ -15,7 +15,7 @@ from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.finalize import product as finalize
+from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
 from espo_luigi.tasks.against_data import shared_rows
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region

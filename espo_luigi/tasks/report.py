@@ -109,7 +109,7 @@ class Report(EspoTask):
 
     def work(self) -> None:
         """Write the page."""
-        from espo_luigi.report.write import write_report
+        from espo_luigi.report.report_page import write_report
 
         write_report(
             run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
@@ -122,7 +122,7 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
-    from espo_luigi.report.write import write_report
+    from espo_luigi.report.report_page import write_report
 
     write_report(run_view(), out, processes=min(4, machine_cpus()))
 

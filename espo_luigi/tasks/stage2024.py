@@ -10,8 +10,8 @@ from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.diagnose import diagnostics
-from espo_luigi.science.finalize import product as finalize
+from espo_luigi.science.diagnose import comparison
+from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
 from espo_luigi.tasks.diagnostics import blocks, properties_of, with_measures
 from espo_luigi.tasks.ports import kept, temporary, upstream
@@ -146,4 +146,4 @@ class DiagImprovedEtHeatmap(StageTask):
         """Compare the measures, which are a few maps and fit in memory; simulation first."""
         both, region = (sim_meas.compute(), scen_meas.compute()), f"{self.sim_id}.{self.region}"
         named = {f"{region}.{measures.attrs['cat:processing_level']}.fx": measures for measures in both}
-        return {"improved": diagnostics.improvement(*both), "heatmap": diagnostics.heatmap(named)}
+        return {"improved": comparison.improvement(*both), "heatmap": comparison.heatmap(named)}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from espo_luigi.catalog import Match
-from espo_luigi.config.parts import fingerprint, short_hash
+from espo_luigi.config.schema import fingerprint, short_hash
 from espo_luigi.errors import CatalogError
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF

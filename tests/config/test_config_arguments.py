@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pytest
 from dumped import given
 from pydantic import ValidationError
 
-from espo_luigi.config import arguments, flags, load, quantities
+from espo_luigi.config import bias_adjustment, fields, health_checks, load
 from espo_luigi.config.fields import Section
 from espo_luigi.config.searching import RegridderKwargs
-from espo_luigi.config.signatures import definitions, method, section
 from espo_luigi.errors import ConfigurationError
 
 TRAINING = "biasadjust.variables.tasmax.training_args"
@@ -216,58 +213,6 @@ def test_arguments_are_frozen(load_with: Any) -> None:
         train_args.kind = "*"
 
 
-def parameters(function: Any) -> set[str]:
-    """Return the names of a function's parameters that a configuration may give."""
-    return set(inspect.signature(function).parameters) - {"self", "ref", "hist", "sim", "group", "da"}
-
-
-def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
-    import xsdba
-
-    from espo_luigi.science.choices import METHODS
-
-    assert tuple(arguments.ACCEPTED) == METHODS
-    for name, (train, adjust) in arguments.ACCEPTED.items():
-        method = getattr(xsdba.adjustment, name)
-        assert set(train) == parameters(method._train) | {"skip_input_checks"}
-        assert set(adjust) == parameters(method._adjust) | {"skip_input_checks"}
-    known = [set().union(*one) for one in zip(*arguments.ACCEPTED.values(), strict=True)]
-    assert known == [set(arguments.TrainArguments.model_fields), set(arguments.AdjustArguments.model_fields)]
-
-
-def test_an_argument_that_only_the_library_knows_is_taken_as_it_is() -> None:
-    newer = section("Newer", {"newer": False, "kind": True}, {"kind": (Literal["+", "*"], "the kind of factors")})
-    assert list(newer.model_fields) == ["kind", "newer"]
-    assert newer(kind="+", newer=[1]).model_dump() == {"kind": "+", "newer": [1]}
-    with pytest.raises(ValidationError, match="Field required"):
-        newer(newer=1)
-
-
-def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None:
-    import xsdba
-
-    found = {
-        name: set(inspect.signature(one).parameters) - {"kwargs"}
-        for name, one in vars(xsdba.detrending).items()
-        if isinstance(one, type) and issubclass(one, xsdba.detrending.BaseDetrend) and name != "BaseDetrend"
-    }
-    ways: dict[str, Any] = {name: one.annotation for name, one in arguments.Detrend.model_fields.items()}
-    known = {name: set(section.model_fields) for name, section in ways.items()}
-    assert known == found
-
-
-def test_the_flags_and_their_arguments_are_those_of_xclim() -> None:
-    from xclim.core.dataflags import _REGISTRY
-
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    for name, function in _REGISTRY.items():
-        found = {one.name for one in inspect.signature(function).parameters.values() if one.kind is keyword_only}
-        annotation = flags.Flags.model_fields[name].annotation
-        section: Any = next(one for one in (annotation, *get_args(annotation)) if inspect.isclass(one))
-        assert set(section.model_fields) == found, name
-    assert set(flags.Flags.model_fields) == set(_REGISTRY)
-
-
 def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
     from espo_luigi.science.regrid import cascade as regrid
 
@@ -292,8 +237,8 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
 def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> None:
     from espo_luigi.science.units import threshold_in
 
-    assert [threshold_in(f"1 {unit}", unit) for unit in quantities.FAMILIAR_UNITS] == pytest.approx(
-        [1.0] * len(quantities.FAMILIAR_UNITS)
+    assert [threshold_in(f"1 {unit}", unit) for unit in fields.FAMILIAR_UNITS] == pytest.approx(
+        [1.0] * len(fields.FAMILIAR_UNITS)
     )
 
 
@@ -308,11 +253,10 @@ def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> Non
 
 
 def test_known_sections_have_a_description_for_every_key() -> None:
-    sections: list[type[Section]] = [RegridderKwargs, arguments.TrainArguments, arguments.AdjustArguments, flags.Flags]
+    sections: list[type[Section]] = [
+        RegridderKwargs,
+        bias_adjustment.TrainArguments,
+        bias_adjustment.AdjustArguments,
+        health_checks.Flags,
+    ]
     assert all(field.description for section in sections for field in section.model_fields.values())
-
-
-def test_a_class_that_the_installed_xsdba_lacks_is_named_with_its_version() -> None:
-    found = definitions("xsdba.adjustment")
-    with pytest.raises(ConfigurationError, match=rf"xsdba {version('xsdba')} has no class Gone .* of _train"):
-        method(found, "Gone", "_train")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from espo_luigi.config import load
-from espo_luigi.config.signatures import properties
 from espo_luigi.errors import ConfigurationError
 
 DEMO = Path(__file__).parents[2] / "config" / "demo"
@@ -140,20 +138,8 @@ def test_the_calendars_of_a_run_are_those_that_the_adjustment_knows() -> None:
     assert {canonical(name) for name in get_args(Calendar)} == {"360_day", "noleap", "standard", "all_leap"}
 
 
-def test_properties_and_what_they_take_are_those_of_xsdba() -> None:
-    import xsdba.properties as module
-
-    found = {name: one for name, one in vars(module).items() if isinstance(one, module.StatisticalProperty)}
-    assert set(properties()) == set(found)
-    for name, one in found.items():
-        own = [key for key in inspect.signature(one).parameters if key in one.parameters and key != "ds"]
-        taken = properties()[name]
-        assert {*taken.inputs, *taken.parameters} == set(own), name
-        assert list(taken.inputs) == [key for key in own if key.startswith("da")], name
-
-
 def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> None:
-    from espo_luigi.config import quantities
+    from espo_luigi.config import fields
     from espo_luigi.errors import DataError
     from espo_luigi.science.units import threshold_in
 
@@ -164,7 +150,7 @@ def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> No
             return False
         return True
 
-    pairs = [(one, other) for one in quantities.FAMILIAR_UNITS for other in quantities.FAMILIAR_UNITS]
+    pairs = [(one, other) for one in fields.FAMILIAR_UNITS for other in fields.FAMILIAR_UNITS]
     assert len(pairs) > 400
     for one, other in pairs:
-        assert quantities.converts(f"1 {one}", other) == registry_converts(one, other), (one, other)
+        assert fields.converts(f"1 {one}", other) == registry_converts(one, other), (one, other)

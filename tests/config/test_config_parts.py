@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, create_model
 
-from espo_luigi.config.parts import fingerprint
+from espo_luigi.config.schema import fingerprint
 
 
 class Older(BaseModel):

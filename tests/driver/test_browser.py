@@ -12,8 +12,8 @@ from test_slurm_engine import Driver
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from toy_tasks import Count, Grumble, Halfway
 
+from espo_luigi.report.report_page import write_report
 from espo_luigi.report.view import Made, RunView
-from espo_luigi.report.write import write_report
 
 _MISSING = missing_browser()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]

@@ -17,7 +17,7 @@ from espo_luigi.jobs.schedulers.gridengine import submit as sge
 from espo_luigi.jobs.schedulers.gridengine.parse import parse_usage as parse_qacct
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.parse import parse_usage as parse_sacct
-from espo_luigi.report.accounts import accounted, read_accounts, submissions
+from espo_luigi.report.job_use import accounted, read_accounts, submissions
 
 if TYPE_CHECKING:
     from fake_cluster import FakeCluster

@@ -5,7 +5,7 @@ from importlib.resources import files
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.coast import coast_lines
+from espo_luigi.report.maps import coast_lines
 
 
 def a_map(west: float, east: float, south: float, north: float, step: float = 0.25) -> xr.DataArray:

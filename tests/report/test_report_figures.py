@@ -13,8 +13,8 @@ from PIL import Image
 from report_examples import BIAS, RATIO, compared, field, measures, properties
 
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.coast import coast_lines
-from espo_luigi.report.style import png, short
+from espo_luigi.report.drawings import png, short
+from espo_luigi.report.maps import coast_lines
 
 
 def titled(figure: Figure, words: str) -> Axes:
@@ -217,7 +217,8 @@ def test_a_simulation_is_named_by_source_experiment_and_member() -> None:
 
 def test_what_runs_jobs_does_not_import_matplotlib() -> None:
     program = (
-        "import sys, espo_luigi.job, espo_luigi.tasks, espo_luigi.report.write; print('matplotlib' in sys.modules)"
+        "import sys, espo_luigi.job, espo_luigi.tasks, espo_luigi.report.report_page\n"
+        "print('matplotlib' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stdout + done.stderr

@@ -9,15 +9,15 @@ import pytest
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.report import run
-from espo_luigi.report.read import read_jobs
+from espo_luigi.report import job_use
+from espo_luigi.report.reading import read_jobs
 
-JOB = run.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
+JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
 
 
 def test_what_would_have_sufficed_has_a_fifth_to_spare_over_the_largest_job() -> None:
     larger = replace(JOB, peak_memory_bytes=20 * 2**30, ended=1200.0, cpu_seconds=1200.0)
-    found = run.sufficient([JOB, larger])
+    found = job_use.sufficient([JOB, larger])
     asked = Resources(int(found["n_workers"]), int(found["cpus_per_task"]), found["memory"], found["time"])
     asked.check("Train")
     assert 24 * 2**30 <= asked.memory_bytes < 24.2 * 2**30
@@ -28,14 +28,14 @@ def test_what_would_have_sufficed_has_a_fifth_to_spare_over_the_largest_job() ->
 
 def test_a_tiny_job_is_given_what_a_worker_needs() -> None:
     tiny = replace(JOB, peak_memory_bytes=2**20, ended=0.5, cpu_seconds=0.1)
-    found = run.sufficient([tiny])
+    found = job_use.sufficient([tiny])
     Resources(int(found["n_workers"]), int(found["cpus_per_task"]), found["memory"], found["time"]).check("Train")
     assert found["time"] == "1"
 
 
 def test_never_more_cpus_than_were_given() -> None:
     busy = replace(JOB, cpu_seconds=600.0 * 7.9)
-    assert run.sufficient([busy])["cpus_per_task"] == "8"
+    assert job_use.sufficient([busy])["cpus_per_task"] == "8"
 
 
 def test_the_blocks_can_be_pasted_into_luigi_cfg() -> None:
@@ -43,7 +43,7 @@ def test_the_blocks_can_be_pasted_into_luigi_cfg() -> None:
 
     failed = replace(JOB, rule="Adjust", succeeded=False)
     parser = configparser.ConfigParser()
-    parser.read_string(run.rule_blocks([JOB, failed]))
+    parser.read_string(job_use.rule_blocks([JOB, failed]))
     assert parser.sections() == ["Train"]
     assert parser["Train"]["memory"] == f"{12 * 1024}M"
 
@@ -51,13 +51,13 @@ def test_the_blocks_can_be_pasted_into_luigi_cfg() -> None:
 def test_retries_are_counted_by_rule_and_cause() -> None:
     record = Record("t", "Train", {}, 1, 1, "log")
     again = record.next_submission("out of memory").next_submission("node failed")
-    found = run.retries([again, record.next_submission("out of memory")])
+    found = job_use.retries([again, record.next_submission("out of memory")])
     assert found == {("Train", "out of memory"): 2, ("Train", "node failed"): 1}
 
 
 def test_the_timeline_has_a_bar_for_each_job_and_overlapping_ones_in_lanes() -> None:
     jobs = [JOB, replace(JOB, started=300.0, ended=900.0), replace(JOB, node="n2", succeeded=False)]
-    axes = run.timeline(jobs).axes[0]
+    axes = job_use.timeline(jobs).axes[0]
     bars = [path.get_extents() for collection in axes.collections for path in collection.get_paths()]
     assert len(bars) == 3
     assert [(round(bar.x0), round(bar.x1)) for bar in bars] == [(0, 10), (5, 15), (0, 10)]
@@ -68,7 +68,7 @@ def test_the_timeline_has_a_bar_for_each_job_and_overlapping_ones_in_lanes() -> 
 
 
 def test_requested_and_used_have_units_and_the_largest_of_each_rule() -> None:
-    figure = run.requested_and_used([JOB, replace(JOB, peak_memory_bytes=30 * 2**30)])
+    figure = job_use.requested_and_used([JOB, replace(JOB, peak_memory_bytes=30 * 2**30)])
     assert [axes.get_xlabel() for axes in figure.axes] == ["CPUs [1]", "Memory [GiB]", "Time [min]"]
     asked, used = figure.axes[1].lines
     assert (list(asked.get_xdata()), list(used.get_xdata())) == ([64.0], [30.0])
@@ -91,4 +91,4 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
 
 def test_a_result_that_says_too_little_is_no_job() -> None:
     with pytest.raises(KeyError):
-        run.Job.of({"family": "Train"})
+        job_use.Job.of({"family": "Train"})

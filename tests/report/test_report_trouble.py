@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from espo_luigi import store
 from espo_luigi.jobs.bundles.model import element_name
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.report.accounts import submissions
-from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.drawings import Drawing, labels, with_pictures
+from espo_luigi.report.job_use import submissions
 from espo_luigi.report.page import Picture, Section, Warned
-from espo_luigi.report.read import Reader
-from espo_luigi.report.sections import _least_improved
-from espo_luigi.report.style import labels
+from espo_luigi.report.product_sections import _least_improved
+from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import Diagnosed
 
 IDS = [

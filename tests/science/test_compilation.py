@@ -11,18 +11,8 @@ import espo_luigi
 from espo_luigi.commands import environment
 from espo_luigi.errors import InstallationError
 from espo_luigi.science.adjust import compilation
-from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
-from espo_luigi.science.adjust.kernels import loess as loess_kernels
-from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
-from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
 
 SCIENCE = Path(espo_luigi.__file__).parent / "science"
-KERNELS = (
-    adjust_kernels.adjust_cells,
-    loess_kernels.weigh_classes,
-    preparation_kernels.prepare_cells,
-    quantile_kernels.train_cells,
-)
 
 
 def espo_env_compile(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +29,7 @@ def test_after_it_no_process_has_anything_to_compile_and_the_code_is_where_it_sa
     where = f"machine code for this kind of processor ({done.processor}) is in {done.folder}\n"
     assert again.stdout == f"nothing to do: the kernels' {where}"
     kept = {path.name.split("-")[0] for path in Path(done.folder).glob("*.nbc")}
-    assert kept == {f"{one.py_func.__module__.rpartition('.')[2]}.{one.__name__}" for one in KERNELS}
+    assert kept == {f"{one.py_func.__module__.rpartition('.')[2]}.{one.__name__}" for one in compilation._KERNELS}
 
 
 def test_a_chosen_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
@@ -50,7 +40,7 @@ def test_a_chosen_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> N
 
 
 def test_where_nothing_can_be_kept_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_MODULES", ())
+    monkeypatch.setattr(compilation, "_KERNELS", ())
     with pytest.raises(InstallationError, match="set NUMBA_CACHE_DIR to a folder"):
         compilation.compile_all()
 

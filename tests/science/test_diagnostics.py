@@ -13,7 +13,7 @@ import xsdba.measures
 import xsdba.properties
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.diagnose.diagnostics import heatmap, improvement, measures, properties
+from espo_luigi.science.diagnose.comparison import heatmap, improvement, measures, properties
 
 DATA = Path(__file__).parents[1] / "data" / "CanESM2_1950-2100.nc"
 SECONDS = 86400

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.product import clean_up, concatenate
+from espo_luigi.science.finalize.scenario import clean_up, concatenate
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NY, NX = 2, 3

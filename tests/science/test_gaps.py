@@ -17,7 +17,7 @@ from espo_luigi.science.finalize.gaps import (
     require_data,
     with_incomplete_cells,
 )
-from espo_luigi.science.finalize.product import clean_up, concatenate
+from espo_luigi.science.finalize.scenario import clean_up, concatenate
 from espo_luigi.science.regrid.cascade import regrid
 from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
 

@@ -15,8 +15,8 @@ from scipy.spatial import cKDTree
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.adjust import quantile_mapping as qm
-from espo_luigi.science.adjust.kernels import bits as bit_kernels
 from espo_luigi.science.adjust.kernels import compiled
+from espo_luigi.science.adjust.kernels.bits import nth_bit
 from espo_luigi.science.adjust.windows import plan_windows
 
 WINDOW = 31
@@ -317,9 +317,7 @@ def test_what_the_kernels_cannot_do_is_an_error_that_says_so(make: Callable[[], 
         make()
 
 
-@pytest.mark.parametrize("name", ["nth_bit", "nth_bit_anywhere"])
-def test_the_nth_bit_is_found_on_any_processor(name: str) -> None:
-    nth_bit = getattr(bit_kernels, name)
+def test_the_nth_bit_is_found() -> None:
     for word in np.random.default_rng(0).integers(1, 2**64, 50, dtype=np.uint64, endpoint=False):
         places = [place for place in range(64) if int(word) >> place & 1]
         assert [int(nth_bit(word, np.uint64(n))) for n in range(len(places))] == places

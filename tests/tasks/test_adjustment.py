@@ -12,7 +12,7 @@ from demo_runs import use, write_config
 
 from espo_luigi import tasks
 from espo_luigi.science.adjust import biasadjust
-from espo_luigi.science.finalize import product as finalize
+from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
 
 WILDCARDS = {"sim_id": "SIM", "region": "south", "var": "tasmax"}

@@ -28,7 +28,7 @@ from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
 from espo_luigi.publication.crate import listed
-from espo_luigi.report.jobs import job_results
+from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.product import ConcatenationFinal
@@ -311,8 +311,8 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
     assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.
-    monkeypatch.setattr("espo_luigi.report.write.WANTED_PERIODS", found.attrs["periods"])
-    monkeypatch.setattr("espo_luigi.report.sections.maps_section", lambda view, shares: Section("Maps", []))
+    monkeypatch.setattr("espo_luigi.report.report_page.WANTED_PERIODS", found.attrs["periods"])
+    monkeypatch.setattr("espo_luigi.report.product_sections.maps_section", lambda view, shares: Section("Maps", []))
     report = tasks.Report()
     assert not report.complete()
     report.work()

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
-from espo_luigi.config.parts import fingerprint
+from espo_luigi.config.schema import fingerprint
 from espo_luigi.driver.run.run import walk
 from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
 from espo_luigi.tasks import context as context_module

@@ -27,10 +27,9 @@ from espo_luigi.science.adjust.training import (
     read_train_params,
     with_variable_attributes,
 )
-from espo_luigi.science.blocks import Blocks, assign_coords, check_same_cells
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine, each_period
-from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.chunks import Blocks, assign_coords, check_same_cells, rechunk_variable
 from espo_luigi.science.units import convert_to, threshold_in, units_of
 
 logger = logging.getLogger(__name__)
@@ -301,7 +300,7 @@ def _known_method(method: str) -> str:
 
 
 def _pairs(periods: Sequence[Any]) -> list[Sequence[str | int]]:
-    """Periods as a list of pairs of years, from one pair or several."""
+    """Periods as a list of pairs of years, from a single pair or several."""
     pairs = each_period(periods)
     if any(len(pair) != 2 for pair in pairs):
         raise ConfigurationError(f"periods is {periods!r}; expected [first year, last year] or a list of such pairs.")

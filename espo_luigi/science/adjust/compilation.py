@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,16 +12,16 @@ from llvmlite import binding
 from numba.core import event
 
 from espo_luigi.errors import InstallationError
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.science.adjust import biasadjust, kernels
 from espo_luigi.science.adjust.kernel_cache import KernelCache, chosen_folder
-from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
-from espo_luigi.science.adjust.kernels import loess as loess_kernels
-from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
-from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
+from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
+from espo_luigi.science.adjust.kernels.loess import weigh_classes
+from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.quantiles import train_cells
 from espo_luigi.science.diagnose import properties
 
-_HERE = os.path.dirname(adjust_kernels.__file__)
-_MODULES: tuple[ModuleType, ...] = (adjust_kernels, loess_kernels, preparation_kernels, quantile_kernels)
+_HERE = os.path.dirname(str(kernels.__file__))
+_KERNELS = (adjust_cells, weigh_classes, prepare_cells, train_cells)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {
@@ -33,7 +32,7 @@ _SPELLS = {
 
 
 class Compilation(NamedTuple):
-    """How many functions were compiled, in how many seconds, for which processor, and where the kernels' code is."""
+    """The number of compiled functions, the seconds, the processor, and the folder of the kernels' code."""
 
     functions: int
     seconds: float
@@ -52,7 +51,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def compile_all() -> Compilation:
-    """Compile the kernels, and what xsdba and xclim compile, for this processor; what is kept already is loaded.
+    """Compile the kernels, and xsdba's and xclim's functions, for this processor; load code that is kept already.
 
     Raises
     ------
@@ -71,9 +70,7 @@ def compile_all() -> Compilation:
 
 
 def _folder() -> str:
-    functions = [one for module in _MODULES for one in vars(module).values()]
-    caches = [getattr(one, "_cache", None) for one in functions]
-    folders = {cache.cache_path for cache in caches if isinstance(cache, KernelCache)}
+    folders = {kernel._cache.cache_path for kernel in _KERNELS if isinstance(kernel._cache, KernelCache)}
     if len(folders) != 1:
         raise InstallationError(
             f"neither {_HERE} nor the user's cache folder can be written: "
@@ -105,7 +102,7 @@ def _use() -> None:
 
 
 def _series(seed: int) -> xr.DataArray:
-    """Two cells of precipitation, of the type in which simulations are stored."""
+    """Two cells of precipitation, in float32 as simulations are stored."""
     days = xr.date_range(f"{_FIRST}-01-01", f"{_LAST}-12-31", calendar="noleap", use_cftime=True)
     values = np.random.default_rng(seed).gamma(0.5, 4.0, (2, days.size)).astype(np.float32)
     attributes = {"units": "mm d-1", "standard_name": "precipitation_flux"}

@@ -1,4 +1,4 @@
-"""Training and adjusting one block of cells with our own kernels; the same blocks and results as `xsdba_backend`."""
+"""Training and adjusting a block of cells with our own kernels; the same blocks and results as `xsdba_backend`."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _shaped(block: xr.Dataset, values: np.ndarray, last: tuple[Hashable, ...]) -
 
 
 def _all_days(values: np.ndarray, days: np.ndarray, setup: TrainingSetup) -> np.ndarray:
-    """NaN on the days of year that did not occur (29 February's in a period without one)."""
+    """Fill absent days of year with NaN (29 February's in a period without leap years)."""
     longest = setup.time.days_in_longest_year
     if days.size == longest:
         return values
@@ -218,5 +218,5 @@ def _fraction(arguments: Mapping[str, Any]) -> float:
 
 
 def _threads() -> int:
-    """All cores if this process computes one block at a time, one if Dask runs a block in each of its threads."""
+    """All cores if this process computes a block at a time, or 1 if Dask runs a block in each of its threads."""
     return len(os.sched_getaffinity(0)) if threading.current_thread() is threading.main_thread() else 1

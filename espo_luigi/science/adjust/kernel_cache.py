@@ -61,17 +61,17 @@ def chosen_folder() -> str:
 
 
 class _ByContent:
-    """One of numba's places for a function's code, with a folder of its own for each `code_id`."""
+    """A place of numba's for a function's code, with a folder for each `code_id`."""
 
     def get_cache_path(self) -> str:
-        # In the user's own folder, numba names one after the package's path: an environment that each job makes anew
-        # would never find what another has compiled.
+        # In the user's own cache, numba names a folder after the package's path. An environment that each job creates
+        # would never find the code of an earlier job.
         in_users_folder = isinstance(self, caching.UserProvidedCacheLocator)
         place = chosen_folder() if in_users_folder else super().get_cache_path()  # type: ignore[misc]
         return os.path.join(place, _NAME + code_id())
 
     def ensure_cache_path(self) -> None:
-        # The code is kept as pickles: whoever can write one has this process run what is in it.
+        # The code is kept as pickles: anybody who can write them can run code in this process.
         if not make_private(self.get_cache_path()):
             raise PermissionError(f"{self.get_cache_path()} is not this user's alone")
         super().ensure_cache_path()  # type: ignore[misc]
@@ -87,7 +87,7 @@ class _Places(caching.CompileResultCacheImpl):
 
 
 class KernelCache(caching.FunctionCache):
-    """Numba's cache of one kernel; of the processes that lack its code, one compiles and the others wait for it."""
+    """Numba's cache of a kernel; of the processes that lack its code, the first compiles and the rest wait."""
 
     _impl_class = _Places
     _turn = contextlib.ExitStack()
@@ -107,7 +107,7 @@ class KernelCache(caching.FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Save the code, let the others have it, and remove what nobody has used for long."""
+        """Save the code for all processes, and remove code that has not been used for long."""
         with self._turn:
             super().save_overload(sig, data)
         remove_unused(self.cache_path)

@@ -1,7 +1,7 @@
 """Detrended quantile mapping by day of year on numpy arrays (cell, time), by compiled kernels.
 
 The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
-the kernels hold no GIL: each thread takes a few cells of a block at a time, which changes no result.
+the kernels release the GIL: each thread takes a few cells of a block at a time, with the same result.
 Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
 """
 
@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.adjust.kernels import adjusting as adjust_kernels
-from espo_luigi.science.adjust.kernels import loess as loess_kernels
-from espo_luigi.science.adjust.kernels import preparation as preparation_kernels
-from espo_luigi.science.adjust.kernels import quantiles as quantile_kernels
+from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
+from espo_luigi.science.adjust.kernels.loess import weigh_classes
+from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.quantiles import train_cells
 from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
@@ -70,7 +70,7 @@ def train(
 
     def kernel(cells: slice) -> None:
         keys = np.empty((2, n_times), dtype=f"u{dtype.itemsize}")
-        quantile_kernels.train_cells(
+        train_cells(
             reference[cells], historical[cells], keys, plan, quantiles, kind == "*", *(one[cells] for one in made)
         )
 
@@ -120,7 +120,7 @@ def prepare(
     pth, dry_share = np.empty(by_group, dtype), np.empty(by_group)
 
     def kernel(cells: slice) -> None:
-        preparation_kernels.prepare_cells(
+        prepare_cells(
             reference[cells],
             historical[cells],
             np.empty((2, n_times), dtype=f"u{dtype.itemsize}"),
@@ -230,7 +230,7 @@ def _first_groups(groups: list[np.ndarray]) -> list[int]:
 
 
 def _kinds_of_years(days: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Distinct sequences of distances in days, and which one each run has."""
+    """Distinct sequences of distances in days, and each run's sequence."""
     kinds: dict[bytes, int] = {}
     distances = [one - one[0] for one in days]
     numbers = np.asarray([kinds.setdefault(one.tobytes(), len(kinds)) for one in distances], dtype=np.int64)
@@ -251,12 +251,12 @@ def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.nda
             spacings[index] = points[index, 1]
     weights = np.zeros((len(kinds), longest, longest))
     first_years = np.zeros((len(kinds), longest), dtype=np.int32)
-    loess_kernels.weigh_classes(points, n_points, fraction, spacings, weights, first_years)
+    weigh_classes(points, n_points, fraction, spacings, weights, first_years)
     return points, spacings, *_trimmed(weights, first_years)
 
 
 def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leave out the zeros before each year's weights and after the last one's."""
+    """Leave out the zeros before and after each year's weights."""
     leading = np.argmax(weights != 0, axis=-1)
     width = int((weights != 0).sum(axis=-1).max())
     padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
@@ -265,7 +265,7 @@ def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def settle_ties(training: Training) -> np.ndarray:
-    """Return the factors to search: where quantiles of a day are equal, all get the one that scipy would find.
+    """Return the factors to search: where quantiles of a day are equal, all get the factor that scipy would find.
 
     xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
     is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of
@@ -313,7 +313,7 @@ def adjust(
 
     def kernel(cells: slice) -> None:
         part = Training(*(one[cells] for one in training))
-        adjust_kernels.adjust_cells(
+        adjust_cells(
             simulation[cells],
             part.factors,
             settle_ties(part),

@@ -50,7 +50,7 @@ class Grouping:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """One training: thresholds are in the data's units; `train_args` are the method's own (kind, nquantiles, …)."""
+    """A training: thresholds are in the data's units; `train_args` are the method's own (kind, nquantiles, …)."""
 
     method: str
     group: Grouping
@@ -65,7 +65,7 @@ class TrainingSetup:
 
 @dataclass(frozen=True, eq=False)
 class AdjustmentSetup:
-    """One adjustment: `trained` describes the training, `adjust_args` are the method's own (detrend, interp, …)."""
+    """An adjustment: `trained` describes the training, `adjust_args` are the method's own (detrend, interp, …)."""
 
     trained: TrainedObject
     adjust_args: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Windows around each day of year: which time steps they hold, and how one day's window becomes the next one's."""
+"""Windows around each day of year: which time steps they hold, and how a day's window becomes the next day's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_WINDOW = 127
 
 
 class WindowPlan(NamedTuple):
-    """Which time steps belong to which day of year, and how one day's window becomes the next one's.
+    """The time steps of each day of year, and how a day's window becomes the next day's.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class WindowPlan(NamedTuple):
 
 
 class DayGroups(NamedTuple):
-    """Time steps by day of year: the days that occur, ascending, and each one's time steps, ascending."""
+    """Time steps by day of year: the days that occur, ascending, and their time steps, ascending."""
 
     dayofyear: np.ndarray
     centres: list[np.ndarray]
@@ -81,7 +81,7 @@ def check_window(window: int) -> None:
 
 
 def joined(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Join time steps into one array, and say where each part begins and the last one ends."""
+    """Join time steps into one array, and say where each part begins and the last part ends."""
     starts = np.concatenate([[0], np.cumsum([part.size for part in parts])]).astype(np.int64)
     return np.concatenate(parts).astype(np.int32), starts
 

@@ -1,7 +1,7 @@
-"""Training and adjusting one block of cells with xsdba itself, on numpy arrays inside one Dask task.
+"""Training and adjusting a block of cells with xsdba itself, on numpy arrays inside a Dask task.
 
-xsdba's kernels hold the GIL and its own way through Dask orders dimensions by hash, so each block goes through it as
-plain numpy and comes back with explicit dimensions and types.
+Each block goes through xsdba as plain numpy and comes back with explicit dimensions and types. xsdba's kernels hold the
+GIL, and its own use of Dask orders dimensions by hash.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
 
 
 def _prepared(block: xr.Dataset, name: str, setup: TrainingSetup | AdjustmentSetup) -> xr.DataArray:
-    """One series of the block with its dates and units, jittered if that is asked for."""
+    """A series of the block with its dates and units, jittered if that is asked for."""
     data = block[name].transpose(..., "time")
     units = setup.units if isinstance(setup, TrainingSetup) else setup.trained.units
     values = np.ascontiguousarray(data.values)
@@ -101,7 +101,7 @@ def _adapt_freq(
     group = grouper(setup.adapt_freq_group or setup.group)
     threshold = f"{setup.adapt_freq!r} {setup.units}"
     adapted, pth, dp0 = adapt_freq(reference, historical, group=group, thresh=threshold)
-    # the random values come out as float64, which would double what is trained from them
+    # the random values come out as float64, which would double the size of the training
     adapted = adapted.transpose(*historical.dims).astype(historical.dtype)
     return adapted, {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
 

@@ -1,4 +1,4 @@
-"""Where a flag of the health checks is worst, how often it is true, and what that means in plain words."""
+"""Where a flag of the health checks is worst, how often it is true, and its meaning in plain words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from espo_luigi.science.units import convert_to
 
 @dataclass(frozen=True)
 class FlagDetail:
-    """One flag of one variable: what it means, on how many days of a cell it is true, and the worst of them."""
+    """A flag of a variable: its meaning, on how many days of a cell it is true, and the worst day."""
 
     variable: str
     flag: str
@@ -40,7 +40,7 @@ def flag_details(
     """Describe the flags that `health.health_checks` has stored, named {variable}_{flag}.
 
     Computes, block by block; of flags that are not raised, nothing is read: their count is 0. `settings` are the flags
-    of each variable with their arguments, as configured. A flag of another kind has no count and no worst value.
+    of each variable with their arguments, as configured. Other kinds of flags lack a count and a worst value.
     """
     return [_detail(ds, *_split(ds, name), bool(is_raised), settings) for name, is_raised in raised.items()]
 
@@ -63,7 +63,7 @@ def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Ma
 
 
 def _threshold(flag: str, kind: Flag, arguments: Mapping[str, Any]) -> float:
-    """The threshold as configured, or xclim's own, in the units in which values are shown."""
+    """The threshold as configured, or xclim's own, in the units of display."""
     if not kind.side:
         return np.nan
     from xclim.core import units
@@ -73,7 +73,7 @@ def _threshold(flag: str, kind: Flag, arguments: Mapping[str, Any]) -> float:
 
 
 def default_threshold(flag: str) -> str | None:
-    """Return the threshold that xclim takes by default; None where a flag has none."""
+    """Return the threshold that xclim takes by default; None if the flag lacks it."""
     from xclim.core import dataflags
 
     found = inspect.signature(getattr(dataflags, flag)).parameters.get("thresh")

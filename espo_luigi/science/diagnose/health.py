@@ -1,6 +1,6 @@
-"""Health checks of a product: what must hold raises one combined error, what is only suspicious is stored as flags.
+"""Health checks of a product: violations raise a single combined error, suspicious values are stored as flags.
 
-xclim is imported where it is used: it takes seconds, and every process imports the tasks.
+xclim is imported where it is used, since its import takes seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def health_checks(
 ) -> xr.Dataset:
     """Check a dataset; arguments but the last two are the section `health_checks` of the configuration.
 
-    Returns one boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: the
+    Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: the
     input's, and `warnings`, the failed checks that do not raise. Metadata are checked first, and raise before any
     data are read; the data are then read block by block, and flags and missing days are computed when this returns.
 
@@ -262,7 +262,7 @@ def _flags(
     kwargs: Mapping[str, Any],
     more: Mapping[str, xr.DataArray],
 ) -> dict[str, xr.Dataset]:
-    """Evaluate the flags of all variables, and more that are lazy already, in one pass over the data."""
+    """Evaluate the flags of all variables, and further lazy flags, in a single pass over the data."""
     from xclim.core import dataflags
 
     absent = [name for name in flags if name not in ds]
@@ -292,7 +292,7 @@ def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
 
 
 def _evaluated(name: str, flags: xr.Dataset) -> xr.Dataset:
-    """Drop the flags for which xclim lacks a second variable, which it returns as None."""
+    """Drop the flags that xclim returns as None because a second variable is missing."""
     unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
     if unknown:
         logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)

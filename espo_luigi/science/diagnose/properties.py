@@ -1,6 +1,6 @@
-"""Properties of a climate, one number per cell and property, by the definitions of a properties file.
+"""Properties of a climate, a number per cell and property, by the definitions of a properties file.
 
-xclim and xsdba are imported where they are used: they take seconds, and every process imports the tasks.
+xclim and xsdba are imported where they are used, since their import takes seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def properties(
 
     Dimensions (time, ...) in, (...) out: one variable per property, named as in the file. Thresholds are converted to
     the units of the data (precipitation as flux or depth). The calendar may be any; `dtr` is derived when it is needed
-    and missing. Lazy on dask: one block of cells is one task, which reads its series once for all properties.
+    and missing. Lazy on dask: a block of cells is a task, which reads its series once for all properties.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def with_level(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Da
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what is expected: cells without data, and CF remarks that the health checks make.
+    """Silence expected warnings: cells without data, and CF remarks that the health checks make.
 
     One thread at a time, as options and warnings are the process's; xsdba holds the GIL anyway.
     """
@@ -175,7 +175,7 @@ def _threshold_for(threshold: str, da: xr.DataArray) -> str:
 
 
 def _keep_compiled_run_lengths() -> None:
-    """Let numba keep on disk what xclim compiles anew, for 5 to 10 s, in every process that counts spells."""
+    """Let numba keep xclim's code on disk, which each process that counts spells compiles for 5 to 10 s."""
     from xclim.indices import run_length
 
     for name in ("_rle_1d", "_cumsum_reset_np"):
@@ -183,7 +183,7 @@ def _keep_compiled_run_lengths() -> None:
         try:
             if hasattr(function, "enable_caching"):
                 function.enable_caching()
-        except RuntimeError as err:  # no folder can be written: it is compiled anew
+        except RuntimeError as err:  # no folder can be written: each process compiles it
             logger.debug("xclim's %s cannot be kept: %s", name, err)
 
 
@@ -239,10 +239,10 @@ def _compute_at(ds: xr.Dataset, *, times: dict[str, Any], resolved: str) -> xr.D
 
 
 def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
-    """Return what the properties will be, from those of one made-up cell with the same attributes.
+    """Return a template of the properties, from a made-up cell with the same attributes.
 
-    Of its first two years only, or eight where one of them must be a leap year: all groups of days, months and seasons
-    occur in them, and spells take xclim as long as there are years.
+    Two years hold all groups of days, months and seasons, or eight years where they must include a leap year. More
+    years would take longer: xclim's spells take time for each year.
     """
     days = _EIGHT_YEARS if calendar_of(ds) == "standard" else _TWO_YEARS
     cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, days)})

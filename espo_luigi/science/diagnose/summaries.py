@@ -88,7 +88,7 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
 def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple[Period, Period]) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
-    Sources are lazy or not, in display units; one after the other is in memory. The attribute `periods` has
+    Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has
     the years between which changes are: those asked for, or the longest two that all but the reference have.
 
     Raises

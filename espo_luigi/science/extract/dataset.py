@@ -32,8 +32,8 @@ DTR_ATTRS: Mapping[str, str] = {
 
 # Longitudes that differ by less belong to the same column.
 _SAME_DEGREES = 1e-4
-# Global attributes, of CMIP6, CORDEX, ACDD and of tools, that are true of one file, one variable or one experiment's
-# files, and not of what is cut and joined from several: identities, texts about the file, where the run branched off.
+# Global attributes (CMIP6, CORDEX, ACDD, tools) that describe a single file, variable or experiment. They are wrong for
+# data joined from several: identities, texts about the file, the run's branching point.
 _OF_A_FILE = (
     *("tracking_id", "creation_date", "date_*", "uuid", "timeStamp", "id", "name", "status", "version_id"),
     *("variable_id", "table_id", "table_info", "mipTable", "external_variables", "product", "further_info_url"),
@@ -43,7 +43,7 @@ _OF_A_FILE = (
     *("geospatial_*", "time_coverage_*"),
     *("intake_esm*", "cat:path", "cat:format", "cat:date"),
 )
-# Attributes of variables that are a file's, name what the file alone holds, or limit values that change.
+# Attributes of variables that describe a single file, name its content, or limit values that change.
 _OF_A_FILES_VARIABLE = (
     *("history", "original_*", "GRIB_*", "interval_*", "online_operation", "interp_method", "mipTable", "prov", "id"),
     *("title", "time", "time_label", "time_title", "coordinates", "bounds", "climatology", "cell_measures"),
@@ -113,7 +113,7 @@ def _check_daily_wanted(variables_and_freqs: Mapping[str, str]) -> None:
 
 def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[Any, Any]:
     """The global attributes of the files that are true of the cut, and those that follow from the cut."""
-    # "CF-1.7 CMIP-6.2": what is made here follows CF, and not the rules for CMIP6's files.
+    # "CF-1.7 CMIP-6.2": products follow CF, and not the rules for CMIP6's files.
     conventions = " ".join(re.findall(r"CF-[\d.]+", str(ds.attrs.get("Conventions", ""))))
     kept = _without(ds.attrs, (*_OF_A_FILE, "Conventions")) | ({"Conventions": conventions} if conventions else {})
     return kept | {
@@ -143,7 +143,7 @@ def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
     Raises
     ------
     DataError
-        If there is no latitude or longitude, or no time.
+        If latitude, longitude or time is missing.
     """
     names = {"lat": _named(ds, "latitude", _LATITUDE_NAMES), "lon": _named(ds, "longitude", _LONGITUDE_NAMES)}
     missing = [name for name, found in names.items() if found is None]
@@ -193,12 +193,12 @@ def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
 
 
 def as_maps(data: xr.DataArray) -> xr.DataArray:
-    """Return a variable on `lat` and `lon` as (time, y, x), without other dimensions of one value; lazy.
+    """Return a variable on `lat` and `lon` as (time, y, x), without other dimensions of size 1; lazy.
 
     Raises
     ------
     DataError
-        If it has other dimensions or lacks one of these, or holds no numbers.
+        If it has other dimensions, lacks any of these, or holds no numbers.
     """
     if data.dtype.kind not in "fiu":
         raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
@@ -289,7 +289,7 @@ def _last_day(end: str, calendar: str) -> str:
 
 
 def check_regular(times: np.ndarray, where: str = "") -> None:
-    """Check that each stamp (numpy or cftime dates) is exactly one day after the one before.
+    """Check that each stamp (numpy or cftime dates) is exactly a day after the previous stamp.
 
     Raises
     ------
@@ -348,9 +348,9 @@ def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dat
 def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
     """Say how far a region reaches beyond the outermost cells of 1-D `lat` and `lon`, or return nothing.
 
-    Values there would be extrapolated. `tile_buffer` steps of the grid are allowed, or half a step, where a cell ends;
-    between the outermost row and a pole, anything is. 2-D coordinates are not looked at: their corners need not reach
-    those of a box (`regrid.check_reach` looks at each cell).
+    Values there would be extrapolated. Allowed are `tile_buffer` steps of the grid, or half a step, where a cell ends,
+    and any distance between the outermost row and a pole. 2-D coordinates are not checked here, since their corners
+    need not reach those of a box: `regrid.cascade.check_reach` checks each cell.
     """
     if ds["lat"].ndim == 2:
         return ""

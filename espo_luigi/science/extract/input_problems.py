@@ -1,4 +1,4 @@
-"""What may be wrong with raw daily files: what a problem is, and those of a time axis."""
+"""Problems with raw daily files: their type, and the problems of a time axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAILY = 0.6
 
 @dataclass(frozen=True)
 class Problem:
-    """One line of the table: what is wrong with one variable of one file, how often, and where first or most."""
+    """A line of the table: a problem with a variable of a file, its count, and its first or worst place."""
 
     kind: InputProblem
     message: str
@@ -75,7 +75,7 @@ def is_daily(raw: RawSeries) -> bool:
 
 
 def day_problems(raw: RawSeries) -> list[Problem]:
-    """Return what is wrong with the days of one file, which is not empty."""
+    """Return the problems with the days of a file, which is not empty."""
     in_order = np.sort(raw.days)
     steps = np.diff(in_order)
     if not is_daily(raw):

@@ -1,4 +1,4 @@
-"""What may be wrong with the values of raw daily files, found in one pass, a block of days at a time."""
+"""Problems with the values of raw daily files, found in a single pass, a block of days at a time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Series = Mapping[str, Sequence[RawSeries]]
 # A part of the map: rows and columns.
 Tile = Mapping[str, slice]
 
-# A smaller map may be of one value by chance.
+# A smaller map may hold a single value by chance.
 CELLS_OF_A_MAP = 9
 # With values that are far from possible on more days than this part, it is the units that are wrong.
 MISLABELLED = 0.5
-# How far that is, as a part of the width of what is possible: some models have precipitation of a little below zero.
+# How far that is, as a part of the possible range's width: some models have precipitation of a little below zero.
 FAR = 0.1
-# What no day on Earth has had, for limits that no flag gives.
+# Beyond every observation on Earth, for limits that no flag gives.
 DEFAULT_LIMITS: Mapping[str, Limits] = {
     "tasmax": (150.0, 350.0),
     "tasmin": (150.0, 350.0),
@@ -37,7 +37,7 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
     "pr": (0.0, 3000.0 / 86400),
 }
 _DAYS_OF_A_BLOCK = 365
-# What a flag of the health checks limits: 0 is the lowest value, 1 the highest.
+# The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
 del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
 _TEMPERATURES = ("tasmax", "tasmin", "tas")
@@ -70,7 +70,7 @@ def _bound(flag: str, name: str, threshold: str | None) -> float:
 
 @dataclass
 class _Tally:
-    """One kind of problem in one file: how many values, on how many days, and the worst of them."""
+    """A kind of problem in a file: the number of values and of days, and the worst value."""
 
     raw: RawSeries
     values: int = 0
@@ -89,7 +89,7 @@ class _Tally:
         self.days.update(days.tolist())
 
     def add_values(self, days: np.ndarray, excess: np.ndarray, values: np.ndarray, tile: Tile) -> None:
-        """Add the days of a block (days, y, x) on which an excess is above 0, each of which has one at least."""
+        """Add the days of a block (days, y, x), each with an excess above 0 in some cell."""
         self.add(days, int((excess > 0).sum()))
         place = np.unravel_index(int(np.nanargmax(excess)), excess.shape)
         if excess[place] > self.worst:
@@ -129,7 +129,7 @@ class _Block:
 
 @dataclass
 class _Maps:
-    """Whole maps of some days of one file, to which one tile after the other is added."""
+    """Whole maps of some days of a file, filled tile by tile."""
 
     raw: RawSeries
     days: np.ndarray
@@ -144,7 +144,7 @@ class _Maps:
 
 
 def value_problems(series: Series, limits: Mapping[str, Limits], mask_variable: str = "") -> list[Problem]:
-    """Read the files of each variable once, and return what is wrong with their values; computes.
+    """Read the files of each variable once, and return the problems with their values; computes.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class _Cells:
 
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
-    """Yield the variables that have one value in all cells on all days, or none, unless a file cannot be read."""
+    """Yield the variables with a single value in all cells on all days, or with none, unless a file cannot be read."""
     for name, files in series.items():
         low, high, values = tallies.ranges.get(name, (0.0, 0.0, 0))
         if any(raw.file in tallies.unreadable for raw in files) or not files:
@@ -299,7 +299,7 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
     )
     if empty.any():
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
-    # A day without rain anywhere is nothing special; one of 0 K is.
+    # A day without rain anywhere is nothing special; a day of 0 K is.
     one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(maps.raw.name) == "K"))
     constant = np.flatnonzero(one_value & (maps.cells >= CELLS_OF_A_MAP))
     if constant.size:
@@ -310,7 +310,7 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
 
 
 def _look_at_range(block: _Block, limits: Limits | None, bounds: Limits | None, tallies: _Tallies) -> None:
-    """Add the values beyond a variable's limits, and without flags those that are far from what is possible."""
+    """Add the values beyond a variable's limits, and, without flags, values far from the possible range."""
     if bounds is None:
         return
     low, high = block.extremes

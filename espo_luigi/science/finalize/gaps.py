@@ -14,7 +14,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 
-# A coordinate of what is extracted, and a global attribute of what is made from it.
+# A coordinate of extracted data, and a global attribute of their products.
 INCOMPLETE = "incomplete"
 CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
 # A global attribute: how many cells have extrapolated values.

@@ -1,4 +1,4 @@
-"""Regridding in cascade: every stage is linear, so that the whole cascade is one sparse matrix."""
+"""Regridding in cascade: every stage is linear, so that the whole cascade is a single sparse matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 # Source values taken at once: bounds the float64 copies, and such a slab stays in the processor's cache.
 _SLAB_VALUES = 65_536
 _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
-# What a task reads of the source at once.
+# The part of the source that a task reads at once.
 _READ_BYTES = 256 * 1024**2
 # Weights of zero are tiny, and sums of weights are 1 up to round-off.
 _NO_SHARE = 1e-9
@@ -49,7 +49,7 @@ _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of the cascade: onto which grid, and how to extrapolate to what lies outside (None: NaN)."""
+    """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN)."""
 
     grid: Grid
     extrapolation: Extrapolation | None
@@ -161,14 +161,14 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
 def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
     """Matrix (points of the last stage, points of the source) that does all stages at once.
 
-    Weights are never negative and zeros are kept as tiny numbers, so that the product has an entry wherever a path
-    leads through the stages: a NaN spreads exactly as if the stages were applied one after another.
+    Weights are never negative, and zeros are kept as tiny numbers. So the product has an entry wherever a path leads
+    through the stages, and a NaN spreads exactly as in separate stages.
     """
     return _cascade(source, stages)[0]
 
 
 def _cascade(source: Grid, stages: Sequence[Stage]) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Return the matrix of all stages, and which points of the last one any stage has extrapolated values for."""
+    """Return the matrix of all stages, and the last stage's points that depend on extrapolated values."""
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
     for stage in stages:
@@ -227,7 +227,7 @@ def _block(weights: sparse.csr_matrix, source: tuple[int, ...], shape: tuple[int
     row, column = np.divmod(np.unique(weights.indices), source[1])
     rows, columns = np.unique(row), np.unique(column)
     own = weights[:, (rows[:, None] * source[1] + columns).ravel()]
-    # Summed in the order of the source's cells, whatever the blocks: the same bytes.
+    # Summed in the order of the source's cells: the same bytes for any blocks.
     own.sort_indices()
     return _Block(shape, rows, columns, dask.delayed(own, pure=True, traverse=False) if lazy else own)
 

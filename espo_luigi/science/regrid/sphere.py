@@ -206,7 +206,7 @@ def _search_curvilinear(source: Grid, vectors: Floats, points: Floats) -> tuple[
 def _candidates(
     tree: cKDTree, radius: Floats, points: Floats, inside: NDArray[np.bool_]
 ) -> Iterator[tuple[Integers, Integers]]:
-    """Pairs (target, cell) to try: first the nearest cells, then, for what is not ``inside`` by then, all in reach."""
+    """Pairs (target, cell) to try: first the nearest cells, then, for targets not yet ``inside``, all in reach."""
     count = min(_NEAREST_CELLS, len(radius))
     distance, nearest = tree.query(points, k=np.arange(1, count + 1))
     for rank in range(count):
@@ -249,7 +249,7 @@ def _weights_in_cells(corners: Floats, points: Floats) -> tuple[NDArray[np.bool_
 def _newton_step(
     cell: tuple[Floats, Floats, Floats, Floats], points: Floats, at: tuple[Floats, Floats, Floats]
 ) -> tuple[Floats, Floats, Floats]:
-    """Solve the 3 × 3 system of one Newton step for all pairs at once, by Cramer's rule."""
+    """Solve the 3 × 3 system of a Newton step for all pairs at once, by Cramer's rule."""
     a, e, f, g = cell
     r, s, t = (values[:, None] for values in at)
     residual = a + r * e + s * f + r * s * g - t * points

@@ -1,7 +1,7 @@
 """Kernels of the adjustment: LOESS trends of the windowed means of each day of year, and the nearest factors.
 
-Days of year whose time steps move by one day from one to the next (in a calendar without leap days, all of them) form a
-run: in each year they are neighbours in memory, and they share the LOESS weights over the years.
+Successive days of year form a run if their time steps, too, follow each other in all years; without leap days, all days
+form a single run. A run's days are neighbours in memory, and share the LOESS weights over the years.
 """
 
 from __future__ import annotations
@@ -10,21 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from espo_luigi.science.adjust.kernels.compiled import compiled, eight_below, inlined
+from espo_luigi.science.adjust.kernels.compiled import compiled, inlined
 from espo_luigi.science.adjust.kernels.loess import BLOCK, smooth_block, smooth_incomplete
 from espo_luigi.science.adjust.kernels.quantiles import TILE, copy_to, pad_series, window_counts, window_sums
 
-_EIGHT = np.uint64(8)
-
-
-@inlined
-def middle(left, right):
-    """Return the point halfway, in float64."""
-    return 0.5 * (np.float64(left) + np.float64(right))
-
 
 class Tables(NamedTuple):
-    """The training of one cell, laid out for the search: a row a day of year, one more before and after.
+    """A cell's training, laid out for the search: a row a day of year, and a further row before and after.
 
     Attributes
     ----------
@@ -33,9 +25,7 @@ class Tables(NamedTuple):
     known_x, known_factors
         Their quantiles and factors.
     middles
-        Halfway between successive points, in float64, then infinite; a multiple of eight, at least one infinite.
-    separators
-        Every eighth of the middles, then infinite; a multiple of eight.
+        Halfway between successive points, in float64, then infinite.
     edges, edge_factors
         First and last quantile that is not NaN, and first and last factor, as xsdba has it.
     plain
@@ -46,7 +36,6 @@ class Tables(NamedTuple):
     known_x: np.ndarray
     known_factors: np.ndarray
     middles: np.ndarray
-    separators: np.ndarray
     edges: np.ndarray
     edge_factors: np.ndarray
     plain: np.ndarray
@@ -56,13 +45,11 @@ class Tables(NamedTuple):
 def empty_tables(factors, historical_quantiles):
     """Make room for the tables of one cell of both (cell, day of year, quantile)."""
     n_rows, n_quantiles = factors.shape[1] + 2, factors.shape[2]
-    n_middles = ((n_quantiles - 1) // 8 + 1) * 8
     return Tables(
         np.empty(n_rows, dtype=np.int64),
         np.empty((n_rows, n_quantiles), dtype=historical_quantiles.dtype),
         np.empty((n_rows, n_quantiles), dtype=factors.dtype),
-        np.empty((n_rows, n_middles)),
-        np.empty((n_rows, (n_middles // 8 + 7) // 8 * 8)),
+        np.empty((n_rows, n_quantiles - 1)),
         np.empty((n_rows, 2)),
         np.empty((n_rows, 2)),
         np.empty(n_rows, dtype=np.bool_),
@@ -71,7 +58,7 @@ def empty_tables(factors, historical_quantiles):
 
 @inlined
 def all_known(factors, historical_quantiles):
-    """Whether no factor and no quantile is NaN."""
+    """Whether all factors and quantiles are numbers."""
     n_missing = 0
     for index in range(factors.size):
         n_missing += np.isnan(factors[index]) | np.isnan(historical_quantiles[index])
@@ -100,17 +87,6 @@ def copy_known(factors, nearest, historical_quantiles, known_x, known_factors, e
 
 
 @inlined
-def separate(known_x, middles, separators):
-    """Fill the middles between points, and their separators."""
-    middles[max(known_x.size - 1, 0) :] = np.inf
-    for index in range(known_x.size - 1):
-        middles[index] = middle(known_x[index], known_x[index + 1])
-    separators[:] = np.inf
-    for index in range(middles.size // 8):
-        separators[index] = middles[8 * index + 7]
-
-
-@inlined
 def fill_row(factors, nearest, historical_quantiles, tables, row):
     """Lay out one day of year.
 
@@ -128,13 +104,16 @@ def fill_row(factors, nearest, historical_quantiles, tables, row):
     else:
         count = copy_known(factors, nearest, historical_quantiles, known_x, known_factors, edges, edge_factors)
     tables.counts[row] = count
-    separate(known_x[:count], tables.middles[row], tables.separators[row])
+    middles = tables.middles[row]
+    middles[max(count - 1, 0) :] = np.inf
+    for index in range(count - 1):
+        middles[index] = 0.5 * (np.float64(known_x[index]) + np.float64(known_x[index + 1]))
     tables.plain[row] = count == factors.size and factors[0] == nearest[0] and factors[last] == nearest[last]
 
 
 @inlined
 def fill_tables(factors, nearest, historical_quantiles, tables):
-    """Lay out all days of year, with the last one before the first and the first one after the last."""
+    """Lay out all days of year, with the last day before the first and the first day after the last."""
     n_days = factors.shape[0]
     for row in range(n_days + 2):
         day = (row - 1) % n_days
@@ -142,30 +121,28 @@ def fill_tables(factors, nearest, historical_quantiles, tables):
 
 
 @inlined
-def nearest_in_row(x, row, middles, separators):
+def nearest_in_row(x, row, middles):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    One comparison for every 64 quantiles and one more, and no branch: a bisection mispredicts half of its own, and
-    makes adjusting take 2.5 times as long (docs/performance.md). Unsigned indices spare numba's care for negative ones.
+    LLVM vectorises this loop. Adjusting takes 2.6 times as long with a bisection, which mispredicts half of its
+    branches (docs/performance.md).
     """
-    width = np.uint64(separators.shape[1])
-    n_blocks = np.uint64(0)
-    for index in range(np.uint64(0), width, _EIGHT):
-        n_blocks += eight_below(separators, row * width + index, x)
-    start = row * np.uint64(middles.shape[1]) + n_blocks * _EIGHT
-    return n_blocks * _EIGHT + eight_below(middles, start, x)
+    count = np.uint64(0)
+    for index in range(middles.shape[1]):
+        count += np.uint64(middles[row, index] < x)
+    return count
 
 
 @inlined
 def nearest_factor(x, row, tables):
-    """Return the factor of the point nearest to (x, row): another row can win only if it is nearer than the best."""
+    """Return the factor of the point nearest to (x, row): a further row can win only if it is nearer than the best."""
     counts, known_x, known_factors = tables.counts, tables.known_x, tables.known_factors
     best, factor = np.inf, np.nan
     away = 0
     while away * away < best and (row - away >= 0 or row + away < counts.size):
         for other in (row - away, row + away):
             if 0 <= other < counts.size and counts[other] > 0:
-                place = nearest_in_row(x, np.uint64(other), tables.middles, tables.separators)
+                place = nearest_in_row(x, np.uint64(other), tables.middles)
                 distance = (x - known_x[other, place]) ** 2 + away * away
                 if distance < best:
                     best = distance
@@ -194,11 +171,11 @@ def find_factors(anomalies, rows, tables, factors):
     Years are looped over in here, and the tables taken apart once: numba counts references at each call.
     """
     plain, known_x, known_factors = tables.plain, tables.known_x, tables.known_factors
-    middles, separators = tables.middles, tables.separators
+    middles = tables.middles
     for year in range(anomalies.shape[0]):
         for day in range(rows.size):
             x, row = anomalies[year, day], np.uint64(rows[day])
-            place = nearest_in_row(x, row, middles, separators)
+            place = nearest_in_row(x, row, middles)
             factors[year, day] = known_factors[row, place]
             if not plain[row] or abs(x - known_x[row, place]) > 1:
                 factors[year, day] = any_factor(x, rows[day], tables)
@@ -229,7 +206,7 @@ def window_means(scaled, half, window, padded, means):
 
 @inlined
 def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
-    """Fill ``trends`` (year, day) of the block of days whose first ones are at ``centres``; ``block`` is scratch."""
+    """Fill ``trends`` (year, day) of a block of days that begin at ``centres``; ``block`` is scratch."""
     n_years = centres.size
     for year in range(n_years):
         ends = min(BLOCK, means.size - centres[year])
@@ -272,7 +249,7 @@ def put_back(anomalies, factors, firsts, trends, multiplicative, out):
 def adjust_run(
     scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out
 ):
-    """Adjust the days of one run, a block of days of year at a time."""
+    """Adjust the days of a run, a block of days of year at a time."""
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
     anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from espo_luigi.science.adjust.kernels.compiled import deposit_bits, deposits_fast, inlined
+from espo_luigi.science.adjust.kernels.compiled import inlined
 
 _ONE = np.uint64(1)
 _PAIRS = np.uint64(0x5555555555555555)
@@ -26,7 +26,7 @@ def ones_up_to_bytes(word):
 
 @inlined
 def count_ones(word):
-    """Count the bits set in a word; LLVM makes one instruction of it (an intrinsic of our own was no faster)."""
+    """Count the bits set in a word; LLVM makes a single instruction of it (our own intrinsic was no faster)."""
     return ones_up_to_bytes(word) >> np.uint64(56)
 
 
@@ -37,20 +37,9 @@ def trailing_zeros(word):
 
 
 @inlined
-def nth_bit_by_deposit(word, n):
-    """Return the place of the ``n``-th (from 0) bit set in ``word``: where a lone bit n lands when scattered."""
-    return trailing_zeros(deposit_bits(_ONE << n, word))
-
-
-@inlined
-def nth_bit_anywhere(word, n):
+def nth_bit(word, n):
     """Return the place of the ``n``-th (from 0) bit set in ``word``, without a branch (after Vigna 2008)."""
     sums = ones_up_to_bytes(word)
     place = count_ones(((n * _EACH_BYTE | _TOP_BITS) - sums) & _TOP_BITS) << np.uint64(3)
     rest = n - (((sums << np.uint64(8)) >> place) & np.uint64(255))
     return place + np.uint64(_NTH_BIT_OF_BYTE[rest, (word >> place) & np.uint64(255)])
-
-
-# Training is 1.3 times as fast with `pdep` (docs/performance.md). The machine code that is kept belongs to one kind of
-# processor, and so does this choice.
-nth_bit = nth_bit_by_deposit if deposits_fast() else nth_bit_anywhere

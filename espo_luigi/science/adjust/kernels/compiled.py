@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -17,20 +17,19 @@ logger = logging.getLogger(__name__)
 
 # Numbers in a row of `weigh_rows`: eight registers of four float64.
 ROW = 32
-_SLOW_DEPOSIT = ("bdver4", "znver1", "znver2")
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile ``function`` lazily with numba (nogil), cached on disk wherever a folder can be written.
 
-    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only (or
-    where ``NUMBA_CACHE_DIR`` says), in a folder for these sources and this processor (`kernel_cache.code_id`). Where
-    no folder can be written, or others may write it, too, each process compiles for itself.
+    The machine code is kept in the module's ``__pycache__``, or in the user's cache folder if that is read-only.
+    ``NUMBA_CACHE_DIR`` overrides both. These sources and this processor have their own folder there
+    (`kernel_cache.code_id`). Each process compiles for itself if it cannot write the folder, or other users can.
     Exact float semantics are kept (no fastmath), but for LOESS (`weigh_rows`): the kernels add in xsdba's order.
     """
     dispatcher = inlined(function)
     try:
-        dispatcher._cache = KernelCache(function)  # what numba's own `enable_caching` does, with a class of its own
+        dispatcher._cache = KernelCache(function)  # as numba's own `enable_caching`, with our class
     except RuntimeError as error:
         logger.warning(
             "Compiled kernels cannot be kept (%s): each process compiles anew, which takes about a minute. "
@@ -45,52 +44,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(nogil=True, error_model="numpy")(function)
 
 
-def deposits_fast() -> bool:
-    """Whether this processor scatters bits (x86's ``pdep``) in one step; AMD's before Zen 3 take hundreds."""
-    return binding.get_host_cpu_features().get("bmi2", False) and binding.get_host_cpu_name() not in _SLOW_DEPOSIT
-
-
-@intrinsic
-def deposit_bits(typing_context, source, mask):  # type: ignore[no-untyped-def]
-    """Scatter the low bits of ``source`` to the bits set in ``mask`` (x86's ``pdep``; see ``deposits_fast``)."""
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        word = ir.IntType(64)
-        function_type = ir.FunctionType(word, [word, word])
-        return builder.call(builder.module.declare_intrinsic("llvm.x86.bmi.pdep.64", (), function_type), arguments)
-
-    return types.uint64(types.uint64, types.uint64), code
-
-
-@intrinsic
-def eight_below(typing_context, values, start, limit):  # type: ignore[no-untyped-def]
-    """Count which of the eight items of ``values`` from ``start`` on are below ``limit``: one comparison, one count.
-
-    NaN is below nothing. ``values`` is contiguous, and ``start`` counts its items over all dimensions; that there are
-    so many is not checked.
-    """
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array, first, bound = arguments
-        item = context.get_data_type(signature.args[0].dtype)
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        eight = ir.VectorType(item, 8)
-        pointer = builder.bitcast(builder.gep(data, [first]), eight.as_pointer())
-        items = builder.load(pointer, align=context.get_abi_sizeof(item))
-        bounds = _spread(builder, bound, eight)
-        is_float = isinstance(signature.args[0].dtype, types.Float)
-        below = (builder.fcmp_ordered if is_float else builder.icmp_signed)("<", items, bounds)
-        return builder.zext(builder.ctpop(builder.bitcast(below, ir.IntType(8))), ir.IntType(64))
-
-    return types.uint64(values, types.uint64, values.dtype), code
-
-
 @intrinsic
 def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignore[no-untyped-def]
     """Set ``out[which]`` to the sum of ``rows[first]``, ``rows[first + 1]``, … weighed by ``weights[which]``.
 
     All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
-    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are one step.
+    checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are fused.
     Adjusting takes 1.1 times as long with plain loops (docs/performance.md).
     """
 
@@ -120,7 +79,7 @@ def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignor
 
 
 def _spread(builder, value, vector):  # type: ignore[no-untyped-def]
-    """Fill a vector with one value."""
+    """Fill a vector with a value."""
     lone = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return builder.shuffle_vector(
         lone, lone, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)

@@ -1,7 +1,7 @@
 """Kernels that prepare training data: noise below a threshold, and adaptation of the frequency of dry days.
 
-Every random number is a function of the cell's seed, what it is for and the time step (the SplitMix64 generator of
-Steele et al. 2014, entered at any place), so that no order of computing changes it.
+Every random number is a function of the cell's seed, its purpose and the time step, independent of the order of
+computing. The generator is SplitMix64 (Steele et al. 2014), entered at any place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 
-# What a draw is for; part of the seed.
+# The purpose of a draw; part of the seed.
 REFERENCE_NOISE = np.uint64(1)
 HISTORICAL_NOISE = np.uint64(2)
 NEW_VALUE = np.uint64(3)
@@ -36,7 +36,7 @@ def mixed(state):
 
 @inlined
 def uniform(seed, purpose, counter):
-    """Draw the ``counter``-th number in [0, 1) of a cell's series for one purpose."""
+    """Draw the ``counter``-th number in [0, 1) of a cell's series for a purpose."""
     start = mixed(seed + purpose * _MIX_1)
     return np.float64(mixed(start + np.uint64(counter + 1) * _GOLDEN) >> np.uint64(11)) * _TO_UNIT
 
@@ -54,7 +54,7 @@ def jitter_series(values, threshold, seed, purpose, out):
 
 @inlined
 def flip_counting(bits, ranks, n_low, times, n_values, n_dry):
-    """Let values enter or leave the window; return the new number of values and of dry ones (ranks below ``n_low``)."""
+    """Let values enter or leave the window; return the new counts of values and dry values (ranks below ``n_low``)."""
     for time in times:
         rank = ranks[time]
         if rank < ranks.size:
@@ -117,7 +117,7 @@ def find_equals(sorted_values, firsts, lasts):
 
 @inlined
 def place_among_equals(n_equal, time, seed, first, taken_firsts, taken_places):
-    """Draw the place of a value among the equal ones of its window, other than those already taken in its group."""
+    """Draw the place of a value among the equal values of its window, free of those that its group took already."""
     attempt = 0
     while True:
         place = np.int64(uniform(seed, TIE, time + (attempt << 32)) * n_equal)

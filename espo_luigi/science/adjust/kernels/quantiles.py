@@ -1,8 +1,8 @@
 """Kernels of the training: windowed means and quantiles of each day of year.
 
-A day's window is a subset of the cell's values. The cell is sorted once; the window is a set of bits over the ranks, of
-which only the first and the last day of each year's window flip from one day of year to the next, and a quantile is a
-position in that set. Sorting each day's window takes 43 times as long (docs/performance.md).
+A day's window is a subset of the cell's values. The cell is sorted once. The window is a set of bits over the ranks;
+a quantile is a position in that set. From a day of year to the next, only the first and the last day of each year's
+window flip. Sorting each day's window takes 44 times as long (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_two_to(total, one, other):
 
 @inlined
 def add_ahead(values, distance, size):
-    """Add to each of the first ``size`` values the one that lies ``distance`` ahead, in place."""
+    """Add to each of the first ``size`` values the value that lies ``distance`` ahead, in place."""
     for place in range(size):
         values[place] += values[place + distance]
 
@@ -64,8 +64,8 @@ def add_ahead(values, distance, size):
 def tile_sums(padded, window, strided, total):
     """Sum the windows that begin at each place of ``total``, in the order of numpy's pairwise summation (to 128).
 
-    Numpy sums every eighth value, from eight places on, and adds the eight sums two by two: sums of that kind, of which
-    each is part of many windows, are made once. ``strided`` is scratch, eight places longer than ``total``.
+    Numpy sums every eighth value, from each of eight places, and adds the eight sums two by two. Each such sum belongs
+    to many windows and is made once. ``strided`` is scratch, eight places longer than ``total``.
     """
     size = total.size
     done = window - window % 8
@@ -164,7 +164,7 @@ def word_of(before, position, near):
 
 @inlined
 def next_rank(bits, word, place):
-    """Return the rank of the first bit set after ``place`` in ``word``; there must be one."""
+    """Return the rank of the first bit set after ``place`` in ``word``; such a bit must exist."""
     rest = bits[word] & ~(((_ONE << place) << _ONE) - _ONE)
     while rest == 0:
         word += 1
@@ -206,7 +206,7 @@ def find_positions(quantiles, n_values, lows, gammas):
 
 @inlined
 def read_order_statistics(bits, before, n_values, sorted_values, lows, words, lefts, rights):
-    """Fill the order statistics at ``lows`` and the next ones; ``words`` remembers where the previous day's were."""
+    """Fill the order statistics at ``lows`` and their successors; ``words`` remembers where the previous day's were."""
     for index in range(lows.size):
         low = lows[index]
         word = word_of(before, low, words[index])

@@ -46,7 +46,7 @@ def scatter_digit(keys, order, n_valid, shift, starts, new_keys, new_order):
 
 @inlined
 def digit_starts(keys, n_valid, shift, starts):
-    """Count the digits at ``shift``, turn counts into starting places; return whether all keys share one digit."""
+    """Count the digits at ``shift``, turn counts into starting places; return whether all keys share a digit."""
     starts[:] = 0
     for index in range(n_valid):
         starts[(np.uint64(keys[index]) >> shift) & _DIGIT_MASK] += 1

@@ -1,4 +1,4 @@
-"""What the jobs of a run took, from the results that they wrote."""
+"""The time and memory that a run's jobs took, from the results that they wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from espo_luigi.jobs.resources import MIB
 
 @dataclass(frozen=True)
 class RuleFigures:
-    """What the jobs of one rule took."""
+    """The time and memory that a rule's jobs took."""
 
     rule: str
     jobs: int
@@ -25,7 +25,7 @@ class RuleFigures:
 
 
 def job_results(workdir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the results of all jobs below the work folder, in the order in which they started."""
+    """Yield the results of all jobs below the work folder, ordered by their start."""
     yield from (result for _, result in results_of(workdir))
 
 
@@ -37,7 +37,7 @@ def results_of(workdir: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def rule_figures(workdir: Path) -> list[RuleFigures]:
-    """Return the figures of each rule of which a job has ended, in the order in which they started."""
+    """Return the figures of each rule with an ended job; the rule that started first comes first."""
     rules: dict[str, list[dict[str, Any]]] = {}
     for result in job_results(workdir):
         rules.setdefault(result["family"], []).append(result)

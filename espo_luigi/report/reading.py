@@ -1,4 +1,4 @@
-"""What a report reads: stores and tables that may lack, and the results and records of jobs."""
+"""Reading for a report: stores and tables that may be missing, and the results and records of jobs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from espo_luigi.errors import EspoError
 from espo_luigi.jobs.lifecycle.records import STATE_FOLDER, Record, RecordStore, read_json
 from espo_luigi.jobs.order import JobFiles, ResultWord, order_files
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.report.jobs import results_of
-from espo_luigi.report.run import Job
+from espo_luigi.report.job_results import results_of
+from espo_luigi.report.job_use import Job
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Failed:
 
 
 class Reader:
-    """Opens what a report shows, and remembers why something could not be."""
+    """Opens a report's stores and tables, and remembers why any could not be read."""
 
     def __init__(self) -> None:
         self.lacking: list[str] = []
 
     def dataset(self, path: Path) -> xr.Dataset | None:
-        """Return a small store in memory, None if it is not there or cannot be read."""
+        """Return a small store in memory, or None if it is missing or unreadable."""
         try:
             with store.open_store(path, cut=False) as opened:
                 return opened.load()
@@ -51,7 +51,7 @@ class Reader:
         return False
 
     def table(self, path: Path) -> list[store.Row] | None:
-        """Return a table's rows, None if it is not there or cannot be read."""
+        """Return a table's rows, or None if it is missing or unreadable."""
         try:
             return store.read_table(path)
         except EspoError as error:
@@ -69,8 +69,8 @@ def read_jobs(workdir: Path) -> list[Job]:
     for path, result in results_of(workdir):
         order = JobFiles.at(path).order
         with suppress(KeyError, ValueError, TypeError, EspoError):
-            # When the order was written, Slurm's jobs were submitted, and others started: by the file server's clock,
-            # and the job's times are by its node's, which said `ended` when the result was written.
+            # Slurm's jobs were submitted, local jobs started, when their order was written, by the file server's clock.
+            # The job's own times are by its node's clock, which read `ended` when the result was written.
             ago = path.stat().st_mtime - order.stat().st_mtime if order.exists() else None
             found.append(Job.of(result, None if ago is None else float(result["ended"]) - ago))
     return found
@@ -111,7 +111,7 @@ def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Pa
 
 
 def read_records(workdir: Path) -> tuple[list[Record], str]:
-    """Return the records of a run's submissions, and what is wrong with them, if anything."""
+    """Return the records of a run's submissions, and the problem with reading them, if any."""
     try:
         return list(RecordStore(workdir / STATE_FOLDER).all()), ""
     except EspoError as error:

@@ -1,4 +1,4 @@
-"""What the jobs of a run took against what was asked for: figures, and resources that would have sufficed."""
+"""The resources that jobs asked for and used, by their results and the scheduler's accounts, with figures of them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from espo_luigi.jobs.bundles.model import array_of, shares_job
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
-from espo_luigi.report.style import drawing, new_figure
+from espo_luigi.jobs.schedulers.base import Phase, Usage
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.report.drawings import drawing, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SPARE = 1.2
-# After Okabe and Ito (2008); the rules that took most time get one, in this order.
+# After Okabe and Ito (2008); the rules that took most time get a colour, in this order.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _OTHERS = "#999999"
 _MOST_LANES = 60
@@ -28,9 +32,9 @@ _MOST_LANES = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What one job was given and what it took: bytes, seconds, CPUs; times are seconds since 1970.
+    """The resources that a job was given and used, in bytes, seconds and CPUs; times are seconds since 1970.
 
-    `accounted` are those figures that a scheduler has counted; others are the job's own.
+    If `accounted`, a scheduler has counted these figures, otherwise the job itself.
     """
 
     rule: str
@@ -87,7 +91,7 @@ class Job:
 
 
 def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs of each rule, in the order in which rules started."""
+    """Return the jobs of each rule, ordered by the rules' start."""
     found: dict[str, list[Job]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: job.started):
         found[job.rule].append(job)
@@ -116,7 +120,7 @@ def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def rule_blocks(jobs: Iterable[Job]) -> str:
-    """Return sections of luigi.cfg with the sufficient resources of each rule of which a job succeeded.
+    """Return luigi.cfg's sections with sufficient resources, for each rule with a successful job.
 
     Rules whose Dask workers were elsewhere are left out: a job cannot measure what these took.
     """
@@ -129,13 +133,13 @@ def rule_blocks(jobs: Iterable[Job]) -> str:
 
 
 def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
-    """Count the submissions that were followed by another one, by rule and cause."""
+    """Count the submissions that were repeated, by rule and cause."""
     return Counter((record.rule, str(past.get("ended", "?"))) for record in records for past in record.history)
 
 
 @drawing
 def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
-    """Draw when each job worked, node by node, jobs side by side one above the other; failed ones are hatched."""
+    """Draw when each job worked, node by node; simultaneous jobs are stacked, failed jobs are hatched."""
     nodes, rules = sorted({job.node for job in jobs}, key=_by_number), _by_time(jobs)
     lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
     height = sum(len(of) for of in lanes.values()) + len(nodes)
@@ -162,7 +166,7 @@ def _bar(left: float, width: float, low: float) -> list[tuple[float, float]]:
 
 
 def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None:
-    """Add the bars of each colour, those of failed jobs hatched, as one artist: there may be thousands."""
+    """Add the bars of each colour as a single artist, since there may be thousands; failed jobs' bars are hatched."""
     from matplotlib.collections import PolyCollection
 
     for (colour, succeeded), corners in bars.items():
@@ -173,7 +177,7 @@ def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None
 
 @drawing
 def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
-    """Draw, by rule, what was asked for and the most that a job used: CPUs, memory, time."""
+    """Draw, by rule, the requested resources and the most that a job used: CPUs, memory, time."""
     rules = by_rule(jobs)
     figure, axes = new_figure(9.6, 1.6 + 0.22 * len(rules), 1, 3, sharey=True)
     quantities: dict[str, list[tuple[list[float], list[float]]]] = {
@@ -207,7 +211,7 @@ def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _by_number(node: str) -> list[tuple[int, str]]:
-    """A key by which n2 comes before n10."""
+    """A key that sorts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", node)]
 
 
@@ -238,3 +242,79 @@ def _legend_of_rules(figure: Figure, rules: Mapping[str, str], jobs: Sequence[Jo
     if not all(job.succeeded for job in jobs):
         handles.append(Patch(facecolor="white", edgecolor="black", hatch="xxxx", label="failed"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
+
+
+_LONGEST_ANSWER_SECONDS = 30.0
+
+# A job by its id and its name, as ids are used again.
+Submissions = Mapping[tuple[str, str], Record]
+
+
+def submissions(records: Iterable[Record]) -> Submissions:
+    """Return the record of each job that was one task's alone, of earlier attempts too."""
+    found: dict[tuple[str, str], Record] = {}
+    for record in records:
+        for past in record.history:
+            if past["job_id"] and not shares_job(past.get("bundle", "")):
+                found[past["job_id"], array_of(past.get("bundle") or past["name"])] = record
+        if record.job_id and not record.shares_job:
+            found[record.job_id, array_of(record.job_name)] = record
+    return found
+
+
+def read_accounts(engine: str, known: Submissions) -> list[Usage]:
+    """Return the scheduler's accounts of these jobs; empty if it keeps no accounts or does not answer."""
+    if engine not in SCHEDULERS or not known:
+        return []
+    commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))
+    ids, names = zip(*known, strict=True)
+    said = commands.usage(dict.fromkeys(ids), dict.fromkeys(names))
+    return [one for one in said or () if (one.job_id, one.name) in known and one.started and one.ended]
+
+
+def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]) -> list[Job]:
+    """Return the jobs, corrected by the accounts of them, and after them the runs that have left no result."""
+    last = {account.job_id: account for account in sorted(accounts, key=lambda one: one.started)}
+    own = {job.job_id for job in jobs}
+    workers = {job.rule: job.n_workers for job in jobs}
+    runs = [account for account in accounts if account.job_id not in own or account is not last[account.job_id]]
+    without = [_without_result(one, known[one.job_id, one.name], workers) for one in runs]
+    return [*(_corrected(job, last.get(job.job_id)) for job in jobs), *without]
+
+
+def _corrected(job: Job, account: Usage | None) -> Job:
+    """The job with the times, the node and the sizes of its account; memory is the larger, as both are samples."""
+    if account is None:
+        return job
+    return replace(
+        job,
+        node=account.node or job.node,
+        started=account.started,
+        ended=account.ended,
+        ordered=account.queued or job.ordered,
+        cpus=account.cpus or job.cpus,
+        memory_bytes=account.memory_bytes or job.memory_bytes,
+        time_minutes=account.time_minutes or job.time_minutes,
+        peak_memory_bytes=max(account.peak_memory_bytes, job.peak_memory_bytes),
+        cpu_seconds=account.cpu_seconds or job.cpu_seconds,
+        accounted=True,
+    )
+
+
+def _without_result(account: Usage, record: Record, workers: Mapping[str, int]) -> Job:
+    return Job(
+        rule=record.rule,
+        node=account.node or "?",
+        started=account.started,
+        ended=account.ended,
+        ordered=account.queued or None,
+        succeeded=account.phase is Phase.COMPLETED,
+        n_workers=workers.get(record.rule, 1),
+        cpus=max(1, account.cpus),
+        memory_bytes=account.memory_bytes or record.memory_bytes,
+        time_minutes=account.time_minutes or record.time_minutes,
+        peak_memory_bytes=account.peak_memory_bytes,
+        cpu_seconds=account.cpu_seconds,
+        job_id=account.job_id,
+        accounted=True,
+    )

@@ -1,4 +1,4 @@
-"""The sections of a report about products: each reads what it shows, and lists what it could not read."""
+"""The sections of a report about products: each reads its data, and lists the data that it could not read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report import distributions, improvement, maps
-from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.drawings import Drawing, labels, long_name, short
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.read import Reader
-from espo_luigi.report.style import labels, long_name, short
+from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import diagnostics
+from espo_luigi.science.diagnose import comparison
 from espo_luigi.store.inventory import size_bytes
 
 if TYPE_CHECKING:
@@ -152,12 +151,12 @@ def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
 def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
     """Draw the heatmap of stores of measures, by row."""
     opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
-    found = diagnostics.heatmap(opened)["heatmap"].compute()
+    found = comparison.heatmap(opened)["heatmap"].compute()
     return improvement.heatmap_figure(improvement.in_published_order(found), title=title)
 
 
 def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) -> Section:
-    """Return the section of maps: of every simulation, or, where that is too many, of the one that improved least."""
+    """Return the section of maps: of every simulation, or, where that is too many, of the least improved simulation."""
     reader, blocks = Reader(), list[Any]()
     names = {str(name) for one in shares.values() for name in one["properties"].values}
     every = len(view.diagnosed) * len(names) <= MOST_MAPS
@@ -205,7 +204,7 @@ def _maps_of(name: str, one: Diagnosed) -> Drawing:
 
 
 def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:
-    """Draw the five maps of one property from the stores of `property_maps`; only that property is read."""
+    """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
     five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
     return maps.property_maps(*five, title=f"{long_name(five[0])} ({words})")
 
@@ -233,7 +232,7 @@ def series_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, period
 
 
 def groups(found: Mapping[Diagnosed, xr.Dataset]) -> Iterator[tuple[str, str, distributions.Summaries]]:
-    """Yield what is drawn together: one simulation in one domain, or, where that is too many, all of a domain."""
+    """Yield groups of summaries: a simulation in a domain, or, where that is too many, all of a domain."""
     if len(found) <= MOST_SERIES:
         for one, ds in found.items():
             yield f"{one.domain}, {short(one.sim_id)}", f"{one.domain}+{one.sim_id}", _by_source([ds])

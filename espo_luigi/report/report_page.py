@@ -13,13 +13,12 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.report import checks, run, sections
-from espo_luigi.report.accounts import accounted, read_accounts, submissions
+from espo_luigi.report import job_use, problem_sections, product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
+from espo_luigi.report.job_use import Job, accounted, by_rule, read_accounts, submissions
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
-from espo_luigi.report.read import Failed, read_failures, read_jobs, read_records
-from espo_luigi.report.run import Job, by_rule
+from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records
 from espo_luigi.report.view import RunView
 from espo_luigi.store.publish import written_aside
 
@@ -31,7 +30,7 @@ _OURSELVES = "Report"
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
-    """Write the page `out`; its figures are drawn by so many forked processes, or, if 0, by this one.
+    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
     Beside it are `…-figures/` (PNG) and `…-improvement.csv`; the page has a list of what lacks.
 
@@ -68,15 +67,15 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
     """Return the seven sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
-    improved, shares = sections.improvement_section(view)
-    found, reader = sections.read_summaries(view)
+    improved, shares = product_sections.improvement_section(view)
+    found, reader = product_sections.read_summaries(view)
     return [
         summary_section(view, failed),
         improved,
-        sections.maps_section(view, shares),
-        sections.series_section(found, reader, view.period),
-        sections.change_section(found, reader, WANTED_PERIODS),
-        checks.health_section(view),
+        product_sections.maps_section(view, shares),
+        product_sections.series_section(found, reader, view.period),
+        product_sections.change_section(found, reader, WANTED_PERIODS),
+        problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares
 
@@ -101,7 +100,7 @@ def _title(view: RunView) -> tuple[str, str]:
 
 
 def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
-    """Return what was run, on what, with which versions and configuration; products; what failed."""
+    """Return the section about the run's inputs, versions, configuration, products and failures."""
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(view.simulations)],
@@ -117,23 +116,23 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
         "Summary",
         [
             Text(f"{there} of {len(view.products)} tasks whose products are kept are complete."),
-            *checks.failures(view, failed),
+            *problem_sections.failures(view, failed),
             Table(["What", "Value"], rows, "The run"),
-            *sections.provenance_table(view),
-            *sections.products_table(view),
+            *product_sections.provenance_table(view),
+            *product_sections.products_table(view),
         ],
     )
 
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
-    """Return what the jobs took, by node and by rule, and what would have sufficed."""
+    """Return the section about the jobs' use, by node and by rule, and about sufficient resources."""
     records, trouble = read_records(view.workdir)
     blocks: list[Any] = [Warned(f"Records of submissions cannot be read: {trouble}")] if trouble else []
     known = submissions(record for record in records if record.rule != _OURSELVES)
     jobs = accounted(jobs, known, read_accounts(view.engine, known))
     if not jobs:
         return Section("The run", [*blocks, Warned(f"No job has left a result in {view.workdir}.")])
-    counted = run.retries(records)
+    counted = job_use.retries(records)
     rows = [[rule, cause, str(count)] for (rule, cause), count in sorted(counted.items())]
     again: Any = (
         Table(["Rule", "Cause", "Submissions"], rows, "Tried again, by cause")
@@ -145,8 +144,8 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
         [
             *blocks,
             Text(_spent(jobs)),
-            Drawing("timeline", "When each job worked, by node", run.timeline, [jobs]),
-            Drawing("resources", "Asked for, and the most that was used, by rule", run.requested_and_used, [jobs]),
+            Drawing("timeline", "When each job worked, by node", job_use.timeline, [jobs]),
+            Drawing("resources", "Asked for, and the most that was used, by rule", job_use.requested_and_used, [jobs]),
             _rule_table(jobs),
             again,
             Heading("Resources that would have sufficed, with 20 % to spare"),
@@ -155,13 +154,13 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
                 "Rules whose Dask workers were jobs of their own, or on several nodes, are left out: what these took "
                 "is in no figure of this section."
             ),
-            Code(run.rule_blocks(jobs)),
+            Code(job_use.rule_blocks(jobs)),
         ],
     )
 
 
 def _spent(jobs: Sequence[Job]) -> str:
-    """What the jobs took in all, and by which counts."""
+    """The jobs' total use, and who counted it."""
     nodes, hours = {job.node for job in jobs}, sum(job.seconds * job.cpus for job in jobs) / 3600
     said = sum(job.accounted for job in jobs)
     counted = "as the jobs have counted themselves, of the last run of each task"

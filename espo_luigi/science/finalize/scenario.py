@@ -9,8 +9,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.blocks import is_lazy
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.extract.dataset import dates
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 LOWEST_CREDIBLE_TASMIN_K = 100
-# Those of the raw simulation: what is adjusted has a version of its own.
+# Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
 
 
@@ -40,8 +39,8 @@ def clean_up(
 
     tasmin = tasmax - dtr, in tasmax's units and dtype, and its attributes say so; dtr is dropped. Variables and dates
     among the attributes are those of the data. Dimensions (time, loc) or (time, lat, lon) in,
-    (time, lat, lon) out when `grid` is given. No change of units or calendar, no clipping. Lazy on dask, and with
-    `grid`; a block then is one task, which reads what it needs of each variable.
+    (time, lat, lon) out when `grid` is given. Units, calendar and range stay. Lazy on dask, and with
+    `grid`; a block then is a task that reads its part of each variable.
 
     Parameters
     ----------
@@ -99,12 +98,12 @@ def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
 
 
 def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: str = "final") -> xr.Dataset:
-    """Join the regions along latitude (`rlat` on rotated grids) into one domain.
+    """Join the regions along latitude (`rlat` on rotated grids) into a single domain.
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with
     `cat:domain` and `cat:processing_level` set and counts of cells added up. Coordinates keep the attributes on which
-    the regions do not conflict, without `original_shape`, which is one region's and never the result's. Lazy.
+    the regions do not conflict, without `original_shape`, which describes a single region and never the result. Lazy.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checks between sections: regions that meet, boxes that cover others, periods within others, known variables."""
+"""Checks between sections: regions that meet, boxes that cover regions, periods within the data, known variables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from espo_luigi.config.adjustment import date_of
-from espo_luigi.config.defaults import REFERENCE_DIAGNOSTICS
+from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import NoEffect, Section, file_name_part
+from espo_luigi.config.fields import NoEffect, Section, converts, file_name_part
+from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
-from espo_luigi.config.quantities import converts
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
@@ -156,7 +155,7 @@ def _check_dates(config: RunConfig) -> None:
 
 
 def _check_thresholds(config: RunConfig) -> None:
-    """Refuse thresholds of another quantity than that of their variable."""
+    """Refuse thresholds whose unit does not suit their variable."""
     for variable, adjustment in config.biasadjust.variables.items():
         path = f"biasadjust.variables.{variable}.training_args"
         for key, threshold in _thresholds(adjustment.training_args.arguments()):
@@ -190,7 +189,7 @@ def _check_units(path: str, threshold: str, units: str | None) -> None:
 
 
 def _check_properties(config: RunConfig) -> None:
-    """Refuse properties of variables that their datasets lack, and thresholds of another quantity."""
+    """Refuse properties of variables that their datasets lack, and thresholds with an unsuitable unit."""
     for path, _, step in _steps(config):
         known = _diagnosed(config, of_product=".scen." in path)
         for name, one in step.properties_and_measures.properties["indicators"].items():
@@ -209,7 +208,7 @@ def _check_properties(config: RunConfig) -> None:
 
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
-    """The variables of which there are properties: of a product, those that are adjusted and what follows from them."""
+    """The variables that have properties; a product has the adjusted variables and those derived from them."""
     made = {*config.biasadjust.variables, "tasmin"} if of_product else set(config.variables)
     known = [name for name in config.variables if name in made]
     return known if "dtr" in known or not {"tasmax", "tasmin"} <= set(known) else [*known, "dtr"]
@@ -276,7 +275,7 @@ def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
 
 
 def _check_inside(path: str, domain: str, box: Region, host: Region) -> None:
-    """Refuse a domain that its host does not touch; of one that sticks out, what lies inside is taken."""
+    """Refuse a domain that its host does not touch; of a domain that sticks out, the inner part is taken."""
     if not overlap(box.box, host.box):
         raise ConfigurationError(
             f"`{path}`: the domain {domain} ({box.box}) is not inside its host {host.name} ({host.box}). "

@@ -1,4 +1,4 @@
-"""The sections of a report about what is wrong: flags of the products, problems of raw files, and failed jobs."""
+"""The sections of a report about problems: flags of the products, problems of raw files, and failed jobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from espo_luigi import store
+from espo_luigi.report.drawings import short, units_text
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.read import Failed, Reader
-from espo_luigi.report.sections import lacking
-from espo_luigi.report.style import short, units_text
+from espo_luigi.report.product_sections import lacking
+from espo_luigi.report.reading import Failed, Reader
 from espo_luigi.report.view import RunView
 
 _BELOW = "tasmax_below_tasmin"
@@ -29,7 +29,7 @@ def health_section(view: RunView) -> Section:
 
 
 def flag_sentence(row: store.Row) -> str:
-    """Return one flag in plain words."""
+    """Return a flag in plain words."""
     said = f"{row['variable']}: {row['meaning']}"
     if not row["worst"]:
         return f"{said}: raised"

@@ -106,7 +106,7 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
 
     Works on 1-D `lat` and `lon`, in any order and either longitude convention; from a curvilinear grid, the smallest
     part that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
-    as that of whatever is made from it. Lazy.
+    and so is that of its products. Lazy.
 
     Raises
     ------

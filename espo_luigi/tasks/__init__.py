@@ -1,4 +1,4 @@
-"""The rules of ESPO-G, one Luigi task each: ``luigi --module espo_luigi.tasks All``.
+"""The rules of ESPO-G, each a Luigi task: ``luigi --module espo_luigi.tasks All``.
 
 | module | rules |
 |---|---|
@@ -7,8 +7,8 @@
 | `simulation` | Extract, Regrid, Rechunk |
 | `adjustment` | Train, Adjust, CleanUp |
 | `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
-| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
-| `stage2024` | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag; \
+of the 2024 branch: DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `report` | SeriesSummary, FlagDetails, Report |
 | `all` | All |
 """
@@ -17,7 +17,12 @@ from espo_luigi.driver.luigi_glue.install import install
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
     DiagMeasuresImprovement,
+    Diagnostics,
+    DiagnosticsReference,
     MoveDiag,
     MoveRef,
     OffDiagRefProp,
@@ -29,13 +34,6 @@ from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.report import FlagDetails, Report, SeriesSummary
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
-from espo_luigi.tasks.stage2024 import (
-    ConcatDiagRefProp,
-    ConcatenationDiag,
-    DiagImprovedEtHeatmap,
-    Diagnostics,
-    DiagnosticsReference,
-)
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
 install()

@@ -13,7 +13,8 @@ from espo_luigi.science import calendar, stack
 from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.chunks import block_sizes
 from espo_luigi.science.finalize import product as finalize
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -28,16 +29,22 @@ MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 
 
+def only_member(task: EspoTask) -> str:
+    """Return the simulation of a task's pool: pools of several members are not made yet."""
+    (sim_id,) = partition.members(task.pool)
+    return sim_id
+
+
 class Train(EspoTask):
     """Rule `train`: the quantiles of reference and simulation over the reference period, for one variable."""
 
-    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_training = temporary("{sim_id}+{region}+{var}+training.zarr")
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
         "biasadjust.variables.{var}.training_args",
         "biasadjust.variables.{var}.engine",
@@ -73,18 +80,18 @@ class Train(EspoTask):
     @property
     def seed(self) -> str:
         """What the random draws are seeded from, with each cell's place."""
-        return f"{self.sim_id}+{self.region}+{self.var}"
+        return f"{self.pool}+{self.piece}+{self.var}"
 
 
 class Adjust(EspoTask):
     """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
 
-    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
         "biasadjust.variables.{var}.adjusting_args",
         "biasadjust.variables.{var}.engine",
@@ -101,7 +108,7 @@ class Adjust(EspoTask):
             **variable.adjusting_args.arguments(*MAKERS),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
-            seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
+            seed=f"{self.pool}+{self.piece}+{self.var}+adjust",
             engine=variable.engine,
         )
         return scenario.to_dataset(name=self.var).assign_attrs(
@@ -119,12 +126,17 @@ class Adjust(EspoTask):
 class CleanUp(EspoTask):
     """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the region's whole grid."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
     values_in_outputs = 1.0
-    in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
+    in_adjusted = upstream(
+        Adjust,
+        "out_adjusted",
+        pool=lambda task: partition.pool_of(task.sim_id),
+        var=lambda task: list(task.context.config.biasadjust.variables),
+    )
     in_grid = upstream(RefDefault, "out_grid")
-    out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
+    out_cleaned_up = temporary("{sim_id}+{piece}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
     reads = (
         "biasadjust.variables.*",

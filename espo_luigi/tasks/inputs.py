@@ -6,19 +6,22 @@ import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
+from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.choices import INPUT_PROBLEMS
+from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
-from espo_luigi.tasks.against_data import beyond_simulation
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import kept
 
@@ -146,7 +149,7 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        "custom.regions",
+        partition.PIECES_KEY,
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
     )
@@ -156,11 +159,11 @@ class RefInputCheck(InputTask):
         return self.context.reference()
 
     def problems(self) -> list[Problem]:
-        """Look at what `RefDefault` will read for all regions."""
+        """Look at what `RefDefault` will read for all pieces."""
         config = self.context.config
-        regions = config.custom.regions.values()
+        boxes = [partition.box_of(config, piece) for piece in partition.pieces(config)]
         mask = self.context.mask_variable
-        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, regions, mask)
+        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, boxes, mask)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:
@@ -175,6 +178,32 @@ def _row(problem: Problem, action: str) -> dict[str, str]:
         "count": str(problem.count),
         "message": " ".join(problem.message.split()),
     }
+
+
+def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[str, Any], key: str) -> str:
+    """Say how far a box reaches beyond the grid of a simulation's first file, or return nothing.
+
+    Opens that file, and reads its coordinates only. Of a file that cannot be opened, `InputCheck` tells.
+
+    Raises
+    ------
+    DataError
+        If the box cannot be cut out of the grid, or holds too few cells to interpolate between.
+    """
+    asset = simulation.assets[0]
+    try:
+        grid = open_grid(asset, dict(extraction.extract_dataset.xr_open_kwargs))
+    # A backend may raise nearly anything on a damaged file.
+    except Exception:
+        return ""
+    try:
+        found = subset_box(grid, box)
+    except DataError as error:
+        raise DataError(f"`{key}`: {asset.path}: {error} Correct the bounds, or exclude the simulation.") from error
+    if min(found.sizes.values()) < 2:
+        raise DataError(f"`{key}`: {asset.path} has {dict(found.sizes)} cells there; expected 2 or more each way.")
+    beyond = beyond_the_grid(grid, box)
+    return f"`{key}`: {asset.path}: {beyond}" if beyond else ""
 
 
 def render(rows: Sequence[Mapping[str, str]]) -> str:

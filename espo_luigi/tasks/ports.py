@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import luigi
 
@@ -48,12 +48,6 @@ TargetInfo: Any = _sciluigi.dependencies.TargetInfo
 WorkflowTask: Any = _sciluigi.WorkflowTask
 
 
-class PortTask(Protocol):
-    """What a port needs of the task that has it."""
-
-    def path_fields(self) -> dict[str, str]: ...
-
-
 class ZarrInfo(TargetInfo):
     """The store that one output port of one task makes."""
 
@@ -85,9 +79,9 @@ class OutputPort:
     def __get__(self, task: Any, owner: type) -> Any:
         return self if task is None else BoundOutput(task, self)
 
-    def path_of(self, task: PortTask) -> Path:
+    def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
-        return render_path(self.template, task.path_fields())
+        return render_path(self.template, task.context.fields | task.wildcards)
 
 
 def temporary(template: str) -> Any:

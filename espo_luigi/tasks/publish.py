@@ -1,8 +1,9 @@
-"""Publishing the products of the current configuration: a catalogue of them, and where each comes from."""
+"""The products of a production: the tasks that make them, a catalogue of them, and where each comes from."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,43 @@ from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate
 from espo_luigi.publication.products import find_products
-from espo_luigi.tasks.context import context
-from espo_luigi.tasks.settings import settings
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.diagnostics import (
+    LEVELS,
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
+    MoveDiag,
+    MoveRef,
+)
+from espo_luigi.tasks.product import HealthChecks, Move
 
 # How the global attribute may be called that says what others may do with the products.
 _LICENCES = ("license", "licence", "terms_of_use")
+
+
+def products() -> Iterator[EspoTask]:
+    """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
+    config = context().config
+    domains = list(config.off_diag.domains) if config.off_diag else []
+    for domain in domains:
+        yield MoveRef(diag_domain=domain)
+    for sim_id in context().simulations:
+        yield HealthChecks(sim_id=sim_id)
+        for domain in domains:
+            yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+        for piece in partition.pieces(config):
+            yield Move(sim_id=sim_id, piece=piece)
+    if config.diagnostics is None:
+        return
+    yield ConcatDiagRefProp()
+    for sim_id in context().simulations:
+        for level in LEVELS:
+            yield ConcatenationDiag(sim_id=sim_id, level=level)
+        for piece in partition.pieces(config):
+            yield DiagImprovedEtHeatmap(sim_id=sim_id, piece=piece)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.land import land_map
-from espo_luigi.tasks.against_data import cut_region, missing_land
-from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
 from espo_luigi.tasks.inputs import RefInputCheck
 from espo_luigi.tasks.ports import kept, upstream
 
@@ -29,15 +29,15 @@ SERIES_BYTES = 512 * 1024**2
 class RefDefault(EspoTask):
     """Rule `ref_default`: the reference over one region, land cells only, and the region's whole grid."""
 
-    region = RegionParameter()
+    piece = PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     # The large one last: a job that is stopped at it goes on from its blocks.
-    out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
+    out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
     reads = (
         "custom.ref_period",
-        "custom.regions.{region}",
+        partition.PIECE_KEY,
         "custom.stack_drop_nans",
         "custom.working_chunks",
         "extraction.reference.extract_dataset.xr_combine_kwargs",
@@ -45,7 +45,7 @@ class RefDefault(EspoTask):
         "extraction.reference.search_data_catalogs.variables_and_freqs",
         "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     )
-    out_reference = kept("reference/{ref_source}+{region}+default.zarr")
+    out_reference = kept("reference/{ref_source}+{piece}+default.zarr")
 
     def check(self) -> None:
         """Raise an error, too, if the reference has no land in the region."""
@@ -54,8 +54,8 @@ class RefDefault(EspoTask):
 
     @functools.cached_property
     def _has_been_looked_at(self) -> bool:
-        custom, key = self.context.config.custom, f"custom.regions.{self.region}"
-        lacking = "" if self.complete() else missing_land(self.land(), self._box, key)
+        custom, key = self.context.config.custom, partition.PIECE_KEY.format(piece=self.piece)
+        lacking = "" if self.complete() else partition.missing_land(self.land(), self._box, key)
         if lacking and custom.stack_drop_nans:
             raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
         if lacking:
@@ -65,13 +65,13 @@ class RefDefault(EspoTask):
     def land(self) -> xr.Dataset:
         """Return the region's `land_map`, lazily: from the product where it is there, else from the raw file."""
         if not self.complete():
-            return cut_region(self.context.reference_on_its_first_day, self._box, f"custom.regions.{self.region}")
+            return partition.cut_piece(self.context.reference_on_its_first_day, self.context.config, str(self.piece))
         land = store.open_store(self.out_grid().path)["land"]
         return land_map(land.where(land))
 
     @property
     def _box(self) -> dict[str, Any]:
-        return self.context.config.custom.regions[self.region].arguments()
+        return partition.box_of(self.context.config, str(self.piece)).arguments()
 
     def raw(self) -> Match:
         """Return the reference."""
@@ -107,11 +107,11 @@ class RefDefault(EspoTask):
 class ReferenceCalendar(EspoTask):
     """Rule `reference_calendar`: the reference in the calendar of a simulation."""
 
-    region, calendar = RegionParameter(), CalendarParameter()
+    piece, calendar = PieceParameter(), CalendarParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
     in_default = upstream(RefDefault, "out_reference")
-    out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
+    out_reference = kept("reference/{ref_source}+{piece}+{calendar}.zarr")
     reads = ("custom.working_chunks",)
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:

@@ -17,14 +17,13 @@ from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import samples
 from espo_luigi.science.diagnose import flags, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
-from espo_luigi.tasks.context import context
-from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_region
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.tasks.product import ConcatenationFinal, HealthChecks, Move
-from espo_luigi.tasks.products import products
+from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.settings import settings
 
 # How many cells of a domain are described day by day.
 SAMPLE_CELLS = 16
@@ -38,8 +37,8 @@ class SeriesSummary(DomainTask):
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_ref_prop = upstream(MoveRef, "out_prop")
-    in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
-    in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
+    in_reference = upstream(RefDefault, "out_reference", piece=hosting_piece("ref"))
+    in_regchunked = upstream(Move, "out_regchunked", piece=hosting_piece("sim"))
     in_final = upstream(ConcatenationFinal, "out_final")
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
     reads = (

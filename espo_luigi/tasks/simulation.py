@@ -19,7 +19,7 @@ from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.regrid import cascade as regrid
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
+from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
@@ -84,14 +84,14 @@ class Extract(EspoTask):
 
 
 class Regrid(EspoTask):
-    """Rule `regrid`: one simulation on the cells of one region of the reference, by the configured cascade of grids."""
+    """Rule `regrid`: one simulation on the cells of one piece of the reference, by the configured cascade of grids."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
     values_in_outputs = 1.0
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
-    out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
+    out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
         "custom.amno_region.tile_buffer",
@@ -110,7 +110,7 @@ class Regrid(EspoTask):
                 raise DataError(
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error
-            logger.warning("%s, %s: %s", self.sim_id, self.region, error)
+            logger.warning("%s, %s: %s", self.sim_id, self.piece, error)
         regridded = regrid.regrid(
             extracted,
             reference,
@@ -123,12 +123,12 @@ class Regrid(EspoTask):
 class Rechunk(EspoTask):
     """Rule `rechunk`: the regridded simulation in chunks of whole time series, in which `Regrid` has written it."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
     only_links = True
     in_regridded = upstream(Regrid, "out_regridded")
-    out_regchunked = temporary("{sim_id}+{region}+regchunked.zarr")
+    out_regchunked = temporary("{sim_id}+{piece}+regchunked.zarr")
 
     def work(self) -> None:
         """Link the files."""

@@ -15,7 +15,7 @@ from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.finalize import product as finalize
 from espo_luigi.tasks.publish import _about
 
-WILDCARDS = {"sim_id": "SIM", "region": "south", "var": "tasmax"}
+WILDCARDS = {"pool": "SIM", "piece": "south", "var": "tasmax"}
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
 
 
@@ -74,7 +74,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
     given: dict[str, Any] = {}
     monkeypatch.setattr(finalize, "clean_up", lambda adjusted, **keywords: given.update(keywords))
-    tasks.CleanUp(sim_id="SIM", region="south").compute([make_regchunked()], make_grid())
+    tasks.CleanUp(sim_id="SIM", piece="south").compute([make_regchunked()], make_grid())
     attributes = given["add_attrs"]["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
     assert "the grid of RDRS and adjusted against it over 1981-2010 by" in attributes["Notes"]

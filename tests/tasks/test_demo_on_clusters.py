@@ -21,8 +21,8 @@ from espo_luigi import tasks
 from espo_luigi.driver.run.run import walk
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import rules
+from espo_luigi.tasks.ports import kept_ports
 
 _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
@@ -133,8 +133,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     graph = list(walk([tasks.All()]))
     report = {tasks.SeriesSummary, tasks.FlagDetails, tasks.Report}
     assert {type(task) for task in graph} - {tasks.All} == set(rules()) - report
-    infos = [(type(task), item) for task in graph if isinstance(task, EspoTask) for item in task._infos().items()]
-    kept = [info for rule, (name, info) in infos if not getattr(rule, name).is_temporary]
+    kept = [getattr(task, name)() for task in graph for name in kept_ports(type(task))]
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
     assert list((folder / "work").iterdir()) == []

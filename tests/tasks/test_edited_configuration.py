@@ -17,7 +17,7 @@ from espo_luigi.tasks.context import context, forget
 @pytest.fixture()
 def order(configured: Callable[..., list[Path]], tmp_path: Path) -> JobOrder:
     use(configured(), tmp_path)
-    order = tasks.ReferenceCalendar(region="south", calendar="noleap").order()
+    order = tasks.ReferenceCalendar(piece="south", calendar="noleap").order()
     order.write()
     return JobOrder.parsed(read_json(order.files.order) or {})
 
@@ -26,7 +26,7 @@ def refused(order: JobOrder) -> str:
     """Return what a job that starts now says, or nothing."""
     forget()
     try:
-        check_configuration(tasks.ReferenceCalendar(region="south", calendar="noleap"), order)
+        check_configuration(tasks.ReferenceCalendar(piece="south", calendar="noleap"), order)
     except ConfigurationChangedError as error:
         return str(error)
     return ""

@@ -31,6 +31,7 @@ from espo_luigi.publication.crate import listed
 from espo_luigi.report.jobs import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
 from espo_luigi.tasks.workflow import RegionWorkflow
@@ -129,8 +130,9 @@ def final(folder: Path, sim_id: str) -> xr.Dataset:
 def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) -> None:
     for task in walk([tasks.All()]):
         if isinstance(task, EspoTask):
-            for name, info in task._infos().items():
-                assert info.target.exists() != getattr(type(task), name).is_temporary, info.path
+            for name, port in ports_of(type(task), OutputPort):
+                info = getattr(task, name)()
+                assert info.target.exists() != port.is_temporary, info.path
     assert list((here / "work").iterdir()) == []
 
 
@@ -392,7 +394,7 @@ def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_dele
     kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
-    adjust = tasks.Adjust(sim_id=NOLEAP, region="north", var="tasmax")
+    adjust = tasks.Adjust(pool=NOLEAP, piece="north", var="tasmax")
     assert jobs_of(here, adjust) == {}
     assert jobs_of(here, tasks.Extract(sim_id=DAY360)) == {"Extract": 1}
     partial = work / f".a.zarr.{socket.gethostname()}-999999999-0123abcd.partial"
@@ -430,7 +432,7 @@ def remade(run: Path) -> tuple[Path, dict[str, int]]:
     archive.unlink()
     get_config().set("espo", "keep_temporary", "true")
     # Wired by hand this time, as a sciluigi workflow: the same graph.
-    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, piece="north"))["Adjust"] == 3
     return run, first
 
 
@@ -451,7 +453,7 @@ def test_temporary_stores_can_be_kept_and_go_with_the_next_run_that_does_not_kee
     assert {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "pr+adjusted", "cleaned_up")} <= kept
     get_config().set("espo", "final_format", "sharded")
     try:
-        assert jobs_of(here, tasks.Move(sim_id=NOLEAP, region="north")) == {"Move": 1}
+        assert jobs_of(here, tasks.Move(sim_id=NOLEAP, piece="north")) == {"Move": 1}
         folder = here / "final" / "NAM_SPLIT" / "north"
         sharded = store.open_store(folder / f"day+{NOLEAP}+north+{PERIOD}.zarr")
         zipped = store.open_store(folder / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip")

@@ -102,7 +102,7 @@ def test_what_only_warns_is_shown_and_the_run_goes_on(
     swap(own_raw, "Demo-360Day", 26 * 360 + 71, 4, 4)
     with netCDF4.Dataset(file_of(own_raw, "Demo-Land", "tasmin", "reference"), "a") as file:
         file["tasmin"][1500, 4, 3] = 190.0
-    assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, region="south")]).succeeded
+    assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, piece="south")]).succeeded
     assert jobs(tmp_path)["Extract"] == jobs(tmp_path)["Regrid"] == 1
     (row,) = rows_of(tasks.InputCheck(sim_id=DAY360))
     assert (row["action"], row["problem"], row["day"]) == ("warn", "tasmax_below_tasmin", "2041-03-12")

@@ -26,7 +26,7 @@ def region(configured: Callable[..., list[Path]]) -> str:
 
 def test_outputs_of_two_works_are_not_complete(region: str) -> None:
     """As where somebody deleted one of them and changed the configuration, and the job was killed in between."""
-    task = tasks.RefDefault(region=region)
+    task = tasks.RefDefault(piece=region)
     ours = task.marker()
     former = store.Marker(ours.task, ours.parameters, ours.versions, ours.inputs, "another")
     store.write_store(ones(), task.out_reference().path, ours)
@@ -64,7 +64,7 @@ def append(file: Path) -> None:
 
 
 def a_task(rule: str) -> EspoTask:
-    return tasks.RefDefault(region="south") if rule == "RefDefault" else tasks.Extract(sim_id=some_simulation())
+    return tasks.RefDefault(piece="south") if rule == "RefDefault" else tasks.Extract(sim_id=some_simulation())
 
 
 def some_simulation() -> str:
@@ -110,8 +110,8 @@ def test_a_raw_file_that_is_not_there_is_told_by_who_opens_it(tmp_path: Path) ->
 
 
 def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the_former(region: str) -> None:
-    task = tasks.RefDefault(region=region)
-    following = tasks.ReferenceCalendar(region=region, calendar="noleap")
+    task = tasks.RefDefault(piece=region)
+    following = tasks.ReferenceCalendar(piece=region, calendar="noleap")
     for each in (tasks.RefInputCheck(), task, following):
         with each.guarded():
             each.work()

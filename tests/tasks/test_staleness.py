@@ -20,7 +20,7 @@ from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.parts import fingerprint
 from espo_luigi.driver.run.run import walk
-from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
+from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, forget
@@ -28,7 +28,7 @@ from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
 from espo_luigi.tasks.ports import InputPort, ports_of
 
-MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
+MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
 
@@ -168,7 +168,8 @@ def wildcards_of(config: RunConfig) -> dict[str, str]:
     domains = list(config.off_diag.domains) if config.off_diag else []
     return {
         "sim_id": (*config.clean_up.problems, "SIM")[0],
-        "region": next(iter(config.custom.regions)),
+        "pool": "SIM",
+        "piece": next(iter(config.custom.regions)),
         "var": next(iter(config.biasadjust.variables)),
         "calendar": "noleap",
         "diag_domain": (*domains, "")[0],
@@ -180,7 +181,7 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
     found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules()]
-    return [one for one in found if config.diagnostics or not isinstance(one, stage2024.StageTask)]
+    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.StageTask)]
 
 
 def given(task: EspoTask, calls: list[str]) -> list[str]:

@@ -22,8 +22,8 @@ from espo_luigi.driver.run.stale import told_of
 from espo_luigi.overview import standing
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks import clean, staleness
+from espo_luigi.tasks.all import Selection, widened
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.selection import Selection, widened
 
 ENGINE = "biasadjust.variables.tasmax.training_args"
 
@@ -49,7 +49,7 @@ def is_whole(task: EspoTask) -> bool:
 def test_a_product_of_older_and_newer_parts_is_stale_whichever_comes_first(complete_demo: Path, remade: str) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     rules = tasks.Train | tasks.Adjust | tasks.CleanUp | tasks.FinalZarr
-    publish_again(lambda task: isinstance(task, rules) and getattr(task, "region", "") == remade)
+    publish_again(lambda task: isinstance(task, rules) and getattr(task, "piece", "") == remade)
     (whole, *_) = publish_again(is_whole)
     assert whole.stale() == [ENGINE]
 
@@ -64,7 +64,7 @@ def test_a_key_that_a_rule_and_its_older_input_read_is_that_of_the_older(complet
 def test_what_a_killed_run_has_made_anew_is_not_left_over_while_its_products_are_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     rules = tasks.Train | tasks.Adjust
-    made = publish_again(lambda task: isinstance(task, rules) and (task.var, task.region) == ("tasmax", "south"))
+    made = publish_again(lambda task: isinstance(task, rules) and (task.var, task.piece) == ("tasmax", "south"))
     assert not any(task.stale() for task in made)
     left = {leftover.path for leftover in clean.leftovers()}
     assert not left & {path for task in made for path in task.temporary_paths()}
@@ -165,10 +165,10 @@ def test_words_of_a_part_are_widened_to_what_comes_before(words: str, expected: 
 
 
 def test_an_input_that_was_made_anew_is_a_reason(complete_demo: Path) -> None:
-    reference = next(task for task in graph() if isinstance(task, tasks.RefDefault) and task.region == "south")
+    reference = next(task for task in graph() if isinstance(task, tasks.RefDefault) and task.piece == "south")
     publish(reference, dataclasses.replace(reference.marker(), versions={"espo_luigi": "of another day"}))
-    calendars = [task for task in graph() if isinstance(task, tasks.ReferenceCalendar) and task.region == "south"]
-    assert [task.stale() for task in calendars] == [["input RefDefault region=south"]] * len(calendars) != []
+    calendars = [task for task in graph() if isinstance(task, tasks.ReferenceCalendar) and task.piece == "south"]
+    assert [task.stale() for task in calendars] == [["input RefDefault piece=south"]] * len(calendars) != []
     assert all(task.complete() for task in calendars)
     get_config().set("espo", "rerun", "stale")
     assert not any(task.complete() for task in calendars)

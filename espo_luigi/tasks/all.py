@@ -33,7 +33,7 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Selection:
-    """A part of a run: from a rule on, until a rule, one rule only, some simulations, some regions.
+    """A part of a run: rules from the first on or until the last, a single rule, some simulations, some regions.
 
     An empty text does not narrow the run. `sims` and `regions` are separated by commas; a region is a piece.
     """
@@ -49,7 +49,7 @@ class Selection:
 
     @property
     def is_of_one_simulation(self) -> bool:
-        """Whether exactly one simulation is asked for."""
+        """True if a single simulation is asked for."""
         return len(set(_words(self.sims))) == 1
 
     def check(self) -> None:
@@ -58,7 +58,7 @@ class Selection:
             raise ParameterError("--only excludes --from and --until: it is both of them for one rule")
 
     def ends(self, roots: Iterable[Task]) -> list[Task]:
-        """Return the last tasks of the selected part of the graph below `roots`; what they need is below them.
+        """Return the last tasks of the selected part of the graph below `roots`.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Selection:
 
 
 def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, str]:
-    """Return why tasks cannot run: they need, directly or not, a missing output of a rule that may not run."""
+    """Return why tasks cannot run, by task: an output that they need is missing, and its rule is not `allowed`."""
     if allowed is None:
         return {}
     pending, seen = pending_in(roots, graph, lambda task: task.task_family in allowed and not task.complete())
@@ -157,7 +157,7 @@ def _words(text: str) -> list[str]:
 
 
 def _reach(graph: Graph, names_of: Callable[[Task], set[str]]) -> dict[str, set[str]]:
-    """By task, the simulations (or the regions) of all tasks below it."""
+    """By task, the simulations (or the pieces) of all tasks below it."""
     found: dict[str, set[str]] = {}
     for task_id, (task, needs) in graph.items():
         found[task_id] = names_of(task).union(*(found[needed.task_id] for needed in needs))
@@ -182,7 +182,7 @@ class All(luigi.WrapperTask):
 
     @property
     def covers_everything(self) -> bool:
-        """Whether its run may delete temporary stores: all tasks that need them are in its graph."""
+        """True if a run of it may delete temporary stores: all tasks that need them are in its graph."""
         return not self.selection
 
     def requires(self) -> list[luigi.Task]:
@@ -202,7 +202,7 @@ class All(luigi.WrapperTask):
         return runnable
 
     def words_to_run(self, words: Sequence[str], rules: set[str]) -> list[str]:
-        """Return the words of the command that asked for this, changed if they keep one of `rules` from running."""
+        """Return the words of the command that asked for this; the words that exclude any of `rules` are changed."""
         allowed = self.selection.allowed(each_after_its_needs(self.everything())) if self.selection else None
         return list(words) if allowed is None or rules <= allowed else widened(words)
 

@@ -36,7 +36,7 @@ _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 class WildcardParameter(luigi.Parameter):
     """A parameter that takes only names from the configuration or the catalogue (`choices`)."""
 
-    # The option by which `All` and `espo plan` select such values; a rule's command line takes it, too.
+    # The option of `All` and `espo plan` that selects such values; a rule's command line takes it, too.
     selected_by: ClassVar[str] = ""
 
     def choices(self, run: RunContext) -> list[str]:
@@ -44,7 +44,7 @@ class WildcardParameter(luigi.Parameter):
         raise NotImplementedError
 
     def check(self, name: str, value: str, task: str) -> None:
-        """Raise `ParameterError`, with the choices, if `value` is not one of them."""
+        """Raise `ParameterError`, with the choices, if `value` is none of them."""
         check_wildcard(name, value)
         choices = self.choices(context())
         if value not in choices:
@@ -60,7 +60,7 @@ class WildcardParameter(luigi.Parameter):
 
 
 class _StoredUnderTwoOptions(argparse.Action):
-    """Stores an option's value; Luigi gives it a flag, and `also` is a second one."""
+    """Stores an option's value, given behind Luigi's own flag or behind a second flag, `also`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, also: str, **keywords: Any) -> None:
         super().__init__([*option_strings, also], dest, **keywords)
@@ -109,7 +109,7 @@ class CalendarParameter(WildcardParameter):
     """The calendar of a copy of the reference."""
 
     def choices(self, run: RunContext) -> list[str]:
-        """Return the two calendars in which training is done."""
+        """Return the two calendars of training."""
         return ["noleap", "360_day"]
 
 
@@ -139,8 +139,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     # Inputs that `compute` cuts into blocks itself: each block then reads only its own part (`open_store`, cut=False).
     uncut: ClassVar[tuple[str, ...]] = ()
-    # The keys of the configuration that the outputs depend on; the inputs' own keys are added by their markers.
-    # `{var}` is this task's; `*` stands for the names below a key, and their order.
+    # The keys of the configuration that the outputs depend on; the inputs' markers add the inputs' own keys. `{var}` is
+    # this task's. `*` stands for the names below a key, and their order.
     reads: ClassVar[tuple[str, ...]] = ()
     # How many values the outputs have for each cell, day and variable, at most; 0: hardly any.
     values_in_outputs: ClassVar[float] = 0.0
@@ -208,7 +208,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return [getattr(self, name)().target for name, _ in ports_of(type(self), OutputPort)]
 
     def decisive_infos(self) -> list[ZarrInfo]:
-        """Return the outputs that decide whether the task is complete: the kept ones, or all if none is kept."""
+        """Return the outputs that decide whether the task is complete: those kept, or all if none is kept."""
         return [getattr(self, name)() for name in kept_ports(type(self)) or dict(ports_of(type(self), OutputPort))]
 
     def input_infos(self) -> list[ZarrInfo]:
@@ -261,7 +261,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def _made_by(self) -> store.Marker | None:
         return next((marker for info in self.decisive_infos() if (marker := info.target.marker()) is not None), None)
 
-    # What a marker says of the outputs.
+    # The outputs' marker, and its contents.
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
@@ -336,7 +336,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return {}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Compute one output and publish it."""
+        """Compute an output and publish it."""
         store.write_store(dataset, path, marker, key=self._work_key(marker), **self.layout(dataset))
 
     def _work_key(self, marker: store.Marker) -> str:
@@ -402,7 +402,7 @@ def _files_and_bytes(path: Path) -> tuple[int, int]:
 
 
 def _check_ours(path: Path, marker: store.Marker) -> None:
-    """Check that the store to be packed is the one that this task has just published."""
+    """Check that this task has just published the store that is to be packed."""
     found = store.read_marker(path)
     if found is None or found.id != marker.id:
         raise InputChangedError(

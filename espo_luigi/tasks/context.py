@@ -80,17 +80,17 @@ def settings() -> espo:
 
 
 class RunContext:
-    """What the tasks of a run share: the configuration, the simulations, and the fields of file names."""
+    """The configuration, the simulations and the fields of file names, which all tasks of a run share."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        # Fingerprints of what stores are made of, by key, as far as `staleness` needed them.
+        # Fingerprints of configuration keys and raw files, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
-        """The simulations that the search of the configuration finds, by id, without those that end too early."""
+        """The simulations that the configuration's search finds, by id, but incomplete simulations."""
         found = self._search(self.config.extraction.simulation, None)
         problems = {sim_id: self._missing_days(match) for sim_id, match in found.items()}
         for problem in filter(None, problems.values()):
@@ -101,7 +101,7 @@ class RunContext:
         return whole
 
     def simulation(self, sim_id: str) -> Match:
-        """Return one simulation; raises `CatalogError` if the search does not find just it."""
+        """Return a simulation; raises `CatalogError` if the search finds none or several."""
         if "simulations" in self.__dict__ and sim_id in self.simulations:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
@@ -112,7 +112,7 @@ class RunContext:
 
     @functools.cached_property
     def reference_problem(self) -> str:
-        """Why the search finds no reference; nothing if it does."""
+        """The reason why the search finds no reference; "" if it finds the reference."""
         try:
             self.reference()
         except CatalogError as error:
@@ -125,12 +125,12 @@ class RunContext:
 
     @property
     def mask_variable(self) -> str:
-        """The variable of the reference that says where land is: the first of its search."""
+        """The reference's variable that has values on land only: the first of its search."""
         return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:
-        """The reference on the first day of the calibration, as a lazy `land_map`; opens the one file that has it."""
+        """The reference on the first day of the calibration, as a lazy `land_map`; opens the only file that has it."""
         year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
@@ -152,7 +152,7 @@ class RunContext:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of file names that are the same for all tasks of the run."""
+        """The fields of file names that all tasks of the run share."""
         form = settings().final_format
         if form not in self._fields:
             self._fields[form] = self._rendered_fields(form)
@@ -197,7 +197,7 @@ class RunContext:
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict)
 
     def _missing_days(self, simulation: Match) -> str:
-        """Return what a simulation lacks at the ends of the period; the search needs 99 % of it only."""
+        """Return a sentence if a simulation lacks days at the period's ends; the search accepts 99 % of the period."""
         first, last = self.config.custom.sim_period
         for variable in simulation.variables:
             assets = [asset for asset in simulation.assets if variable in asset.variables]
@@ -235,5 +235,5 @@ def context() -> RunContext:
 
 
 def forget() -> None:
-    """Forget what was read, so that changed files are read again."""
+    """Forget configuration and catalogue, so that changed files are read again."""
     _context.cache_clear()

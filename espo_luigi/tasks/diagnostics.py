@@ -1,4 +1,8 @@
-"""The official diagnostics: properties of reference, simulation and scenario over small domains, and what improved."""
+"""The diagnostics: properties of reference, simulation and scenario, and the improvement from simulation to scenario.
+
+The official diagnostics are over small domains. Those of the 2024 branch, over whole pieces, are part of `All` if the
+configuration has `diagnostics`.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +30,22 @@ from espo_luigi.tasks.simulation import Rechunk
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 
 
-# What Dask computes at once: some 13 MB for each variable and thirty years.
+# Cells of a block: some 13 MB for each variable and thirty years.
 CELLS_IN_A_BLOCK = 300
 
 Step = Literal["ref", "sim", "scen"]
 
 
 def hosting_piece(step: Step) -> Any:
-    """Return a function that gives the piece whose files contain a task's domain, for one step."""
+    """Return a function that returns the piece whose files contain a task's domain, for a step."""
     return lambda task: task.step(step).domain[task.diag_domain]
 
 
 class DomainTask(EspoTask):
-    """A rule about one domain of the official diagnostics."""
+    """A rule about a domain of the official diagnostics."""
 
     diag_domain = DiagDomainParameter()
-    # The step whose properties are computed, if any: with that, what is read of the configuration is the same.
+    # The step whose properties the rule computes, if any; rules of a step read the same keys.
     reads_step: ClassVar[Step | None] = None
 
     @property
@@ -52,7 +56,7 @@ class DomainTask(EspoTask):
         return off_diag
 
     def step(self, name: Step) -> DiagStep:
-        """Return the settings of one step (``ref``, ``sim`` or ``scen``)."""
+        """Return the settings of a step (``ref``, ``sim`` or ``scen``)."""
         return self.section.steps[name]
 
     @property
@@ -74,7 +78,7 @@ class DomainTask(EspoTask):
         ]
 
     def box(self) -> dict[str, Any]:
-        """Return the domain, as far as it lies in the reference's region: the same cells for all steps."""
+        """Return the part of the domain that lies in its piece of the reference: the same cells for all steps."""
         domain = self.section.domains[self.diag_domain]
         host = partition.box_of(self.context.config, self.host)
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
@@ -93,7 +97,7 @@ class DomainTask(EspoTask):
             part = diagnostics.cut_domain(dataset, self.box())
             return rechunk(part, blocks(part))
         part = diagnostics.cut_domain(grid.drop_vars("land"), self.box())
-        # Once more: of a curvilinear grid, the part is larger than the box.
+        # Cut again: on a curvilinear grid, the part is larger than the box.
         return diagnostics.cut_domain(stack.unstack_fill_nan(dataset, grid, blocks(part), part=part), self.box())
 
 
@@ -112,13 +116,13 @@ def with_measures(properties: xr.Dataset, reference: xr.Dataset, step: DiagStep)
 
 
 def blocks(part: xr.Dataset) -> dict[str, int]:
-    """Return the chunks in which properties are computed: whole series of some rows."""
+    """Return the chunks for computing properties: whole series of some rows."""
     y, x = stack.horizontal_dims(part)
     return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
 
 
 def _read_if_one(part: xr.Dataset) -> xr.Dataset:
-    """Return a part of one block in memory: to find out what a lazy result will be, xsdba takes as long as for it."""
+    """Load a part that is a single block: xsdba needs as long to describe a lazy result as to compute it."""
     return part.compute() if all(len(sizes) == 1 for sizes in part.chunksizes.values()) else part
 
 
@@ -136,10 +140,10 @@ class OffDiagRefProp(DomainTask):
         """Raise an error, too, if the reference has no land in the domain."""
         super().check()
         if not MoveRef(diag_domain=self.diag_domain).complete():
-            _ = self._has_been_looked_at
+            _ = self._land_was_looked_for
 
     @functools.cached_property
-    def _has_been_looked_at(self) -> bool:
+    def _land_was_looked_for(self) -> bool:
         host, box, key = self.in_reference.task, self.box(), f"off-diag.domains.{self.diag_domain}"
         lacking = partition.missing_land(partition.cut_box(host.land(), box, key), box, key)
         if lacking:
@@ -211,7 +215,7 @@ class DiagMeasuresImprovement(DomainTask):
 
 
 class MoveDiag(PackTask, DomainTask):
-    """Rule `move_diag`: the archives of one simulation's properties, measures and improvement."""
+    """Rule `move_diag`: the archives of a simulation's properties, measures and improvement."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -233,7 +237,7 @@ LEVELS = ("diag_sim_prop", "diag_sim_meas", "diag_scen_prop", "diag_scen_meas")
 class StageTask(EspoTask):
     """A rule of the 2024 branch; needs the configuration's `diagnostics` section."""
 
-    # What `joined` reads.
+    # The keys that `joined` reads.
     joining = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
 
     @property
@@ -248,7 +252,7 @@ class StageTask(EspoTask):
         return section
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
-        """Return the maps of all pieces as one, in the product's chunks."""
+        """Join the maps of all pieces, in the product's chunks."""
         custom = self.context.config.custom
         whole = finalize.concatenate(pieces, domain=custom.amno_region.name, processing_level=level)
         return rechunk(whole, custom.final_chunks)
@@ -260,7 +264,7 @@ class StageTask(EspoTask):
 
 
 class DiagnosticsReference(StageTask):
-    """Rule `diagnostics`: the properties of the reference over one piece."""
+    """Rule `diagnostics`: the reference's properties over a piece."""
 
     piece = PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -289,7 +293,7 @@ class ConcatDiagRefProp(StageTask):
 
 
 class Diagnostics(StageTask):
-    """Rule `DIAGNOSTICS`: properties and measures of the simulation and of the scenario over one piece."""
+    """Rule `DIAGNOSTICS`: properties and measures of simulation and scenario over a piece."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
@@ -326,7 +330,7 @@ class Diagnostics(StageTask):
 
 
 class ConcatenationDiag(StageTask):
-    """Rule `concatenation_diag`: one level of `Diagnostics` over the whole domain."""
+    """Rule `concatenation_diag`: a level of `Diagnostics` over the whole domain."""
 
     sim_id = SimulationParameter()
     level = luigi.ChoiceParameter(choices=LEVELS, description="which of the outputs of Diagnostics")
@@ -341,7 +345,7 @@ class ConcatenationDiag(StageTask):
 
 
 class DiagImprovedEtHeatmap(StageTask):
-    """Rule `diag_improved_et_heatmap`: improvement and heatmap of one piece."""
+    """Rule `diag_improved_et_heatmap`: improvement and heatmap of a piece."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="60GB", time="1000")

@@ -1,4 +1,4 @@
-"""The rules that look for what is wrong with raw files, before anything heavy starts."""
+"""The rules that look for problems in raw files, before anything heavy starts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from espo_luigi.tasks.ports import kept
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
-# What of a table is shown; the rest is in the file.
+# How many rows of a table are shown; the file has all.
 SHOWN = 10
 
 
 class InputTask(EspoTask):
-    """A rule that reads raw files once, and makes the table of what is wrong with them.
+    """A rule that reads raw files once, and makes a table of their problems.
 
-    A table with a problem that fails is written, too, without its marker: it is there to be read, and not complete.
+    If a problem fails the task, the table is written without its marker: it can be read, but is not complete.
     """
 
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
@@ -43,18 +43,18 @@ class InputTask(EspoTask):
     is_material = False
 
     def problems(self) -> list[Problem]:
-        """Return what is wrong with the files; reads them."""
+        """Read the files, and return their problems."""
         raise NotImplementedError
 
     def complete(self) -> bool:
-        """Return True if the table is there, and nothing in it is what the configuration lets fail by now."""
+        """Return True if the table exists, and the present configuration lets none of its problems fail."""
         if not super().complete():
             return False
         actions = self.context.config.extraction.on_input_problem
         return all(getattr(actions, row["problem"]) == "warn" for row in store.read_table(self.out_problems().path))
 
     def work(self) -> None:
-        """Write the table; raises `DataError` if it has a problem that fails."""
+        """Write the table; raises `DataError` if a problem in it fails."""
         rows = self._rows(self.problems())
         fatal = [row for row in rows if row["action"] == "fail"]
         path = self.out_problems().path
@@ -67,11 +67,11 @@ class InputTask(EspoTask):
             )
 
     def marker(self) -> store.Marker:
-        """Return, as inputs, the raw files with their tracking ids, which nothing that is kept has else."""
+        """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
         return replace(super().marker(), inputs={str(path): tracking_id(str(path)) for path in self.raw_files()})
 
     def run(self) -> None:
-        """Have a job make the table, and show here what it warns of."""
+        """Have a job make the table, and log its warnings."""
         super().run()
         rows = store.read_table(self.out_problems().path)
         if rows:
@@ -87,7 +87,7 @@ class InputTask(EspoTask):
         regions: Iterable[Region],
         mask_variable: str = "",
     ) -> list[Problem]:
-        """Return what is wrong with what will be extracted of a dataset."""
+        """Return the problems of the part of a dataset that will be extracted."""
         limits, kwargs = limits_of(self.context.config.flags), extraction.extract_dataset.xr_open_kwargs
         boxes = [region.arguments() for region in regions]
         return examine_match(
@@ -96,13 +96,15 @@ class InputTask(EspoTask):
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem
-        in_order = sorted(problems, key=lambda one: (INPUT_PROBLEMS.index(one.kind), one.variable, one.file, one.day))
+        in_order = sorted(
+            problems, key=lambda found: (INPUT_PROBLEMS.index(found.kind), found.variable, found.file, found.day)
+        )
         rows = [_row(problem, getattr(actions, problem.kind)) for problem in in_order]
         return sorted(rows, key=lambda row: row["action"])
 
 
 class InputCheck(InputTask):
-    """Rule `input_check`, which ESPO-G has not: what is wrong with the raw files of one simulation."""
+    """Rule `input_check`, new against ESPO-G: the problems of a simulation's raw files."""
 
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
@@ -136,7 +138,7 @@ class InputCheck(InputTask):
         return self.context.simulation(self.sim_id)
 
     def problems(self) -> list[Problem]:
-        """Look at what `Extract` will read."""
+        """Examine the part that `Extract` will read."""
         config = self.context.config
         return self.examined(
             self.raw(), config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region]
@@ -144,7 +146,7 @@ class InputCheck(InputTask):
 
 
 class RefInputCheck(InputTask):
-    """Rule `ref_input_check`, which ESPO-G has not: what is wrong with the raw files of the reference."""
+    """Rule `ref_input_check`, new against ESPO-G: the problems of the reference's raw files."""
 
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
@@ -159,7 +161,7 @@ class RefInputCheck(InputTask):
         return self.context.reference()
 
     def problems(self) -> list[Problem]:
-        """Look at what `RefDefault` will read for all pieces."""
+        """Examine the part that `RefDefault` will read for all pieces."""
         config = self.context.config
         boxes = [partition.box_of(config, piece) for piece in partition.pieces(config)]
         mask = self.context.mask_variable
@@ -181,9 +183,9 @@ def _row(problem: Problem, action: str) -> dict[str, str]:
 
 
 def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[str, Any], key: str) -> str:
-    """Say how far a box reaches beyond the grid of a simulation's first file, or return nothing.
+    """Return how far a box reaches beyond the grid of a simulation's first file, as a sentence; "" if it does not.
 
-    Opens that file, and reads its coordinates only. Of a file that cannot be opened, `InputCheck` tells.
+    Opens that file, and reads its coordinates only. `InputCheck` reports a file that cannot be opened.
 
     Raises
     ------

@@ -27,7 +27,7 @@ def task_for(path: Path) -> EspoTask:
     Raises
     ------
     UnknownPathError
-        If no task does; the message names the nearest path that one makes.
+        If no task does; the message names the nearest path that a task makes.
     """
     wanted = path.absolute()
     refusals = []

@@ -1,7 +1,7 @@
 """How a production is divided: its simulations into pools, its land cells into pieces.
 
-The members of a pool are adjusted together; a piece is trained, adjusted and cleaned up on its own. Rules name both
-and ask here for the rest. Today a pool has one member and its id, and a piece is a box of `custom.regions`.
+The members of a pool are adjusted together; each piece is made on its own. Rules name both and ask here for the rest.
+Today each pool is a single simulation and has its id; each piece is a box of `custom.regions`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def cut_box(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:
 
 
 def missing_land(found: xr.Dataset, box: Mapping[str, Any], key: str) -> str:
-    """Return a sentence if no cell of `found`, which was cut out of the reference by `box`, has data; else nothing.
+    """Return a sentence if `found`, the reference inside `box`, has no land; else "".
 
     Raises
     ------
@@ -122,7 +122,7 @@ def missing_land(found: xr.Dataset, box: Mapping[str, Any], key: str) -> str:
 
 
 def shared_rows(maps: Mapping[str, xr.Dataset]) -> str:
-    """Return a sentence if two pieces have a row of the reference in common, because a bound lies on it; else nothing.
+    """Return a sentence if two pieces share a row of the reference, because a bound lies on it; else "".
 
     `maps` has the reference in each piece, by the piece's name.
     """
@@ -144,5 +144,5 @@ def shared_rows(maps: Mapping[str, xr.Dataset]) -> str:
 
 
 def _common(south: xr.Dataset, north: xr.Dataset, dim: str) -> set[float]:
-    """The values that two maps have in common along a dimension; none without coordinates."""
+    """Return the coordinates that two maps share along a dimension; a dimension without coordinates gives none."""
     return set(south[dim].values.tolist()) & set(north[dim].values.tolist()) if dim in south.coords else set()

@@ -1,4 +1,4 @@
-"""The rules that make the final products: the scenario of each piece, of the whole domain, and its health checks."""
+"""The rules that make the final products: the scenario of each piece and of the whole domain, and its health checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FinalZarr(EspoTask):
-    """Rule `final_zarr`: the scenario of one piece in the product's chunks."""
+    """Rule `final_zarr`: the scenario of a piece in the product's chunks."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -38,7 +38,7 @@ class FinalZarr(EspoTask):
     out_scenario = temporary("day+{sim_id}+{piece}+{period}.zarr")
 
     def work(self) -> None:
-        """Link the files, which `CleanUp` has written in the product's chunks."""
+        """Link the files: `CleanUp` has written them in the product's chunks."""
         self.link(self.in_cleaned_up().path, self.out_scenario().path)
 
 
@@ -53,7 +53,7 @@ class PackTask(EspoTask):
 
 
 class Move(PackTask):
-    """Rule `move`: the archives of one piece's scenario and of its regridded simulation."""
+    """Rule `move`: the archives of a piece's scenario and regridded simulation."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -79,7 +79,7 @@ class ConcatenationFinal(EspoTask):
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
     def check(self) -> None:
-        """Raise an error, too, if pieces share a row; say, once, which of them cannot be linked into the whole."""
+        """Raise an error, too, if pieces share a row; log, once, the pieces that cannot be linked into the whole."""
         super().check()
         if not self.complete():
             _look_where_pieces_meet(self.context)
@@ -87,13 +87,13 @@ class ConcatenationFinal(EspoTask):
     def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Put the pieces together from south to north; fails if land has no data."""
         files = product_chunks(self, pieces[0])
-        cut = [rechunk(piece, rows_of_chunks(files, piece)) for piece in pieces]
-        whole = finalize.concatenate(cut, domain=self.context.config.custom.amno_region.name)
+        in_rows = [rechunk(piece, rows_of_chunks(files, piece)) for piece in pieces]
+        whole = finalize.concatenate(in_rows, domain=self.context.config.custom.amno_region.name)
         gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole), days=files["time"])
         return whole
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Link the chunks that lie whole in one piece; write those on a seam."""
+        """Link the chunks that lie within a piece; write those across a seam."""
         y, _ = stack.horizontal_dims(dataset)
         paths = [info().path for info in self.in_pieces]
         in_order = paths if finalize.ascending(dataset, y) else paths[::-1]
@@ -101,7 +101,7 @@ class ConcatenationFinal(EspoTask):
 
 
 class HealthChecks(EspoTask):
-    """Rule `health_checks`: what is wrong or suspicious in the scenario of the whole domain."""
+    """Rule `health_checks`: the errors and suspicious values in the whole domain's scenario."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
@@ -120,7 +120,7 @@ class HealthChecks(EspoTask):
 
 @functools.lru_cache(maxsize=1)
 def _look_where_pieces_meet(context: RunContext) -> None:
-    """Log the pieces whose first row is not the first of one of the product's chunks: their files are not linked.
+    """Log the pieces that begin inside a chunk of the product: their files are not linked.
 
     Raises
     ------

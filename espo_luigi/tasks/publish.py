@@ -1,4 +1,4 @@
-"""The products of a production: the tasks that make them, a catalogue of them, and where each comes from."""
+"""The products of a production: the tasks that make them, their catalogue, and the record of their origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from espo_luigi.tasks.diagnostics import (
 )
 from espo_luigi.tasks.product import HealthChecks, Move
 
-# How the global attribute may be called that says what others may do with the products.
+# Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
 
 
@@ -58,7 +58,7 @@ def products() -> Iterator[EspoTask]:
 
 @dataclass(frozen=True)
 class Published:
-    """What was written."""
+    """The files that were written."""
 
     products: int
     """How many products are complete."""
@@ -66,7 +66,7 @@ class Published:
     catalogued: Catalogued | None
 
     def __str__(self) -> str:
-        """Return what was written, in sentences."""
+        """Return sentences about the files."""
         said = [f"{self.products} products are complete"]
         if self.crate:
             said.append(f"{self.crate} says where each comes from")
@@ -77,12 +77,12 @@ class Published:
 
 
 def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Published:
-    """Write where all that is kept comes from, and put its data into the catalogue, in which others' rows stay.
+    """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
     Raises
     ------
     CatalogError, StoreError
-        If nothing is complete, or what is to be written cannot be.
+        If nothing is complete, or a file cannot be written.
     """
     final = context().config.paths.final.absolute()
     products = find_products(final)
@@ -98,16 +98,16 @@ def write_crate(final: Path) -> None:
     """Write the metadata file of the products' folder."""
     path = final / METADATA_NAME
     with alone(path) as write:
-        # Looked for when nobody else writes: whoever comes last has found all.
+        # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))
         write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def _former(path: Path) -> dict[str, Any]:
-    """The former metadata file; earlier versions of espo_luigi wrote configurations with their secrets."""
+    """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
     former = read_json(path) or {}
-    entities = [one for one in former.get("@graph", ()) if isinstance(one, dict)]
-    hidden = [one | {"text": redacted_text(str(one["text"]))} if "text" in one else one for one in entities]
+    entities = [entity for entity in former.get("@graph", ()) if isinstance(entity, dict)]
+    hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
     return {**former, "@graph": hidden}
 
 
@@ -120,6 +120,7 @@ def catalogue_path() -> Path:
 def _about() -> About:
     config = context().config
     attributes = config.attributes.get("global", {})
+    files = [find_file(str(path), ()) for path in settings().config_files]
     ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
     return About(
         name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),
@@ -131,9 +132,5 @@ def _about() -> About:
         config_text=json.dumps(
             redacted(config.model_dump(mode="json", by_alias=True)), ensure_ascii=False, default=str
         ),
-        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in _config_files()},
+        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in files},
     )
-
-
-def _config_files() -> list[Path]:
-    return [find_file(str(path), ()) for path in settings().config_files]

@@ -32,7 +32,7 @@ FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", 
 
 
 class SeriesSummary(DomainTask):
-    """Rule `series_summary`, which ESPO-G has not: what daily series in a domain are like, before and after."""
+    """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -62,7 +62,7 @@ class SeriesSummary(DomainTask):
 
 
 class FlagDetails(EspoTask):
-    """Rule `flag_details`, which ESPO-G has not: how often a flag of the health checks is true, and where most."""
+    """Rule `flag_details`, new against ESPO-G: how often each flag of the health checks is true, and where most."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -74,7 +74,7 @@ class FlagDetails(EspoTask):
     def work(self) -> None:
         """Write the table."""
         found = self.details(store.open_store(self.in_final().path), store.open_store(self.in_checks().path))
-        rows = [{name: _text(value) for name, value in asdict(one).items()} for one in found]
+        rows = [{name: _text(value) for name, value in asdict(flag).items()} for flag in found]
         store.write_table(FLAG_COLUMNS, rows, self.out_flags().path, self.marker())
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
@@ -84,10 +84,10 @@ class FlagDetails(EspoTask):
 
 
 class Report(EspoTask):
-    """Rule `report`, which ESPO-G has not: one page about the run, its figures, and the table of improvements."""
+    """Rule `report`, new against ESPO-G: a page about the run, its figures, and the table of improvements."""
 
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    # Figures are drawn by forked processes, one a CPU: matplotlib is not made for threads.
+    # Forked processes draw the figures, one process a CPU: matplotlib is not made for threads.
     uses_dask = False
     out_page = kept("report/report.html")
     is_about_all = True
@@ -102,7 +102,7 @@ class Report(EspoTask):
         return [*products(), *summary_tasks()]
 
     def complete(self) -> bool:
-        """Return True if the page is there and about the products that are there now."""
+        """Return True if the page exists and shows the present products."""
         marker = self.out_page().target.marker()
         return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
@@ -115,12 +115,12 @@ class Report(EspoTask):
         )
 
     def input_infos(self) -> list[ZarrInfo]:
-        """Return all that the page shows."""
+        """Return the stores that the page shows."""
         return [info for task in self.requires() for info in kept_by(task)]
 
 
 def write_now(out: Path) -> None:
-    """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    """Write the report of the current run as it stands, with up to four processes of this machine."""
     from espo_luigi.report.write import write_report
 
     write_report(run_view(), out, processes=min(4, machine_cpus()))
@@ -131,7 +131,7 @@ def _text(value: object) -> str:
 
 
 def summary_tasks() -> Iterator[EspoTask]:
-    """Yield the tasks that describe what the report shows and no other product has."""
+    """Yield the tasks that summarise products for the report only."""
     for sim_id in context().simulations:
         yield FlagDetails(sim_id=sim_id)
         for domain in _domains():
@@ -144,12 +144,12 @@ def _domains() -> list[str]:
 
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
-    """Return what a task makes and the run keeps."""
+    """Return the outputs of a task that the run keeps."""
     return [getattr(task, name)() for name in kept_ports(type(task))]
 
 
 def run_view() -> RunView:
-    """Return what the report needs of the current run: names, and where everything is or should be."""
+    """Return the report's view of the current run: names, and where every file is or should be."""
     run = context()
     graph = walk([*products(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]

@@ -7,9 +7,9 @@
 | outdated | `is_outdated` | the configuration changed since; raw files and inputs do not count |
 | released | `is_released` | no temporary output exists, as after `release` |
 
-Decisive are the kept outputs, or all outputs if none is kept: a task whose temporary stores were deleted stays
-complete. Changes are found by the outputs' marker: its `made_of` has the fingerprint of each configuration key and each
-raw dataset, its own and its inputs'; its `inputs` have the ids of the inputs' markers.
+The decisive outputs are the kept outputs, or all outputs if none is kept. So a task stays complete when its temporary
+stores are deleted. The outputs' marker shows changes: `made_of` has the fingerprints of configuration keys and raw
+datasets, the inputs' included; `inputs` has the ids of the inputs' markers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
 
-# The only key of markers without `made_of`: they depend on the whole configuration.
+# The key of markers without `made_of`, which depend on the whole configuration.
 WHOLE = "configuration"
 # Joins the different fingerprints that inputs have for a key.
 _JOINED_BY = "+"
-# Configurations for which a stale product was reported: once is enough.
+# Configurations for which a stale product was reported.
 _warned_for: set[str] = set()
 
 

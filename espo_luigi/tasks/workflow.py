@@ -1,4 +1,4 @@
-"""The same graph, wired by hand as a sciluigi workflow: for people who want another wiring than the rules' own."""
+"""The same graph, wired by hand as a sciluigi workflow: a start for people who want to wire the rules differently."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 
 class RegionWorkflow(WorkflowTask):
-    """One simulation over one piece of the land, from the raw files to the archives, every port wired explicitly.
+    """A simulation over a piece of the land, from the raw files to the archives, every port wired explicitly.
 
-    sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Like every sciluigi workflow it runs
-    its own last step each time, because those files carry the time; the rules below it do not.
+    sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Their names carry the time, so that
+    the workflow itself runs each time; its rules do not.
     """
 
     sim_id, piece = SimulationParameter(), PieceParameter()

@@ -223,7 +223,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the paths of the temporary outputs, whether they exist or not."""
         return [getattr(self, name)().path for name, port in ports_of(type(self), OutputPort) if port.is_temporary]
 
-    # The state of the outputs: `staleness` has the table of these five.
+    # The state of the outputs: `staleness` has the table of these four.
 
     def complete(self) -> bool:
         """Return True if the decisive outputs exist and were made together; with ``rerun = stale``, unchanged, too."""
@@ -233,33 +233,30 @@ class EspoTask(DependencyHelpers, SlurmTask):
         path, marker = next((path, marker) for path, marker in markers.items() if marker is not None)
         if settings().rerun == "stale":
             return not staleness.changes(self.context, marker, self.input_infos())
-        if changed := staleness.changed_configuration(self.context, marker):
+        if changed := staleness.changed_settings(self.context, marker):
             staleness.warn(path, changed, self.context.config.hash)
         return True
 
-    def stale(self) -> list[str]:
-        """Return names of what changed since the outputs were made: configuration, raw files, inputs."""
-        marker = self._made_by()
-        return staleness.changes(self.context, marker, self.input_infos()) if marker is not None else []
+    def stale(self, *, files: bool = True) -> list[str]:
+        """Return the settings, raw files and inputs that have changed since; without `files`, the settings."""
+        markers = (info.target.marker() for info in self.decisive_infos())
+        made_by = next((marker for marker in markers if marker is not None), None)
+        if made_by is None:
+            return []
+        if not files:
+            return staleness.changed_settings(self.context, made_by)
+        return staleness.changes(self.context, made_by, self.input_infos())
 
-    def is_outdated(self) -> bool:
-        """Return True if the configuration changed since the outputs were made, whatever raw files and inputs did."""
-        marker = self._made_by()
-        return marker is not None and bool(staleness.changed_configuration(self.context, marker))
-
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
         for path in () if settings().keep_temporary else self.temporary_paths():
             if store.is_complete(path):
                 logger.debug("Deleting %s: no task needs it any more", path)
                 store.remove(path)
 
-    def is_released(self) -> bool:
+    def has_no_temporary(self) -> bool:
         """Return True if none of the temporary outputs exists."""
         return not any(store.is_complete(path) for path in self.temporary_paths())
-
-    def _made_by(self) -> store.Marker | None:
-        return next((marker for info in self.decisive_infos() if (marker := info.target.marker()) is not None), None)
 
     # The outputs' marker, and its contents.
 

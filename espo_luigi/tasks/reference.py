@@ -92,7 +92,7 @@ class RefDefault(EspoTask):
         return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
-        """Return the configuration's settings; by default nothing is rechunked through the disk: it saves no memory here."""
+        """Return the configuration's settings; by default without rechunking on disk: it saves no memory here."""
         return {"array.rechunk.method": "tasks"} | super().dask_settings()
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:

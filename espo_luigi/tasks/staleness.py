@@ -3,9 +3,9 @@
 | state | method | true if |
 |---|---|---|
 | complete | `complete` | this task made all decisive outputs, together; with ``rerun = stale``, not stale either |
-| stale | `stale` | configuration (the keys that were read), raw files or inputs changed since |
-| outdated | `is_outdated` | the configuration changed since; raw files and inputs do not count |
-| released | `is_released` | no temporary output exists, as after `release` |
+| stale | `stale` | settings (the keys that the task reads), raw files or inputs have changed since |
+| outdated | `stale(files=False)` | settings have changed since; raw files and inputs do not count |
+| without temporary stores | `has_no_temporary` | no temporary output exists, as after `delete_temporary` |
 
 The decisive outputs are the kept outputs, or all outputs if none is kept. So a task stays complete when its temporary
 stores are deleted. The outputs' marker shows changes: `made_of` has the fingerprints of configuration keys and raw
@@ -55,13 +55,13 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
 
 
 def changes(run: RunContext, marker: Marker, inputs: Iterable[ZarrInfo]) -> list[str]:
-    """Return names of everything that changed since a store was made: keys, raw datasets, remade inputs."""
+    """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs."""
     keys = [key for key, was in _recorded(marker).items() if _changed(run, key, was)]
     remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
 
 
-def changed_configuration(run: RunContext, marker: Marker) -> list[str]:
+def changed_settings(run: RunContext, marker: Marker) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
     recorded = _recorded(marker).items()
     return [key for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was]

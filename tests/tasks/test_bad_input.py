@@ -1,4 +1,4 @@
-"""Bad input: the message says what was got, what was expected and where, and nothing is lost."""
+"""Messages about bad input name the value, the expected values and the place; nothing is lost."""
 
 import csv
 import functools
@@ -355,7 +355,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
     fails(task)
     assert "No space left on device" in log.text
     assert str(small_disk) in log.text
-    # What was whole before the disk was full, the small grid, stays; of the reference itself there is nothing.
+    # The small grid, which was whole before the disk was full, stays; nothing of the reference itself is left.
     grid, reference = task.out_grid(), task.out_reference()
     assert grid.target.exists() and not Path(reference.path).exists()
     others = {path for path in small_disk.rglob("*") if path.is_file() and Path(grid.path) not in path.parents}

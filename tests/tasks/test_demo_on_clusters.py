@@ -1,4 +1,4 @@
-"""The demo of one simulation, every rule, as jobs of a real cluster, by the command that users give: what it leaves."""
+"""The demo with a single simulation runs every rule as jobs of a real cluster, by the command that users give."""
 
 import subprocess
 import sys
@@ -59,13 +59,13 @@ WAYS = {
     tasks.Adjust: "pack = 3\nbundle = steps\n",
 }
 PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
-# Before that, what the simulation's raw files need, as steps of an allocation.
+# Before that, the tasks below the simulation's raw files, as steps of an allocation.
 IN_ALLOCATION = {tasks.InputCheck, tasks.Extract}
 SIMULATION = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
 class Made(NamedTuple):
-    """The folder of a run on a cluster that has ended, with its exit code and what it said."""
+    """The folder of a finished run on a cluster, with its exit code and its log."""
 
     engine: str
     folder: Path
@@ -80,7 +80,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
-    """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
+    """The environment of a cluster's commands, and further options of its section of luigi.cfg."""
     if engine == "slurm":
         with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
             yield cluster.environ, f"max_jobs = 8\nnode_memory = 4GB\n{PILOTS}"
@@ -91,7 +91,7 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 
 
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
-    """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
+    """Make the demo in many chunks, with a single simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES[engine]})))
     ways = WAYS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
@@ -122,7 +122,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def in_one_chunk(tmp_path_factory: pytest.TempPathFactory, raw: Path, made: Made) -> Mapping[str, Path]:
-    """Every product, made in this process with one chunk for everything."""
+    """Every product, made in this process in a single chunk."""
     return make(tmp_path_factory.mktemp("one"), raw, **ONE, **CHANGES[made.engine])
 
 

@@ -1,4 +1,4 @@
-"""A configuration that somebody edits while jobs wait: they refuse, unless what was edited changes nothing."""
+"""Waiting jobs refuse a configuration that somebody edits meanwhile, unless the edit changes nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def order(configured: Callable[..., list[Path]], tmp_path: Path) -> JobOrder:
 
 
 def refused(order: JobOrder) -> str:
-    """Return what a job that starts now says, or nothing."""
+    """Return the error of a job that starts now, or ""."""
     forget()
     try:
         check_configuration(tasks.ReferenceCalendar(piece="south", calendar="noleap"), order)

@@ -1,4 +1,4 @@
-"""The demo, whole: every rule, both calendars, then what a second run does and does not do."""
+"""The whole demo: every rule and both calendars; then second runs."""
 
 import ast
 import json
@@ -48,7 +48,7 @@ CHANGES = {
 
 
 class Said(NamedTuple):
-    """What a command said on its end, and how it ended."""
+    """The last output of a command, and its exit code."""
 
     pid: int
     code: int
@@ -56,7 +56,7 @@ class Said(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The folder of a finished run of the demo, by a command, and what another said that was given meanwhile."""
+    """The folder of a finished run of the demo, and the ends of its command and of a second command given meanwhile."""
 
     folder: Path
     first: Said
@@ -65,7 +65,7 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
-    """The demo, made by the command that users give; while it is at work, they give another for the same folders."""
+    """The demo, made by the command that users give; meanwhile a second command for the same folders is refused."""
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, demo_raw, **CHANGES)
     commands = write_luigi_cfg(folder)
@@ -186,7 +186,7 @@ def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_se
     reference = store.open_store(here / "final" / "reference" / "Demo-Land+middle+noleap.zarr")
     assert simulation.tasmax.variable.chunks[-1] == (20, 20, 13)
     cells = {"loc": [3, 19, 20, 52]}
-    # In double precision: in single, xsdba's own round-off moves a few days to another quantile.
+    # Double precision: in single precision, xsdba's round-off moves a few days to the next quantile.
     sim = simulation.tasmax.isel(cells).load().astype("float64")
     ref = reference.tasmax.isel(cells).load().astype("float64")
     hist = sim.sel(time=slice("1991", "2020"))
@@ -306,7 +306,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert found["year"].values.tolist() == list(range(FIRST, LAST + 1))
     assert found.attrs["cells"].startswith("16 of 30 land cells")
 
-    # Of one simulation in one domain, without its maps: each figure takes a third of a second.
+    # A single simulation and domain, without maps: each figure takes a third of a second.
     view = run_view()
     one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})

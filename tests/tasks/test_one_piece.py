@@ -1,4 +1,4 @@
-"""What a task publishes belongs together, and to the inputs that it read; whatever others do meanwhile."""
+"""A task's outputs fit together and to the inputs that it read, whatever happens meanwhile."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def region(configured: Callable[..., list[Path]]) -> str:
 
 
 def test_outputs_of_two_works_are_not_complete(region: str) -> None:
-    """As where somebody deleted one of them and changed the configuration, and the job was killed in between."""
+    """Somebody deleted an output and changed the configuration; the job that remade it was killed in between."""
     task = tasks.RefDefault(piece=region)
     ours = task.marker()
     former = store.Marker(ours.task, ours.parameters, ours.versions, ours.inputs, "another")

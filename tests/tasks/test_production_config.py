@@ -18,7 +18,7 @@ WIDE = {"lon_bnds": [-67.0, -64.5]}
 
 @pytest.fixture()
 def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A third file, merged over the production ones."""
+    """A third file, merged over the production files."""
     for name, folder in {"ESPO_OUTPUT": "final", "ESPO_SCRATCH": "work"}.items():
         monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.setenv("ESPO_CATALOGS", str(demo_raw))

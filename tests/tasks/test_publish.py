@@ -1,4 +1,4 @@
-"""What `espo publish` writes of a configuration, for others to read."""
+"""What `espo publish` writes of a configuration, for people to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`espo report`, as people give it, about a run of which some products are there."""
+"""`espo report`, as people give it, about a run that has some of its products."""
 
 import csv
 import re
@@ -20,7 +20,7 @@ from espo_luigi.tasks.report import run_view
 
 @pytest.fixture()
 def part(configured: Callable[..., list[Path]], tmp_path: Path) -> list[Diagnosed]:
-    """Of a configured run, what is there of one simulation, in one of the two domains but for its summary."""
+    """A configured run with files of a single simulation in a single domain, without the summary."""
     get_config().set("espo", "final_format", "sharded")
     files = configured()
     config = " ".join(map(str, files))

@@ -1,4 +1,4 @@
-"""Every rule has the reference workflow's files, parameters and resources, and refuses what it cannot be."""
+"""Every rule has the reference workflow's files, parameters and resources, and refuses impossible values."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
     rule = getattr(tasks, name)
     if rule not in rules() or not list(ports_of(rule, InputPort)):
         return
-    # There is no simulation SIM, of which files could be looked at.
+    # There is no simulation SIM with files to look at.
     monkeypatch.setattr(rule, "raw_files", lambda self: [])
     with pytest.raises(InputChangedError, match=rf"the input {folder}/.* it was missing"), example(rule).guarded():
         pytest.fail("the work has begun")

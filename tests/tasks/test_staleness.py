@@ -1,4 +1,4 @@
-"""What a changed configuration concerns: the rules that are given something else by it, what follows, and no other."""
+"""A changed configuration makes stale the rules whose science gets other arguments, the rules that follow, no more."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|
 
 
 class Stand:
-    """Stands for a dataset, a file and the functions of `science`: writes down what it is called with."""
+    """Stands for a dataset, a file and the functions of `science`: records the arguments of each call."""
 
     def __init__(self, calls: list[str], name: str) -> None:
         self.calls, self.name = calls, name
@@ -92,7 +92,7 @@ class Science:
 
 
 class Searched(RunContext):
-    """A context of which every search finds one dataset."""
+    """A context whose searches find a single dataset each."""
 
     calls: list[str]
 
@@ -127,7 +127,7 @@ def production(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 def keys_of(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key that holds a value; definitions of properties, which are handed on whole, count as one."""
+    """Every key that holds a value; definitions of properties, which are handed on whole, count as a single key."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             yield from keys_of(getattr(value, name), (*at, field.alias or name))
@@ -139,7 +139,7 @@ def keys_of(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same kind."""
+    """A different value of the same kind."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -154,7 +154,7 @@ def other(value: Any) -> Any:
 
 
 def changed(value: Any, key: tuple[str, ...]) -> Any:
-    """The value with another one under a key; unlike in a file, what was made of that one stays."""
+    """Return the value with a key changed; unlike in a file, values derived from that key stay."""
     if not key:
         return other(value)
     if isinstance(value, BaseModel):
@@ -185,7 +185,7 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
 
 
 def given(task: EspoTask, calls: list[str]) -> list[str]:
-    """What the rule's science is given, and which tasks' outputs."""
+    """Return the arguments of the rule's science, and the tasks whose outputs it is given."""
     calls.clear()
     if isinstance(task, InputTask):
         task.problems()
@@ -207,7 +207,7 @@ def given(task: EspoTask, calls: list[str]) -> list[str]:
 
 @dataclasses.dataclass
 class Look:
-    """What the rules are given under a configuration, and what their markers would say that they read of it."""
+    """The arguments of the rules' science under a configuration, and the fingerprints that their markers would have."""
 
     arguments: dict[str, list[str]]
     read: dict[str, list[str]]

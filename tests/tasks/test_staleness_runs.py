@@ -34,7 +34,7 @@ def graph() -> list[EspoTask]:
 
 
 def publish_again(which: Callable[[EspoTask], bool]) -> list[EspoTask]:
-    """Publish anew, each after what it needs, as a run under the present configuration does."""
+    """Publish again, in the order of a run under the present configuration."""
     made = [task for task in graph() if which(task)]
     for task in made:
         publish(task, task.marker())
@@ -111,7 +111,7 @@ def test_a_store_that_was_made_under_this_configuration_of_an_older_input_is_war
 
 
 def run_luigi(folder: Path, *words: str) -> tuple[int, list[str]]:
-    """Run Luigi's command in a folder; return its exit code and what it said."""
+    """Run Luigi's command in a folder; return its exit code and its log."""
     command = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", *words, "--local-scheduler"]
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)

@@ -25,6 +25,7 @@ from espo_luigi.store.marker import read_inventory
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, kept_ports, ports_of
+from espo_luigi.tasks.targets import ZarrTarget
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class DiagDomainParameter(WildcardParameter):
 
     def choices(self, run: RunContext) -> list[str]:
         """Return the configuration's domains."""
-        return list(run.config.off_diag.domains) if run.config.off_diag else []
+        return run.domains
 
 
 class EspoTask(DependencyHelpers, SlurmTask):
@@ -203,7 +204,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 self._add_upstream_tasks(tasks, value)
         return sorted(tasks, key=lambda task: task.task_id)
 
-    def output(self) -> list[luigi.Target]:
+    def output(self) -> list[ZarrTarget]:
         """Return the targets of all output ports."""
         return [getattr(self, name)().target for name, _ in ports_of(type(self), OutputPort)]
 

@@ -145,6 +145,11 @@ class RunContext:
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
 
+    @property
+    def domains(self) -> list[str]:
+        """The domains of the official diagnostics, if they are configured."""
+        return list(self.config.off_diag.domains) if self.config.off_diag else []
+
     def open(self, match: Match, extraction: Extraction) -> Any:
         """Open a found dataset lazily, with the options that the configuration has for it."""
         options = extraction.extract_dataset
@@ -155,19 +160,16 @@ class RunContext:
         """The fields of file names that all tasks of the run share."""
         form = settings().final_format
         if form not in self._fields:
-            self._fields[form] = self._rendered_fields(form)
+            config = self.config
+            self._fields[form] = {
+                "tmpdir": str(config.paths.tmpdir),
+                "final": str(config.paths.final),
+                "ref_source": config.reference_source,
+                "domain": config.custom.amno_region.name,
+                "period": "-".join(config.custom.sim_period),
+                "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
+            }
         return self._fields[form]
-
-    def _rendered_fields(self, form: str) -> dict[str, str]:
-        config = self.config
-        return {
-            "tmpdir": str(config.paths.tmpdir),
-            "final": str(config.paths.final),
-            "ref_source": config.reference_source,
-            "domain": config.custom.amno_region.name,
-            "period": "-".join(config.custom.sim_period),
-            "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
-        }
 
     @functools.cached_property
     def folders_are_writable(self) -> bool:

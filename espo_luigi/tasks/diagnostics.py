@@ -88,8 +88,10 @@ class DomainTask(EspoTask):
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
         period = dataset.sel(time=slice(*settings.properties_and_measures.period))
-        found = properties_of(_read_if_one(self._local(period, grid if settings.unstack else None)), settings)
-        return rechunk(found, self.context.config.custom.final_chunks)
+        part = self._local(period, grid if settings.unstack else None)
+        if all(len(sizes) == 1 for sizes in part.chunksizes.values()):
+            part = part.compute()  # a single block: xsdba needs as long to describe a lazy result as to compute it
+        return rechunk(properties_of(part, settings), self.context.config.custom.final_chunks)
 
     def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
         """The domain's cells, in blocks of whole series."""
@@ -119,11 +121,6 @@ def blocks(part: xr.Dataset) -> dict[str, int]:
     """Return the chunks for computing properties: whole series of some rows."""
     y, x = stack.horizontal_dims(part)
     return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
-
-
-def _read_if_one(part: xr.Dataset) -> xr.Dataset:
-    """Load a part that is a single block: xsdba needs as long to describe a lazy result as to compute it."""
-    return part.compute() if all(len(sizes) == 1 for sizes in part.chunksizes.values()) else part
 
 
 class OffDiagRefProp(DomainTask):

@@ -36,20 +36,19 @@ _LICENCES = ("license", "licence", "terms_of_use")
 
 def products() -> Iterator[EspoTask]:
     """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
-    config = context().config
-    domains = list(config.off_diag.domains) if config.off_diag else []
-    for domain in domains:
+    run, config = context(), context().config
+    for domain in run.domains:
         yield MoveRef(diag_domain=domain)
-    for sim_id in context().simulations:
+    for sim_id in run.simulations:
         yield HealthChecks(sim_id=sim_id)
-        for domain in domains:
+        for domain in run.domains:
             yield MoveDiag(sim_id=sim_id, diag_domain=domain)
         for piece in partition.pieces(config):
             yield Move(sim_id=sim_id, piece=piece)
     if config.diagnostics is None:
         return
     yield ConcatDiagRefProp()
-    for sim_id in context().simulations:
+    for sim_id in run.simulations:
         for level in LEVELS:
             yield ConcatenationDiag(sim_id=sim_id, level=level)
         for piece in partition.pieces(config):
@@ -90,7 +89,8 @@ def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Publishe
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
     if with_crate:
         write_crate(final)
-    catalogued = add_to_catalogue(catalogue_path(), products, final) if with_catalogue else None
+    catalogue = context().config.paths.project_catalog or final / "catalog.json"
+    catalogued = add_to_catalogue(catalogue, products, final) if with_catalogue else None
     return Published(len(products), final / METADATA_NAME if with_crate else None, catalogued)
 
 
@@ -109,12 +109,6 @@ def _former(path: Path) -> dict[str, Any]:
     entities = [entity for entity in former.get("@graph", ()) if isinstance(entity, dict)]
     hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
     return {**former, "@graph": hidden}
-
-
-def catalogue_path() -> Path:
-    """Return ``paths.project_catalog``, by default `catalog.json` beside the products."""
-    paths = context().config.paths
-    return paths.project_catalog or paths.final / "catalog.json"
 
 
 def _about() -> About:

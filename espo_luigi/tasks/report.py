@@ -134,13 +134,8 @@ def summary_tasks() -> Iterator[EspoTask]:
     """Yield the tasks that summarise products for the report only."""
     for sim_id in context().simulations:
         yield FlagDetails(sim_id=sim_id)
-        for domain in _domains():
+        for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
-
-
-def _domains() -> list[str]:
-    off_diag = context().config.off_diag
-    return list(off_diag.domains) if off_diag else []
 
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
@@ -158,23 +153,22 @@ def run_view() -> RunView:
         config_hash=run.config.hash,
         reference=run.config.reference_source,
         simulations=tuple(run.simulations),
-        domains=tuple(_domains()),
+        domains=tuple(run.domains),
         period=tuple(map(int, run.config.custom.ref_period)),
         final=run.config.paths.final,
         workdir=Path(settings().workdir).absolute(),
         engine=settings().engine,
-        products=tuple(_made(task) for task in wanted),
-        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),
+        products=tuple(
+            Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
+            for task in wanted
+        ),
+        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in run.domains for sim_id in run.simulations),
         flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,
             **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in run.simulations},
         },
     )
-
-
-def _made(task: EspoTask) -> Made:
-    return Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
 
 
 def _diagnosed(sim_id: str, domain: str) -> Diagnosed:

@@ -52,11 +52,6 @@ class Selection:
         """True if a single simulation is asked for."""
         return len(set(_words(self.sims))) == 1
 
-    def check(self) -> None:
-        """Raise `ParameterError` for rules that exclude each other."""
-        if self.only and (self.first or self.until):
-            raise ParameterError("--only excludes --from and --until: it is both of them for one rule")
-
     def ends(self, roots: Iterable[Task]) -> list[Task]:
         """Return the last tasks of the selected part of the graph below `roots`.
 
@@ -65,7 +60,8 @@ class Selection:
         ParameterError
             If the graph lacks a rule, a simulation or a region that is named, or nothing is left.
         """
-        self.check()
+        if self.only and (self.first or self.until):
+            raise ParameterError("--only excludes --from and --until: it is both of them for one rule")
         graph = each_after_its_needs(roots)
         tasks = [task for task, _ in graph.values()]
         self._check_names(tasks)
@@ -102,7 +98,7 @@ class Selection:
         if getattr(task, "is_about_all", False) and task.task_family not in (last, self.first):
             return False
         # A task without simulation or region, such as the whole domain's, is wanted only if its rule is named.
-        return all((names_of(task) <= words) if names_of(task) else bool(last) for names_of, words in self._narrowed)
+        return bool(last) or all(names_of(task) for names_of, _ in self._narrowed)
 
     @property
     def _narrowed(self) -> list[tuple[Callable[[Task], set[str]], set[str]]]:

@@ -7,10 +7,13 @@
 | `simulation` | Extract, Regrid, Rechunk |
 | `adjustment` | Train, Adjust, CleanUp |
 | `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
-| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag; \
-of the 2024 branch: DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
+| `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `report` | SeriesSummary, FlagDetails, Report |
 | `all` | All |
+
+The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
+pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.luigi_glue.install import install

@@ -44,7 +44,7 @@ def configure(folder: Path, **adjusting: Any) -> None:
         ({}, {}),
     ],
 )
-def test_who_adjusted_is_a_global_attribute_if_it_is_configured(
+def test_the_adjusting_institution_is_a_global_attribute_if_configured(
     adjusting: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(tmp_path, **adjusting)
@@ -87,7 +87,7 @@ def make_grid() -> xr.Dataset:
     return xr.Dataset({"land": (("lat", "lon"), [[True]])}, {"lat": [45.0], "lon": [-70.0]})
 
 
-def test_a_training_says_what_it_is_and_where_its_simulation_comes_from(tmp_path: Path) -> None:
+def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: Path) -> None:
     configure(tmp_path)
     regchunked = make_regchunked().chunk()  # lazy: no number is needed
     out = tasks.Train(**WILDCARDS).compute(regchunked, regchunked, regchunked)

@@ -82,7 +82,7 @@ def test_an_unknown_region_lists_the_regions(
     assert nothing_started(tmp_path)
 
 
-def test_a_parameter_that_is_missing_lists_what_is_expected(configured: Configure) -> None:
+def test_a_missing_parameter_lists_the_expected_values(configured: Configure) -> None:
     configured()
     words = ["--module", "espo_luigi.tasks", "Adjust", "--sim-id", "any", "--region", "south"]
     with pytest.raises(MissingParameterException) as caught:
@@ -153,7 +153,7 @@ def test_only_the_regions_that_a_run_needs_have_to_have_land(own_raw: Path) -> N
         tasks.RefDefault(piece="north").check()
 
 
-def test_a_region_between_the_references_cells_is_named_with_what_the_reference_spans(configured: Configure) -> None:
+def test_a_region_between_the_references_cells_is_named_with_the_references_bounds(configured: Configure) -> None:
     with_box(configured(), "custom.regions.north", lat_bnds=[47.5, 47.6])
     with pytest.raises(ConfigurationError, match=r"`custom.regions.north`: .*holds no cell .*45.125 to 47.875 °N"):
         tasks.RefDefault(piece="north").check()
@@ -216,7 +216,7 @@ def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_product_without_what_tasmin_is_made_of_stops_the_run_before_it_starts(
+def test_a_product_without_the_variables_of_tasmin_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     edit(configured()[0], lambda content: content["biasadjust"]["variables"].pop("dtr"))
@@ -305,7 +305,7 @@ def test_of_the_reference_only_the_file_with_the_first_day_is_opened(
     assert opened == ["tasmax_day_Demo-Land_reference_19910101-20201231.nc"] * 2
 
 
-def test_unknown_units_name_the_variable_and_what_is_expected(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
+def test_unknown_units_name_the_variable_and_the_expected_units(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
     (file,) = (own_raw / "reconstruction").rglob("pr_*.nc")
     dataset = xr.load_dataset(file)
     dataset.pr.attrs["units"] = "furlongs"
@@ -373,7 +373,7 @@ def test_a_read_only_folder_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_store_that_another_task_made_is_not_taken_for_this_ones(configured: Configure) -> None:
+def test_a_store_of_a_different_task_is_not_taken_for_this_tasks(configured: Configure) -> None:
     configured()
     task = tasks.ReferenceCalendar(piece="south", calendar="noleap")
     path = task.out_reference().path
@@ -387,7 +387,7 @@ def test_a_store_that_another_task_made_is_not_taken_for_this_ones(configured: C
         assert task.complete() is complete
 
 
-def test_a_product_of_another_configuration_is_used_and_said_once(
+def test_a_product_of_a_different_configuration_is_used_and_reported_once(
     configured: Configure, log: pytest.LogCaptureFixture
 ) -> None:
     configured()

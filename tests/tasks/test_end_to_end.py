@@ -178,7 +178,7 @@ def test_the_scenario_has_the_references_climate_over_the_reference_period(here:
         np.testing.assert_allclose(cells.pr, expected.pr, rtol=0.1)
 
 
-def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_series(here: Path) -> None:
+def test_the_scenario_of_cells_of_every_chunk_equals_xsdbas_of_the_same_series(here: Path) -> None:
     from xsdba import DetrendedQuantileMapping, Grouper
     from xsdba.detrending import LoessDetrend
 
@@ -199,7 +199,7 @@ def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_se
     assert off.mean() < 1e-4
 
 
-def test_every_product_says_of_what_domain_and_variables_it_is(here: Path) -> None:
+def test_every_product_names_its_domain_and_variables(here: Path) -> None:
     scenario = final(here, NOLEAP)
     assert set(scenario.attrs["cat:variable"].split(",")) == set(scenario.data_vars)
     folder = here / "final" / "diagnostics" / "Lowland"
@@ -247,7 +247,7 @@ def test_tasmin_has_no_adjustment_of_its_own(here: Path) -> None:
     assert scenario.tasmin.attrs["cell_methods"] == "time: minimum within days"
 
 
-def test_differences_of_temperature_say_so_in_what_is_kept(here: Path) -> None:
+def test_differences_of_temperature_say_so_in_the_kept_products(here: Path) -> None:
     folder = here / "final" / "diagnostics" / "Lowland"
     kept = [
         store.open_store(here / "final" / "reference" / "Demo-Land+south+default.zarr").dtr,
@@ -288,7 +288,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do_and_where_the_results_are
     assert f"Nothing to do: what was asked for is there already: {here / 'final'}" in log.text
 
 
-def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(here: Path) -> None:
+def test_a_missing_product_is_made_again_with_its_missing_inputs_only(here: Path) -> None:
     store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr")
     assert jobs_of(here, tasks.All()) == {"HealthChecks": 1}
     (here / "final" / "diagnostics" / "Lowland" / f"{NOLEAP}+Lowland+improvement.zarr.zip").unlink()
@@ -385,7 +385,7 @@ def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_dat
     assert list((here / "work").iterdir()) == []
 
 
-def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_deleted(here: Path, commands: Path) -> None:
+def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here: Path, commands: Path) -> None:
     (here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip").unlink()
     work = here / "work"
     in_the_way = work / f"{NOLEAP}+north+cleaned_up.zarr"

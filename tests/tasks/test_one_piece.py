@@ -36,7 +36,7 @@ def test_outputs_of_two_works_are_not_complete(region: str) -> None:
     assert task.complete()
 
 
-def test_what_another_job_published_meanwhile_is_not_packed_as_ours(
+def test_a_store_that_a_second_job_published_meanwhile_is_not_packed(
     region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = tasks.ConcatenationFinal(sim_id="SIM")
@@ -93,7 +93,7 @@ def test_raw_files_that_change_while_they_are_read_stop_the_publication(
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_a_zarr_folder_of_others_in_which_a_chunk_is_written_anew_stops_the_publication(tmp_path: Path) -> None:
+def test_a_rewritten_chunk_of_a_foreign_zarr_folder_stops_the_publication(tmp_path: Path) -> None:
     ones().to_zarr(tmp_path / "raw.zarr")
     with (
         pytest.raises(InputChangedError, match=r"raw\.zarr is not the file"),
@@ -104,12 +104,12 @@ def test_a_zarr_folder_of_others_in_which_a_chunk_is_written_anew_stops_the_publ
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_a_raw_file_that_is_not_there_is_told_by_who_opens_it(tmp_path: Path) -> None:
+def test_a_missing_raw_file_is_left_to_its_reader_to_report(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), store.unchanged([], [tmp_path / "missing.nc"]):
         raise ZeroDivisionError
 
 
-def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the_former(region: str) -> None:
+def test_rules_publish_after_unchanged_inputs_and_stop_readers_of_the_former_store(region: str) -> None:
     task = tasks.RefDefault(piece=region)
     following = tasks.ReferenceCalendar(piece=region, calendar="noleap")
     for each in (tasks.RefInputCheck(), task, following):

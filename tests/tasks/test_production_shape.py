@@ -260,7 +260,7 @@ def test_the_reference_was_made_in_several_pieces(pair: tuple[Products, Products
     assert [ds.pr.nbytes > SERIES_BYTES for ds in references] == [True] * len(REGIONS)
 
 
-def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
+def test_exactly_the_references_land_cells_have_data_in_the_product(
     pair: tuple[Products, Products],
 ) -> None:
     for name, path in pair[0].items():

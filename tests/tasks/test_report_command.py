@@ -48,7 +48,7 @@ def write_stores(one: Diagnosed, more: dict) -> None:
         store.write_store(ds, getattr(one, name), store.Marker("Example", {}, {"xarray": "1"}, {}, "abc"))
 
 
-def test_the_page_is_whole_and_says_what_is_missing(part: list[Diagnosed], tmp_path: Path) -> None:
+def test_the_page_is_whole_and_names_missing_products(part: list[Diagnosed], tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "espo"), "report", "--out", "mine/page.html"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "mine/page.html\n"), done.stderr

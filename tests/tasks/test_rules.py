@@ -98,7 +98,7 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
     assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
 
 
-def test_the_results_of_the_default_target_are_in_the_folder_of_what_is_kept(folder: Path) -> None:
+def test_the_results_of_the_default_target_are_in_the_folder_of_kept_products(folder: Path) -> None:
     assert places_of(tasks.All()) == [str(folder / "final")]
 
 
@@ -162,7 +162,7 @@ def test_a_wildcard_that_nothing_holds_is_refused_with_the_choices(
 
 
 @pytest.mark.parametrize("options", ["--sim-id SIM --region south", "--pool SIM --piece south"])
-def test_a_rule_takes_the_options_by_which_the_default_target_is_narrowed(options: str, folder: Path) -> None:
+def test_a_rule_takes_the_options_that_narrow_the_default_target(options: str, folder: Path) -> None:
     with CmdlineParser.global_instance(["Adjust", *options.split(), "--var", "pr"]) as parsed:
         assert parsed.get_task_obj() == tasks.Adjust(pool="SIM", piece="south", var="pr")
 

@@ -235,7 +235,7 @@ def look(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConf
 
 
 @pytest.mark.parametrize("which", ["demo", "espo-g6"])
-def test_a_key_that_alters_what_a_rule_is_given_is_one_that_it_says_it_reads(
+def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it_reads(
     which: str, look: Callable[[RunConfig, dict[str, str]], Look], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)  # pydantic's, of values that it has not validated
@@ -274,7 +274,7 @@ def fewer_quantiles(content: Any) -> None:
     content["biasadjust"]["variables"]["tasmax"]["training_args"]["xclim_train_args"]["nquantiles"] = 40
 
 
-def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(complete_demo: Path) -> None:
+def test_fewer_quantiles_make_the_training_of_that_variable_and_the_following_rules_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
@@ -286,7 +286,7 @@ def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(
     assert {task.task_id for task in in_order(tasks.All()) if not task.complete()} == concerned
 
 
-def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_they_are(complete_demo: Path) -> None:
+def test_a_store_made_of_stale_inputs_under_a_new_configuration_is_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     luigi.task_register.Register.clear_instance_cache()
     adjusted = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust) and task.var == "tasmax")
@@ -307,7 +307,7 @@ def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_p
     assert stale() == set()
 
 
-def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is_there(complete_demo: Path) -> None:
+def test_a_new_simulation_or_a_checks_threshold_makes_no_present_simulation_stale(complete_demo: Path) -> None:
     def change(content: Any) -> None:
         content["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"]["source"].append("Third")
         content["health_checks"]["flags"]["tasmin"]["temperature_extremely_low"]["thresh"] = "-60 degC"
@@ -318,7 +318,7 @@ def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is
     assert {one.partition("_")[0] for one in concerned} == {"HealthChecks", "InputCheck", "RefInputCheck"}
 
 
-def test_the_report_follows_what_it_shows_and_its_summaries_follow_what_they_are_of(
+def test_the_report_and_its_summaries_follow_the_products_that_they_show(
     complete_demo: Path, with_report: None
 ) -> None:
     complete_all()

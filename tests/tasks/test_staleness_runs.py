@@ -61,7 +61,7 @@ def test_a_key_that_a_rule_and_its_older_input_read_is_that_of_the_older(complet
     assert "custom.maximal_calendar" in adjusted.stale()
 
 
-def test_what_a_killed_run_has_made_anew_is_not_left_over_while_its_products_are_stale(complete_demo: Path) -> None:
+def test_remade_stores_of_a_killed_run_are_not_left_over_while_their_products_are_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     rules = tasks.Train | tasks.Adjust
     made = publish_again(lambda task: isinstance(task, rules) and (task.var, task.piece) == ("tasmax", "south"))
@@ -72,7 +72,7 @@ def test_what_a_killed_run_has_made_anew_is_not_left_over_while_its_products_are
     assert left >= set(older.temporary_paths())
 
 
-def test_a_temporary_store_made_anew_says_nothing_of_the_kept_one_beside_it(complete_demo: Path) -> None:
+def test_a_remade_temporary_store_does_not_refresh_the_kept_store_beside_it(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     whole = next(task for task in graph() if is_whole(task))
     (scenario,) = whole.temporary_paths()
@@ -118,7 +118,7 @@ def run_luigi(folder: Path, *words: str) -> tuple[int, list[str]]:
     return ended.returncode, ended.stderr.splitlines()
 
 
-def test_a_run_with_nothing_to_do_ends_with_what_is_stale_and_the_command_for_it_as_plan_and_status_say(
+def test_a_run_with_nothing_to_do_ends_with_the_stale_tasks_and_their_command_as_plan_and_status_do(
     complete_demo: Path,
 ) -> None:
     config = f"--espo-config={complete_demo / 'config.yml'} {complete_demo / 'paths.yml'}"
@@ -141,7 +141,7 @@ def test_a_run_with_nothing_to_do_ends_with_what_is_stale_and_the_command_for_it
     assert standing.render(standing.read())[-4:] == [head.partition("WARNING ")[2], rules, again, command]
 
 
-def test_the_command_for_what_is_stale_of_one_rule_is_without_only_if_earlier_rules_are(complete_demo: Path) -> None:
+def test_the_command_for_a_stale_rule_is_without_only_if_earlier_rules_are_stale(complete_demo: Path) -> None:
     def told(root: luigi.Task) -> str:
         luigi.task_register.Register.clear_instance_cache()
         return str(told_of([root], checked_graph(root), ["All", "--only", "HealthChecks"])["command"])
@@ -160,11 +160,11 @@ def test_the_command_for_what_is_stale_of_one_rule_is_without_only_if_earlier_ru
         ("All --until Train", "All --until Train"),
     ],
 )
-def test_words_of_a_part_are_widened_to_what_comes_before(words: str, expected: str) -> None:
+def test_words_of_a_part_are_widened_to_earlier_rules(words: str, expected: str) -> None:
     assert widened(words.split()) == expected.split()
 
 
-def test_an_input_that_was_made_anew_is_a_reason(complete_demo: Path) -> None:
+def test_a_remade_input_is_a_reason(complete_demo: Path) -> None:
     reference = next(task for task in graph() if isinstance(task, tasks.RefDefault) and task.piece == "south")
     publish(reference, dataclasses.replace(reference.marker(), versions={"espo_luigi": "of another day"}))
     calendars = [task for task in graph() if isinstance(task, tasks.ReferenceCalendar) and task.piece == "south"]

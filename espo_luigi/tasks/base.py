@@ -6,7 +6,7 @@ import argparse
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,14 +35,20 @@ _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
 
 
 class WildcardParameter(luigi.Parameter):
-    """A parameter that takes only names from the configuration or the catalogue (`choices`)."""
+    """A parameter that takes only names from the configuration or the catalogue.
 
-    # The option of `All` and `espo plan` that selects such values; a rule's command line takes it, too.
-    selected_by: ClassVar[str] = ""
+    Parameters
+    ----------
+    choices : callable
+        Returns all valid names of a run.
+    selected_by : str
+        The option of `All` and `espo plan` that selects such names; a rule's command line takes it, too.
+    """
 
-    def choices(self, run: RunContext) -> list[str]:
-        """Return all valid values."""
-        raise NotImplementedError
+    def __init__(self, choices: Callable[[RunContext], Collection[str]], selected_by: str = "") -> None:
+        super().__init__()
+        self.choices = choices
+        self.selected_by = selected_by
 
     def check(self, name: str, value: str, task: str) -> None:
         """Raise `ParameterError`, with the choices, if `value` is none of them."""
@@ -51,13 +57,15 @@ class WildcardParameter(luigi.Parameter):
         if value not in choices:
             raise ParameterError(f"{task}: {not_one_of(self.selected_by or name, value, choices)}")
 
-    @classmethod
-    def _parser_kwargs(cls, param_name: str, task_name: str | None = None) -> dict[str, Any]:
-        keywords = super()._parser_kwargs(param_name, task_name)
-        if not cls.selected_by:
-            return dict(keywords)
-        also = "-".join(filter(None, [task_name, cls.selected_by]))
-        return {**keywords, "action": functools.partial(_StoredUnderTwoOptions, also=f"--{also}")}
+    # A class method in Luigi, which calls it on the parameter.
+    def _parser_kwargs(  # type: ignore[override]
+        self, param_name: str, task_name: str | None = None
+    ) -> dict[str, Any]:
+        keywords = dict(super()._parser_kwargs(param_name, task_name))
+        if self.selected_by:
+            also = "-".join(filter(None, [task_name, self.selected_by]))
+            keywords["action"] = functools.partial(_StoredUnderTwoOptions, also=f"--{also}")
+        return keywords
 
 
 class _StoredUnderTwoOptions(argparse.Action):
@@ -70,56 +78,12 @@ class _StoredUnderTwoOptions(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class SimulationParameter(WildcardParameter):
-    """A simulation's id, as in the catalogue."""
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the ids that the configuration's search finds."""
-        return list(run.simulations)
-
-
-class PoolParameter(WildcardParameter):
-    """A pool of simulations."""
-
-    selected_by = "sim-id"
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the pools of the simulations that the configuration's search finds."""
-        return partition.pools(run.simulations)
-
-
-class PieceParameter(WildcardParameter):
-    """A piece of the land."""
-
-    selected_by = "region"
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the pieces into which the configuration divides the land."""
-        return partition.pieces(run.config)
-
-
-class VariableParameter(WildcardParameter):
-    """A variable to adjust, from ``biasadjust.variables``."""
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the variables that the configuration adjusts."""
-        return list(run.config.biasadjust.variables)
-
-
-class CalendarParameter(WildcardParameter):
-    """The calendar of a copy of the reference."""
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the two calendars of training."""
-        return ["noleap", "360_day"]
-
-
-class DiagDomainParameter(WildcardParameter):
-    """A domain of the official diagnostics, from ``off-diag.domains``."""
-
-    def choices(self, run: RunContext) -> list[str]:
-        """Return the configuration's domains."""
-        return run.domains
+SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations)
+PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run.simulations), "sim-id")
+PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run.config), "region")
+VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
+CalendarParameter = functools.partial(WildcardParameter, lambda run: ["noleap", "360_day"])
+DiagDomainParameter = functools.partial(WildcardParameter, lambda run: run.domains)
 
 
 class EspoTask(DependencyHelpers, SlurmTask):
@@ -181,7 +145,9 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def expected(cls, name: str) -> Sequence[str]:
         """Return the valid values of a parameter; a wildcard's come from the configuration or the catalogue."""
         parameter = getattr(cls, name)
-        return parameter.choices(context()) if isinstance(parameter, WildcardParameter) else super().expected(name)
+        return (
+            list(parameter.choices(context())) if isinstance(parameter, WildcardParameter) else super().expected(name)
+        )
 
     def check(self) -> None:
         """Raise an error if a wildcard or a resource is not possible."""

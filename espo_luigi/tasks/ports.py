@@ -69,7 +69,7 @@ class BoundOutput:
 
 
 class OutputPort:
-    """A named output of a rule: a path template, and and whether the store is temporary or packed from a port."""
+    """A named output of a rule: a path template, and whether the store is temporary or packed from a port."""
 
     def __init__(self, template: str, *, is_temporary: bool = False, packed_from: str | None = None) -> None:
         self.template = template

@@ -186,9 +186,10 @@ def make_run(n: int) -> None:
     from espo_luigi.jobs.order import write_json
     from espo_luigi.tasks.base import EspoTask
     from espo_luigi.tasks.context import context, forget
+    from espo_luigi.tasks.partition import simulations_of
 
     first, second = context().simulations
-    of_both = [task for task in walk([tasks.All()]) if hasattr(task, "sim_id")]
+    of_both = [task for task in walk([tasks.All()]) if simulations_of(task)]
     copies = -(-n // (len(of_both) // 2)) - 2
     _copy_rows(Path("espo-demo/raw/simulation.csv"), copies)
     config = Path("config/demo/config.yml")
@@ -196,7 +197,7 @@ def make_run(n: int) -> None:
     forget()
     done = set(list(context().simulations)[::2]) | {first, second}
     for task, _ in each_after_its_needs([tasks.All()]).values():
-        if isinstance(task, EspoTask) and getattr(task, "sim_id", "") in done:
+        if isinstance(task, EspoTask) and simulations_of(task) & done:
             inputs = task.input_ids()
             _complete(
                 task, store.Marker(task.get_task_family(), task.wildcards, inputs=inputs, fingerprints=_parts(task))

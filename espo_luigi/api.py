@@ -42,7 +42,7 @@ def build(
     Parameters
     ----------
     tasks
-        Instances of rules (``Train(sim_id=…, region=…, var=…)``) or of any Luigi task.
+        Instances of rules (``Train(pool=…, piece=…, var=…)``) or of any Luigi task.
     config
         The YAML file or files of the run; by default those of luigi.cfg.
     engine

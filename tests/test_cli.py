@@ -65,10 +65,10 @@ def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
     listed = {rule: dict(line.split() for line in ports.splitlines()) for rule, ports in blocks}
     assert listed.keys() == set(tasks.__all__) - {"All", "RegionWorkflow"}
     demo = f"{folder}/espo-demo"
-    assert listed["Train"] == {"out_training": demo + "/work/{sim_id}+{region}+{var}+training.zarr"}
+    assert listed["Train"] == {"out_training": demo + "/work/{pool}+{piece}+{var}+training.zarr"}
     assert listed["Move"] == {
-        "out_scenario": demo + "/final/NAM_SPLIT/{region}/day+{sim_id}+{region}+1950-2100.zarr.zip",
-        "out_regchunked": demo + "/final/regridded/day+{sim_id}+{region}+regchunked.zarr.zip",
+        "out_scenario": demo + "/final/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip",
+        "out_regchunked": demo + "/final/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
     }
     told = json.loads(espo(folder, "rules", "--json").stdout)
     assert {rule: one["files"] for rule, one in told.items()} == listed

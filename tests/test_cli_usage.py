@@ -62,7 +62,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_wrong(
     [
         (["RefDefalt"], r"No task RefDefalt.*\bRefDefault\b.*"),
         (["RefDefault", "--reggion", "south"], r"unrecognized arguments: --reggion south"),
-        (["RefDefault"], r"RefDefault: requires the 'region' parameter to be set"),
+        (["RefDefault"], r"RefDefault: requires the 'piece' parameter to be set"),
     ],
 )
 def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(

@@ -66,7 +66,7 @@ def plan(
     from espo_luigi.overview.dag import draw
     from espo_luigi.overview.plan import BLOCKED, plan_of
     from espo_luigi.tasks import staleness
-    from espo_luigi.tasks.selection import Selection
+    from espo_luigi.tasks.all import Selection
 
     if rerun:
         get_config().set("espo", "rerun", rerun)

@@ -173,19 +173,18 @@ class SlurmTask(luigi.Task):
         """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
         return ()
 
-    def release(self) -> None:
-        """Give up what only other tasks need; called once all are complete, in a run that `covers_everything`."""
+    def delete_temporary(self) -> None:
+        """Delete outputs that only other tasks need; called once these are complete, if the run `covers_everything`."""
 
-    def is_released(self) -> bool:
-        """Return True if there is nothing that `release` would give up."""
+    def has_no_temporary(self) -> bool:
+        """Return True if there is nothing that `delete_temporary` would delete."""
         return False
 
-    def is_outdated(self) -> bool:
-        """Return True if the outputs are there and were made under a configuration that is another one now."""
-        return False
+    def stale(self, *, files: bool = True) -> list[str]:
+        """Return the names of settings, raw files and inputs that have changed since the outputs were made.
 
-    def stale(self) -> list[str]:
-        """Return names for what the outputs were made of and is another thing now, if they are there."""
+        Without `files`, only settings are compared, which is quick: a task that is stale then is *outdated*.
+        """
         return []
 
     def guarded(self) -> AbstractContextManager[None]:

@@ -16,8 +16,8 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.report.job_results import job_results
 from espo_luigi.tasks.base import EspoTask
 
-# The wildcards on which the cost of a rule's job depends: other simulations cost the same, other regions do not.
-_PLACES = ("region", "diag_domain", "var", "calendar", "level")
+# The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.
+_PLACES = ("piece", "diag_domain", "var", "calendar", "level")
 _BYTES_A_VALUE = 4
 # What a result has to hold; other versions may have written less.
 _NEEDED = {"family", "started", "ended", "peak_memory_bytes"}

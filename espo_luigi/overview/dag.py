@@ -11,6 +11,7 @@ from pathlib import Path
 from espo_luigi.errors import ParameterError
 from espo_luigi.files import open_own, replace_text
 from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.tasks.partition import simulations_of
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
 MOST_NODES = 120
@@ -35,12 +36,13 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     names = {task_id: one.rule if by_rule else task_id for task_id, one in plan.tasks.items()}
     states: dict[str, Counter[str]] = defaultdict(Counter)
     nodes: dict[str, Node] = {}
-    of_one = len({getattr(one.task, "sim_id", "") for one in plan.tasks.values()} - {""}) == 1
+    of_one = len(set().union(*(simulations_of(one.task) for one in plan.tasks.values()))) == 1
     for task_id, one in plan.tasks.items():
         name = names[task_id]
         is_stale = one.state == DONE and (task_id in plan.again or bool(one.stale))
         states[name][STALE if is_stale else one.state] += 1
-        told = [_short(value) for key, value in one.task.wildcards.items() if not (of_one and key == "sim_id")]
+        same = ("sim_id", "pool") if of_one else ()
+        told = [_short(value) for key, value in one.task.wildcards.items() if key not in same]
         label = one.rule if by_rule else "\n".join([one.rule, *told])
         node = nodes.setdefault(name, Node(label, DONE))
         node.needs |= {names[needed] for needed in one.needs if needed in names} - {name}

@@ -22,11 +22,10 @@ from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.room import Amounts, Room
 from espo_luigi.overview.room import room as room_of_engine
 from espo_luigi.overview.timing import Step, Timing, timing
-from espo_luigi.tasks.all import All
+from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import settings
 from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
-from espo_luigi.tasks.selection import Selection
-from espo_luigi.tasks.settings import settings
 
 # How many inputs are named in a reason.
 _SHOWN = 2

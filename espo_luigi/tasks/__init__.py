@@ -1,4 +1,4 @@
-"""The rules of ESPO-G, one Luigi task each: ``luigi --module espo_luigi.tasks All``.
+"""The rules of ESPO-G, each a Luigi task: ``luigi --module espo_luigi.tasks All``.
 
 | module | rules |
 |---|---|
@@ -8,16 +8,24 @@
 | `adjustment` | Train, Adjust, CleanUp |
 | `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
-| `stage2024` | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `report` | SeriesSummary, FlagDetails, Report |
 | `all` | All |
+
+The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
+pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.luigi_glue.install import install
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
     DiagMeasuresImprovement,
+    Diagnostics,
+    DiagnosticsReference,
     MoveDiag,
     MoveRef,
     OffDiagRefProp,
@@ -29,13 +37,6 @@ from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.report import FlagDetails, Report, SeriesSummary
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
-from espo_luigi.tasks.stage2024 import (
-    ConcatDiagRefProp,
-    ConcatenationDiag,
-    DiagImprovedEtHeatmap,
-    Diagnostics,
-    DiagnosticsReference,
-)
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
 install()

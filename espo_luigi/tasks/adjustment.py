@@ -13,31 +13,38 @@ from espo_luigi.science import calendar, stack
 from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.chunks import block_sizes
 from espo_luigi.science.finalize import scenario as finalize
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, VariableParameter
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
 
-# A block of CleanUp, for each variable, at most; and one of several chunks of time. Very small blocks take Zarr and
-# Dask longer, and so do those of 124 MB: CleanUp of 4000 cells took 13.0 s with 50 MB, 14.1 with 25 and 15.6 with 124.
+# The largest block of CleanUp for each variable, and the largest one of several chunks of time. Small and large blocks
+# take Zarr and Dask longer: 4000 cells took 14.1 s with 25 MB, 13.0 s with 50 MB, 15.6 s with 124 MB.
 BLOCK_BYTES = 128 * 1024**2
 BLOCK_IN_TIME_BYTES = 64 * 1024**2
-# The settings of a variable's adjustment that are attributes of the scenario, and change no number.
+# The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 # The settings of a variable's adjustment that the attributes of the product may name.
 NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 
 
+def only_member(task: EspoTask) -> str:
+    """Return the simulation of a task's pool, which has no other member."""
+    (sim_id,) = partition.members(task.pool)
+    return sim_id
+
+
 class Train(EspoTask):
     """Rule `train`: the quantiles of reference and simulation over the reference period, for one variable."""
 
-    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_training = temporary("{sim_id}+{region}+{var}+training.zarr")
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
         "biasadjust.variables.{var}.training_args",
         "biasadjust.variables.{var}.engine",
@@ -45,10 +52,10 @@ class Train(EspoTask):
     )
 
     def check(self) -> None:
-        """Raise an error, too, if the reference's stores are of another configuration, and its data do not fit this."""
+        """Raise an error, too, if the reference's stores are outdated and the catalogue lacks the reference."""
         super().check()
         references = (task for task in self.deps() if isinstance(task, ReferenceCalendar))
-        if any(task.is_outdated() for task in references) and (problem := self.context.reference_problem):
+        if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
             raise CatalogError(problem)
 
     def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
@@ -67,24 +74,24 @@ class Train(EspoTask):
         ).assign_attrs(_origin(regchunked))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return how quantiles become small: compressed along the cells."""
+        """Return the dimension of the cells: compressed along it, quantiles become small."""
         return {"bits_along": _cells(dataset)}
 
     @property
     def seed(self) -> str:
-        """What the random draws are seeded from, with each cell's place."""
-        return f"{self.sim_id}+{self.region}+{self.var}"
+        """The seed of random draws; each cell's place is added to it."""
+        return f"{self.pool}+{self.piece}+{self.var}"
 
 
 class Adjust(EspoTask):
     """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
 
-    sim_id, region, var = SimulationParameter(), RegionParameter(), VariableParameter()
+    pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")
-    in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_adjusted = temporary("{sim_id}+{region}+{var}+adjusted.zarr")
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
         "biasadjust.variables.{var}.adjusting_args",
         "biasadjust.variables.{var}.engine",
@@ -101,7 +108,7 @@ class Adjust(EspoTask):
             **variable.adjusting_args.arguments(*MAKERS),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
-            seed=f"{self.sim_id}+{self.region}+{self.var}+adjust",
+            seed=f"{self.pool}+{self.piece}+{self.var}+adjust",
             engine=variable.engine,
         )
         return scenario.to_dataset(name=self.var).assign_attrs(
@@ -111,20 +118,24 @@ class Adjust(EspoTask):
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return files of whole series, made of pieces of four years, so that `CleanUp` reads maps of four years."""
-        pieces = {"time": four_years(dataset)}
-        return {"chunks": pieces, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+        """Return files of whole series, in chunks of four years, so that `CleanUp` reads maps of four years."""
+        return {"chunks": {"time": four_years(dataset)}, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
 class CleanUp(EspoTask):
-    """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the region's whole grid."""
+    """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the piece's whole grid."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
     values_in_outputs = 1.0
-    in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.context.config.biasadjust.variables))
+    in_adjusted = upstream(
+        Adjust,
+        "out_adjusted",
+        pool=lambda task: partition.pool_of(task.sim_id),
+        var=lambda task: list(task.context.config.biasadjust.variables),
+    )
     in_grid = upstream(RefDefault, "out_grid")
-    out_cleaned_up = temporary("{sim_id}+{region}+cleaned_up.zarr")
+    out_cleaned_up = temporary("{sim_id}+{piece}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
     reads = (
         "biasadjust.variables.*",
@@ -139,7 +150,7 @@ class CleanUp(EspoTask):
     )
 
     def check(self) -> None:
-        """Raise an error, too, if a variable is not adjusted that tasmin is made of."""
+        """Raise an error, too, if a variable that tasmin is made of is not adjusted."""
         super().check()
         adjusted = self.context.config.biasadjust.variables
         if missing := [name for name in ("tasmax", "dtr") if name not in adjusted]:
@@ -149,7 +160,7 @@ class CleanUp(EspoTask):
             )
 
     def reading(self) -> list[str]:
-        """Return the keys that are read for each variable, too."""
+        """Return, too, the keys that are read for each variable."""
         variables = self.context.config.biasadjust.variables
         return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in NAMED_IN_ATTRIBUTES]
 
@@ -173,7 +184,7 @@ class CleanUp(EspoTask):
 
 
 def product_chunks(task: EspoTask, dataset: xr.Dataset) -> dict[str, int]:
-    """Return the chunks of the product: those of the configuration, and four years."""
+    """Return the product's chunks: the configuration's, by four years."""
     return dict(task.context.config.custom.final_chunks) | {"time": four_years(dataset)}
 
 
@@ -183,10 +194,10 @@ def _cells(dataset: xr.Dataset) -> str:
 
 
 def rows_of_chunks(chunks: Mapping[str, int], grid: xr.Dataset) -> dict[str, int]:
-    """Return blocks of as many of the product's chunks side by side as make some 128 MB of one variable.
+    """Return blocks of some 128 MB a variable, made of the product's chunks side by side.
 
-    Stacked cells lie row by row: the wider a block, the fewer read the same cells. Where whole rows are less than
-    64 MB, as many chunks of time as make that are one block.
+    Stacked cells lie row by row: the wider the blocks, the fewer blocks read the same cells. If whole rows are less
+    than 64 MB, a block has several chunks of time, up to that size.
     """
     y, x = stack.horizontal_dims(grid)
     rows = grid.sizes[y] if chunks.get(y, -1) == -1 else min(chunks[y], grid.sizes[y])

@@ -1,50 +1,188 @@
-"""The default target: everything that a production publishes."""
+"""`All`, the default target: everything that a production publishes; and `Selection`, a part of it."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import luigi
+from luigi.task import Task
 
-from espo_luigi.driver.run.run import each_after_its_needs
+from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
-from espo_luigi.errors import ParameterError
-from espo_luigi.tasks.context import context
-from espo_luigi.tasks.products import products
-from espo_luigi.tasks.publish import publish
+from espo_luigi.errors import ParameterError, not_one_of
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.partition import pieces_of, simulations_of
+from espo_luigi.tasks.publish import products, publish
 from espo_luigi.tasks.report import Report
-from espo_luigi.tasks.selection import NAMES, Selection, blocked, widened
-from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
+
+# The parameters of `All` that select a part of it, as `Selection` has its fields.
+_DESCRIPTIONS = {
+    "from": "run this rule and those after it only; what they need from before has to be there",
+    "until": "run until this rule",
+    "only": "run this rule only",
+    "sim_id": "run these simulations only, separated by commas",
+    "region": "run what is made of these regions only, separated by commas",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of a run: rules from the first on or until the last, a single rule, some simulations, some regions.
+
+    An empty text does not narrow the run. `sims` and `regions` are separated by commas; a region is a piece.
+    """
+
+    first: str = ""
+    until: str = ""
+    only: str = ""
+    sims: str = ""
+    regions: str = ""
+
+    def __bool__(self) -> bool:
+        return self != Selection()
+
+    @property
+    def is_of_one_simulation(self) -> bool:
+        """True if a single simulation is asked for."""
+        return len(set(_words(self.sims))) == 1
+
+    def ends(self, roots: Iterable[Task]) -> list[Task]:
+        """Return the last tasks of the selected part of the graph below `roots`.
+
+        Raises
+        ------
+        ParameterError
+            If the graph lacks a rule, a simulation or a region that is named, or nothing is left.
+        """
+        if self.only and (self.first or self.until):
+            raise ParameterError("--only excludes --from and --until: it is both of them for one rule")
+        graph = each_after_its_needs(roots)
+        tasks = [task for task, _ in graph.values()]
+        self._check_names(tasks)
+        after = self.allowed(graph)
+        wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
+        for names_of, words in self._narrowed:
+            reach = _reach(graph, names_of)
+            wanted = [task for task in wanted if reach[task.task_id] <= words]
+        needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
+        if not wanted:
+            given = dict(zip(_DESCRIPTIONS, (self.first, self.until, self.only, self.sims, self.regions), strict=True))
+            named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value]
+            raise ParameterError("no task is all of that: " + ", ".join(named))
+        return [task for task in wanted if task.task_id not in needed]
+
+    def allowed(self, graph: Graph) -> set[str] | None:
+        """Return the rules that may run: the first rule and those after it; None if all rules may run."""
+        first = self.only or self.first
+        if not first:
+            return None
+        needs: dict[str, set[str]] = {}
+        for task, needed in graph.values():
+            needs.setdefault(task.task_family, set()).update(one.task_family for one in needed)
+        after, more = {first}, {first}
+        while more:
+            more = {rule for rule, others in needs.items() if others & after} - after
+            after |= more
+        return after
+
+    def _wants(self, task: Task) -> bool:
+        last = self.only or self.until
+        if last and task.task_family != last:
+            return False
+        if getattr(task, "is_about_all", False) and task.task_family not in (last, self.first):
+            return False
+        # A task without simulation or region, such as the whole domain's, is wanted only if its rule is named.
+        return bool(last) or all(names_of(task) for names_of, _ in self._narrowed)
+
+    @property
+    def _narrowed(self) -> list[tuple[Callable[[Task], set[str]], set[str]]]:
+        """The selected simulations and regions, each with the function that tells which of them a task is about."""
+        both = [(simulations_of, set(_words(self.sims))), (pieces_of, set(_words(self.regions)))]
+        return [(names_of, words) for names_of, words in both if words]
+
+    def _check_names(self, tasks: Sequence[Task]) -> None:
+        rules = {task.task_family for task in tasks if task.deps() or hasattr(task, "wildcards")}
+        for name, words, known in (
+            ("from", _words(self.first), rules),
+            ("until", _words(self.until), rules),
+            ("only", _words(self.only), rules),
+            ("sim-id", _words(self.sims), set().union(*map(simulations_of, tasks))),
+            ("region", _words(self.regions), set().union(*map(pieces_of, tasks))),
+        ):
+            for word in words:
+                if word not in known:
+                    raise ParameterError(not_one_of(name, word, sorted(known)))
+
+
+def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, str]:
+    """Return why tasks cannot run, by task: an output that they need is missing, and its rule is not `allowed`."""
+    if allowed is None:
+        return {}
+    pending, seen = pending_in(roots, graph, lambda task: task.task_family in allowed and not task.complete())
+    reasons: dict[str, str] = {}
+    for task_id, (task, needs) in graph.items():
+        if task_id in pending and (obstacles := [reasons[one.task_id] for one in needs if one.task_id in reasons]):
+            reasons[task_id] = obstacles[0]
+        elif task_id in seen and task.task_family not in allowed and not task.complete():
+            reasons[task_id] = f"{task} is missing, and before the rules that are to run"
+    return reasons
+
+
+def widened(words: Iterable[str]) -> list[str]:
+    """Return the words of a command without `--from RULE`, and with `--until RULE` in the place of `--only RULE`."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        option, is_one_word, rule = word.partition("=")
+        if option in ("--from", "--only"):
+            rule = rule if is_one_word else next(rest)
+            found += ["--until", rule] if option == "--only" else []
+        else:
+            found.append(word)
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.replace(",", " ").split() if word]
+
+
+def _reach(graph: Graph, names_of: Callable[[Task], set[str]]) -> dict[str, set[str]]:
+    """By task, the simulations (or the pieces) of all tasks below it."""
+    found: dict[str, set[str]] = {}
+    for task_id, (task, needs) in graph.items():
+        found[task_id] = names_of(task).union(*(found[needed.task_id] for needed in needs))
+    return found
 
 
 class All(luigi.WrapperTask):
     """Rule `all`: health checks, diagnostics and archives of every simulation in the catalogue, and the report.
 
-    Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--region``) narrow it to a part (`selection`).
+    Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--region``) narrow it to a `Selection`.
     """
 
     def __repr__(self) -> str:
         """Return its name, and the part that is asked for."""
-        given = {name: getattr(self, name) for name in NAMES if getattr(self, name)}
+        given = {name: getattr(self, name) for name in _DESCRIPTIONS if getattr(self, name)}
         return " ".join(["All", *(f"{name}={value}" for name, value in given.items())])
 
     @property
     def selection(self) -> Selection:
         """The part of it that is asked for."""
-        return Selection.of({name: getattr(self, name) for name in NAMES})
+        return Selection(*(getattr(self, name) for name in _DESCRIPTIONS))
 
     @property
     def covers_everything(self) -> bool:
-        """Whether its run may delete temporary stores: whatever may need them is in its graph."""
+        """True if a run of it may delete temporary stores: all tasks that need them are in its graph."""
         return not self.selection
 
     def requires(self) -> list[luigi.Task]:
-        """Return the last task of every chain; of a part, without those that would need what is before it."""
+        """Return the last task of every chain; of a part, only those that need nothing missing from before it."""
         return self._runnable if self.selection else list(self.everything())
 
     @functools.cached_property
@@ -60,7 +198,7 @@ class All(luigi.WrapperTask):
         return runnable
 
     def words_to_run(self, words: Sequence[str], rules: set[str]) -> list[str]:
-        """Return the words of a command that asked for this, changed where they keep one of `rules` from running."""
+        """Return the words of the command that asked for this; the words that exclude any of `rules` are changed."""
         allowed = self.selection.allowed(each_after_its_needs(self.everything())) if self.selection else None
         return list(words) if allowed is None or rules <= allowed else widened(words)
 
@@ -77,7 +215,7 @@ class All(luigi.WrapperTask):
 
     @property
     def results_folder(self) -> Path:
-        """Where all that is kept lies."""
+        """The folder of everything that is kept."""
         return context().config.paths.final
 
     def run(self) -> None:
@@ -87,12 +225,5 @@ class All(luigi.WrapperTask):
         logger.info("Everything is done; the results are in %s", self.results_folder)
 
 
-_DESCRIPTIONS = {
-    "from": "run this rule and those after it only; what they need from before has to be there",
-    "until": "run until this rule",
-    "only": "run this rule only",
-    "sim_id": "run these simulations only, separated by commas",
-    "region": "run what is made of these regions only, separated by commas",
-}
 for _name, _description in _DESCRIPTIONS.items():  # `from` is no name that a class can give
     give_parameter(All, _name, luigi.Parameter(default="", description=_description))

@@ -1,4 +1,4 @@
-"""What may be deleted now: temporary stores that no unfinished task needs, and what killed writers have left."""
+"""`espo clean`: deletes temporary stores that no unfinished task needs, and partials that killed writers have left."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from luigi.task import Task
 
 from espo_luigi import store
 from espo_luigi.driver.run.engines import close_engines, hold_folders
@@ -20,26 +18,30 @@ from espo_luigi.tasks.base import EspoTask
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that may be deleted, and its size."""
+    """A store or a partial that may be deleted, and its size."""
 
     path: Path
     size_bytes: int
 
 
 def leftovers() -> list[Leftover]:
-    """Return what nothing needs any more in the folders of the configuration, in the order of their paths.
+    """Return the leftovers in the configuration's folders, in the order of their paths.
 
-    These are the temporary stores that no unfinished task of `All` needs, and the partials of writers and of deletions
-    that were killed on this host, or have been silent for two days.
+    A leftover is a temporary store that no unfinished task of `All` needs; or the partial of a writer (or a deletion)
+    that was killed on this host or has been silent for two days.
     """
-    paths = {path for task in _finished_with(All()) for path in task.temporary_paths() if store.is_complete(path)}
+    root, run = All(), Run()
+    graph = checked_graph(root)
+    run.planned(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
+    unneeded = [task for task in run.left_over() if isinstance(task, EspoTask)]
+    paths = {path for task in unneeded for path in task.temporary_paths() if store.is_complete(path)}
     for folder in set(EspoTask.exclusive_folders()):
         paths |= set(abandoned_partials(folder))
     return [Leftover(path, size) for path in sorted(paths) if (size := size_bytes(path)) is not None]
 
 
 def delete(leftover: Leftover) -> None:
-    """Delete it; inside `alone`, with a leftover that was found there.
+    """Delete a leftover that was found inside the same `alone`.
 
     Raises
     ------
@@ -60,9 +62,3 @@ def alone() -> Iterator[None]:
         yield
     finally:
         close_engines()
-
-
-def _finished_with(root: Task) -> list[EspoTask]:
-    run, graph = Run(), checked_graph(root)
-    run.planned(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
-    return [task for task in run.left_over() if isinstance(task, EspoTask)]

@@ -1,41 +1,96 @@
-"""The configuration and the catalogue of the current run, read once a process."""
+"""The settings of the current run, its configuration and its catalogue; the last two are read once a process."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import luigi
 import xarray as xr
 
 from espo_luigi.catalog import Catalog, Match, open_match
 from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.demo import ensure_demo
+from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
 from espo_luigi.science import land
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.tasks.settings import settings
 
 logger = logging.getLogger(__name__)
 
 
+class espo(driver.espo):
+    """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-config my.yml``)."""
+
+    config = luigi.Parameter(
+        default="", description="YAML files of the science and the site, in order, separated by spaces"
+    )
+    keep_temporary = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="keep intermediate outputs"
+    )
+    rerun = luigi.ChoiceParameter(
+        choices=["missing", "stale"],
+        default="missing",
+        description="what is made again: what is missing, or also what the configuration or raw files changed for",
+    )
+    final_format = luigi.ChoiceParameter(
+        choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
+    )
+    report = luigi.BoolParameter(
+        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="All makes the report, too"
+    )
+    publish = luigi.BoolParameter(
+        default=False,
+        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        description="All ends with the catalogue of the products, and where each comes from",
+    )
+    learn_from = luigi.Parameter(
+        default="", description="work folders of other runs, whose jobs teach `espo plan` what a task costs"
+    )
+
+    @property
+    def config_files(self) -> tuple[Path, ...]:
+        """The configuration's files, in order."""
+        return _paths(self.config)
+
+    @property
+    def experienced(self) -> tuple[Path, ...]:
+        """The work folders from whose jobs a task's cost is estimated, this run's first."""
+        return Path(self.workdir), *_paths(self.learn_from)
+
+
+@functools.lru_cache(maxsize=16)
+def _paths(text: str) -> tuple[Path, ...]:
+    words = shlex.shlex(text, posix=True, punctuation_chars="")
+    words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
+    return tuple(Path(word) for word in words)
+
+
+def settings() -> espo:
+    """Return the current settings."""
+    current = driver.settings()
+    return current if isinstance(current, espo) else espo()
+
+
 class RunContext:
-    """What the tasks of a run share: the configuration, the simulations, and the fields of file names."""
+    """The configuration, the simulations and the fields of file names, which all tasks of a run share."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        # Fingerprints of what stores are made of, by key, as far as `staleness` needed them.
+        # Fingerprints of configuration keys and raw files, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
-        """The simulations that the search of the configuration finds, by id, without those that end too early."""
+        """The simulations that the configuration's search finds, by id, but incomplete simulations."""
         found = self._search(self.config.extraction.simulation, None)
         problems = {sim_id: self._missing_days(match) for sim_id, match in found.items()}
         for problem in filter(None, problems.values()):
@@ -46,7 +101,7 @@ class RunContext:
         return whole
 
     def simulation(self, sim_id: str) -> Match:
-        """Return one simulation; raises `CatalogError` if the search does not find just it."""
+        """Return a simulation; raises `CatalogError` if the search finds none or several."""
         if "simulations" in self.__dict__ and sim_id in self.simulations:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
@@ -57,7 +112,7 @@ class RunContext:
 
     @functools.cached_property
     def reference_problem(self) -> str:
-        """Why the search finds no reference; nothing if it does."""
+        """The reason why the search finds no reference; "" if it finds the reference."""
         try:
             self.reference()
         except CatalogError as error:
@@ -70,12 +125,12 @@ class RunContext:
 
     @property
     def mask_variable(self) -> str:
-        """The variable of the reference that says where land is: the first of its search."""
+        """The reference's variable that has values on land only: the first of its search."""
         return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:
-        """The reference on the first day of the calibration, as a lazy `land_map`; opens the one file that has it."""
+        """The reference on the first day of the calibration, as a lazy `land_map`; opens the only file that has it."""
         year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
@@ -90,6 +145,11 @@ class RunContext:
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
 
+    @property
+    def domains(self) -> list[str]:
+        """The domains of the official diagnostics, if they are configured."""
+        return list(self.config.off_diag.domains) if self.config.off_diag else []
+
     def open(self, match: Match, extraction: Extraction) -> Any:
         """Open a found dataset lazily, with the options that the configuration has for it."""
         options = extraction.extract_dataset
@@ -97,22 +157,19 @@ class RunContext:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of file names that are the same for all tasks of the run."""
+        """The fields of file names that all tasks of the run share."""
         form = settings().final_format
         if form not in self._fields:
-            self._fields[form] = self._rendered_fields(form)
+            config = self.config
+            self._fields[form] = {
+                "tmpdir": str(config.paths.tmpdir),
+                "final": str(config.paths.final),
+                "ref_source": config.reference_source,
+                "domain": config.custom.amno_region.name,
+                "period": "-".join(config.custom.sim_period),
+                "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
+            }
         return self._fields[form]
-
-    def _rendered_fields(self, form: str) -> dict[str, str]:
-        config = self.config
-        return {
-            "tmpdir": str(config.paths.tmpdir),
-            "final": str(config.paths.final),
-            "ref_source": config.reference_source,
-            "domain": config.custom.amno_region.name,
-            "period": "-".join(config.custom.sim_period),
-            "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
-        }
 
     @functools.cached_property
     def folders_are_writable(self) -> bool:
@@ -142,7 +199,7 @@ class RunContext:
         return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict)
 
     def _missing_days(self, simulation: Match) -> str:
-        """Return what a simulation lacks at the ends of the period; the search needs 99 % of it only."""
+        """Return a sentence if a simulation lacks days at the period's ends; the search accepts 99 % of the period."""
         first, last = self.config.custom.sim_period
         for variable in simulation.variables:
             assets = [asset for asset in simulation.assets if variable in asset.variables]
@@ -180,5 +237,5 @@ def context() -> RunContext:
 
 
 def forget() -> None:
-    """Forget what was read, so that changed files are read again."""
+    """Forget configuration and catalogue, so that changed files are read again."""
     _context.cache_clear()

@@ -1,4 +1,4 @@
-"""The rules that look for what is wrong with raw files, before anything heavy starts."""
+"""The rules that look for problems in raw files, before anything heavy starts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
+from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.choices import INPUT_PROBLEMS
+from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
-from espo_luigi.tasks.against_data import beyond_simulation
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import kept
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
-# What of a table is shown; the rest is in the file.
+# How many rows of a table are shown; the file has all.
 SHOWN = 10
 
 
 class InputTask(EspoTask):
-    """A rule that reads raw files once, and makes the table of what is wrong with them.
+    """A rule that reads raw files once, and makes a table of their problems.
 
-    A table with a problem that fails is written, too, without its marker: it is there to be read, and not complete.
+    If a problem fails the task, the table is written without its marker: it can be read, but is not complete.
     """
 
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
@@ -40,18 +43,18 @@ class InputTask(EspoTask):
     is_material = False
 
     def problems(self) -> list[Problem]:
-        """Return what is wrong with the files; reads them."""
+        """Read the files, and return their problems."""
         raise NotImplementedError
 
     def complete(self) -> bool:
-        """Return True if the table is there, and nothing in it is what the configuration lets fail by now."""
+        """Return True if the table exists, and the present configuration lets none of its problems fail."""
         if not super().complete():
             return False
         actions = self.context.config.extraction.on_input_problem
         return all(getattr(actions, row["problem"]) == "warn" for row in store.read_table(self.out_problems().path))
 
     def work(self) -> None:
-        """Write the table; raises `DataError` if it has a problem that fails."""
+        """Write the table; raises `DataError` if a problem in it fails."""
         rows = self._rows(self.problems())
         fatal = [row for row in rows if row["action"] == "fail"]
         path = self.out_problems().path
@@ -64,11 +67,11 @@ class InputTask(EspoTask):
             )
 
     def marker(self) -> store.Marker:
-        """Return, as inputs, the raw files with their tracking ids, which nothing that is kept has else."""
+        """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
         return replace(super().marker(), inputs={str(path): tracking_id(str(path)) for path in self.raw_files()})
 
     def run(self) -> None:
-        """Have a job make the table, and show here what it warns of."""
+        """Have a job make the table, and log its warnings."""
         super().run()
         rows = store.read_table(self.out_problems().path)
         if rows:
@@ -84,7 +87,7 @@ class InputTask(EspoTask):
         regions: Iterable[Region],
         mask_variable: str = "",
     ) -> list[Problem]:
-        """Return what is wrong with what will be extracted of a dataset."""
+        """Return the problems of the part of a dataset that will be extracted."""
         limits, kwargs = limits_of(self.context.config.flags), extraction.extract_dataset.xr_open_kwargs
         boxes = [region.arguments() for region in regions]
         return examine_match(
@@ -93,13 +96,15 @@ class InputTask(EspoTask):
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem
-        in_order = sorted(problems, key=lambda one: (INPUT_PROBLEMS.index(one.kind), one.variable, one.file, one.day))
+        in_order = sorted(
+            problems, key=lambda found: (INPUT_PROBLEMS.index(found.kind), found.variable, found.file, found.day)
+        )
         rows = [_row(problem, getattr(actions, problem.kind)) for problem in in_order]
         return sorted(rows, key=lambda row: row["action"])
 
 
 class InputCheck(InputTask):
-    """Rule `input_check`, which ESPO-G has not: what is wrong with the raw files of one simulation."""
+    """Rule `input_check`, new against ESPO-G: the problems of a simulation's raw files."""
 
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
@@ -113,7 +118,7 @@ class InputCheck(InputTask):
     def check(self) -> None:
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
-        if not self.complete() or self.is_outdated():
+        if not self.complete() or self.stale(files=False):
             _ = self._grid_was_looked_at
 
     @functools.cached_property
@@ -133,7 +138,7 @@ class InputCheck(InputTask):
         return self.context.simulation(self.sim_id)
 
     def problems(self) -> list[Problem]:
-        """Look at what `Extract` will read."""
+        """Examine the part that `Extract` will read."""
         config = self.context.config
         return self.examined(
             self.raw(), config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region]
@@ -141,12 +146,12 @@ class InputCheck(InputTask):
 
 
 class RefInputCheck(InputTask):
-    """Rule `ref_input_check`, which ESPO-G has not: what is wrong with the raw files of the reference."""
+    """Rule `ref_input_check`, new against ESPO-G: the problems of the reference's raw files."""
 
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        "custom.regions",
+        partition.PIECES_KEY,
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
     )
@@ -156,11 +161,11 @@ class RefInputCheck(InputTask):
         return self.context.reference()
 
     def problems(self) -> list[Problem]:
-        """Look at what `RefDefault` will read for all regions."""
+        """Examine the part that `RefDefault` will read for all pieces."""
         config = self.context.config
-        regions = config.custom.regions.values()
+        boxes = [partition.box_of(config, piece) for piece in partition.pieces(config)]
         mask = self.context.mask_variable
-        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, regions, mask)
+        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, boxes, mask)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:
@@ -175,6 +180,32 @@ def _row(problem: Problem, action: str) -> dict[str, str]:
         "count": str(problem.count),
         "message": " ".join(problem.message.split()),
     }
+
+
+def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[str, Any], key: str) -> str:
+    """Return how far a box reaches beyond the grid of a simulation's first file, as a sentence; "" if it does not.
+
+    Opens that file, and reads its coordinates only. `InputCheck` reports a file that cannot be opened.
+
+    Raises
+    ------
+    DataError
+        If the box cannot be cut out of the grid, or holds too few cells to interpolate between.
+    """
+    asset = simulation.assets[0]
+    try:
+        grid = open_grid(asset, dict(extraction.extract_dataset.xr_open_kwargs))
+    # A backend may raise nearly anything on a damaged file.
+    except Exception:
+        return ""
+    try:
+        found = subset_box(grid, box)
+    except DataError as error:
+        raise DataError(f"`{key}`: {asset.path}: {error} Correct the bounds, or exclude the simulation.") from error
+    if min(found.sizes.values()) < 2:
+        raise DataError(f"`{key}`: {asset.path} has {dict(found.sizes)} cells there; expected 2 or more each way.")
+    beyond = beyond_the_grid(grid, box)
+    return f"`{key}`: {asset.path}: {beyond}" if beyond else ""
 
 
 def render(rows: Sequence[Mapping[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""From a path to the task that makes it, as Snakemake does with a file name."""
+"""All rules, their files, and the task that makes a path, as Snakemake finds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from espo_luigi.errors import ParameterError, UnknownPathError, nearest
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.ports import OutputPort, ZarrInfo, ports_of, wildcard_names
+from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 
 def rules() -> list[type[EspoTask]]:
@@ -27,7 +27,7 @@ def task_for(path: Path) -> EspoTask:
     Raises
     ------
     UnknownPathError
-        If no task does; the message names the nearest path that one makes.
+        If no task does; the message names the nearest path that a task makes.
     """
     wanted = path.absolute()
     refusals = []
@@ -39,7 +39,10 @@ def task_for(path: Path) -> EspoTask:
             refusals.append(str(error))
         else:
             return task
-    raise UnknownPathError(_explanation(path, wanted, refusals))
+    outputs = [target.path for task in walk([All()]) if isinstance(task, EspoTask) for target in task.output()]
+    near = nearest(str(wanted), {str(output.absolute()) for output in outputs}, cutoff=0, hint="{}")
+    reason = "".join(f"\n  {refusal}" for refusal in refusals)
+    raise UnknownPathError(f"no task makes {path}{reason}\n  the nearest path that one makes: {near or '(none)'}")
 
 
 def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
@@ -53,20 +56,6 @@ def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
             wildcards = match_path(port.template, constants, path)
             if wildcards is not None and set(wildcards) == names:
                 yield cls, wildcards
-
-
-def _explanation(path: Path, wanted: Path, refusals: list[str]) -> str:
-    known = {str(info.path.absolute()) for info in _all_outputs()}
-    near = nearest(str(wanted), known, cutoff=0, hint="{}")
-    reason = "".join(f"\n  {refusal}" for refusal in refusals)
-    return f"no task makes {path}{reason}\n  the nearest path that one makes: {near or '(none)'}"
-
-
-def _all_outputs() -> Iterator[ZarrInfo]:
-    for task in walk([All()]):
-        if isinstance(task, EspoTask):
-            for name, _ in ports_of(type(task), OutputPort):
-                yield getattr(task, name)()
 
 
 def template_of(cls: type[EspoTask]) -> dict[str, Path]:

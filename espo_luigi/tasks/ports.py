@@ -1,8 +1,8 @@
-"""Named inputs and outputs of a task, as sciluigi's ports: ``in_*`` attributes hold upstream ``out_*`` ones.
+"""Named inputs and outputs of a task, as sciluigi's ports: attributes ``in_*`` hold upstream attributes ``out_*``.
 
 This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to
 Luigi's loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, put in place before the
-import, avoids all of it. Less does not: the package's own `__init__` imports that module, and `WorkflowTask` uses it.
+import, avoids all of it. The package's own `__init__` imports that module, and `WorkflowTask` uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import luigi
 
@@ -48,14 +48,8 @@ TargetInfo: Any = _sciluigi.dependencies.TargetInfo
 WorkflowTask: Any = _sciluigi.WorkflowTask
 
 
-class PortTask(Protocol):
-    """What a port needs of the task that has it."""
-
-    def path_fields(self) -> dict[str, str]: ...
-
-
 class ZarrInfo(TargetInfo):
-    """The store that one output port of one task makes."""
+    """The store that an output port of a task makes."""
 
     def __init__(self, task: Any, path: Path) -> None:
         self.task = task
@@ -64,7 +58,7 @@ class ZarrInfo(TargetInfo):
 
 
 class BoundOutput:
-    """One output port of one task; called, it gives its `ZarrInfo`, as sciluigi expects of an ``out_*`` attribute."""
+    """An output port of a task; a call returns its `ZarrInfo`, as sciluigi expects of ``out_*`` attributes."""
 
     def __init__(self, task: Any, port: OutputPort) -> None:
         self.task = task
@@ -75,7 +69,7 @@ class BoundOutput:
 
 
 class OutputPort:
-    """A named output of a rule: a path template, and whether the store is temporary or packed from another port."""
+    """A named output of a rule: a path template, and whether the store is temporary or packed from a port."""
 
     def __init__(self, template: str, *, is_temporary: bool = False, packed_from: str | None = None) -> None:
         self.template = template
@@ -85,9 +79,9 @@ class OutputPort:
     def __get__(self, task: Any, owner: type) -> Any:
         return self if task is None else BoundOutput(task, self)
 
-    def path_of(self, task: PortTask) -> Path:
+    def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
-        return render_path(self.template, task.path_fields())
+        return render_path(self.template, task.context.fields | task.wildcards)
 
 
 def temporary(template: str) -> Any:
@@ -103,7 +97,7 @@ def kept(template: str) -> Any:
 def packed(template: str, source: str) -> Any:
     """Declare an archive in the final folder, packed from the port `source` (``in_…`` or ``out_…``) of the same task.
 
-    The template ends in ``.zarr.zip``; where the run chooses another form of archive, its suffix takes that place.
+    The template ends in ``.zarr.zip``; the suffix of the run's form of archive takes that place.
     """
     return OutputPort("{final}/" + template.removesuffix(".zarr.zip") + ".{archive}", packed_from=source)
 
@@ -112,7 +106,7 @@ Wildcard = str | Callable[[Any], str | list[str]]
 
 
 class InputPort:
-    """A named input of a rule: which output of which upstream task, by default.
+    """A named input of a rule: by default, a certain output of a certain upstream task.
 
     Wired on first use, unless a workflow has set the attribute before.
     """
@@ -168,6 +162,6 @@ def kept_ports(task_class: type) -> tuple[str, ...]:
 
 @functools.cache
 def ports_of(task_class: type, kind: type) -> tuple[tuple[str, Any], ...]:
-    """Return the ports of one kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
+    """Return the ports of a kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
     named = (item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))
     return tuple((name, value) for name, value in named if isinstance(value, kind))

@@ -1,4 +1,4 @@
-"""The rules that make the final products: the scenario of each region, of the whole domain, and its health checks."""
+"""The rules that make the final products: the scenario of each piece and of the whole domain, and its health checks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
-from espo_luigi.tasks.against_data import shared_rows
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter, every_region
+from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
@@ -28,17 +28,17 @@ logger = logging.getLogger(__name__)
 
 
 class FinalZarr(EspoTask):
-    """Rule `final_zarr`: the scenario of one region in the product's chunks."""
+    """Rule `final_zarr`: the scenario of a piece in the product's chunks."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
     only_links = True
     in_cleaned_up = upstream(CleanUp, "out_cleaned_up")
-    out_scenario = temporary("day+{sim_id}+{region}+{period}.zarr")
+    out_scenario = temporary("day+{sim_id}+{piece}+{period}.zarr")
 
     def work(self) -> None:
-        """Link the files, which `CleanUp` has written in the product's chunks."""
+        """Link the files: `CleanUp` has written them in the product's chunks."""
         self.link(self.in_cleaned_up().path, self.out_scenario().path)
 
 
@@ -53,15 +53,15 @@ class PackTask(EspoTask):
 
 
 class Move(PackTask):
-    """Rule `move`: the archives of one region's scenario and of its regridded simulation."""
+    """Rule `move`: the archives of a piece's scenario and regridded simulation."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 2.0
     in_scenario = upstream(FinalZarr, "out_scenario")
     in_regchunked = upstream(Rechunk, "out_regchunked")
-    out_scenario = packed("NAM_SPLIT/{region}/day+{sim_id}+{region}+{period}.zarr.zip", "in_scenario")
-    out_regchunked = packed("regridded/day+{sim_id}+{region}+regchunked.zarr.zip", "in_regchunked")
+    out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
+    out_regchunked = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regchunked")
 
 
 class ConcatenationFinal(EspoTask):
@@ -71,44 +71,44 @@ class ConcatenationFinal(EspoTask):
     resources_default = Resources(n_workers=12, cpus_per_task=12, memory="60GB", time="1000")
     only_links = True
     values_in_outputs = 1.0
-    in_regions = upstream(FinalZarr, "out_scenario", region=every_region)
-    in_grids = upstream(RefDefault, "out_grid", region=every_region)
-    uncut = ("in_regions",)
-    reads = ("custom.amno_region.name", "custom.final_chunks", "custom.regions.*")
+    in_pieces = upstream(FinalZarr, "out_scenario", piece=every_piece)
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    uncut = ("in_pieces",)
+    reads = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
     def check(self) -> None:
-        """Raise an error, too, if regions share a row; say, once, which of them cannot be linked into the whole."""
+        """Raise an error, too, if pieces share a row; log, once, the pieces that cannot be linked into the whole."""
         super().check()
         if not self.complete():
-            _look_where_regions_meet(self.context)
+            _look_where_pieces_meet(self.context)
 
-    def compute(self, regions: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
-        """Put the regions together from south to north; fails if land has no data."""
-        files = product_chunks(self, regions[0])
-        cut = [rechunk(region, rows_of_chunks(files, region)) for region in regions]
-        whole = finalize.concatenate(cut, domain=self.context.config.custom.amno_region.name)
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Put the pieces together from south to north; fails if land has no data."""
+        files = product_chunks(self, pieces[0])
+        in_rows = [rechunk(piece, rows_of_chunks(files, piece)) for piece in pieces]
+        whole = finalize.concatenate(in_rows, domain=self.context.config.custom.amno_region.name)
         gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole), days=files["time"])
         return whole
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Link the chunks that lie whole in one region; write those on a seam."""
+        """Link the chunks that lie within a piece; write those across a seam."""
         y, _ = stack.horizontal_dims(dataset)
-        regions = [info().path for info in self.in_regions]
-        in_order = regions if finalize.ascending(dataset, y) else regions[::-1]
+        paths = [info().path for info in self.in_pieces]
+        in_order = paths if finalize.ascending(dataset, y) else paths[::-1]
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
 class HealthChecks(EspoTask):
-    """Rule `health_checks`: what is wrong or suspicious in the scenario of the whole domain."""
+    """Rule `health_checks`: the errors and suspicious values in the whole domain's scenario."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
     in_final = upstream(ConcatenationFinal, "out_final")
-    in_grids = upstream(RefDefault, "out_grid", region=every_region)
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
-    reads = ("custom.regions.*", "health_checks")
+    reads = (partition.NAMES_KEY, "health_checks")
 
     def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
@@ -119,22 +119,22 @@ class HealthChecks(EspoTask):
 
 
 @functools.lru_cache(maxsize=1)
-def _look_where_regions_meet(context: RunContext) -> None:
-    """Log the regions whose first row is not the first of one of the product's chunks: their files are not linked.
+def _look_where_pieces_meet(context: RunContext) -> None:
+    """Log the pieces that begin inside a chunk of the product: their files are not linked.
 
     Raises
     ------
     ConfigurationError
-        If a row of the reference is in two regions.
+        If a row of the reference is in two pieces.
     """
-    maps = [(region, RefDefault(region=region).land()) for region in context.config.custom.regions]
-    if shared := shared_rows(dict(maps)):
+    maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context.config)]
+    if shared := partition.shared_rows(dict(maps)):
         raise ConfigurationError(f"{shared}.")
     y, _ = stack.horizontal_dims(maps[0][1])
     size, first, apart = context.config.custom.final_chunks.get(y, -1), 0, []
-    for region, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:
+    for name, found in maps if finalize.ascending(maps[0][1], y) else maps[::-1]:
         if size > 0 and first % size:
-            apart.append(f"{region} begins at row {first}")
+            apart.append(f"{name} begins at row {first}")
         first += found.sizes[y]
     if apart:
         logger.info(

@@ -1,8 +1,9 @@
-"""Publishing the products of the current configuration: a catalogue of them, and where each comes from."""
+"""The products of a production: the tasks that make them, their catalogue, and the record of their origin."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +17,47 @@ from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate
 from espo_luigi.publication.products import find_products
-from espo_luigi.tasks.context import context
-from espo_luigi.tasks.settings import settings
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.diagnostics import (
+    LEVELS,
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
+    MoveDiag,
+    MoveRef,
+)
+from espo_luigi.tasks.product import HealthChecks, Move
 
-# How the global attribute may be called that says what others may do with the products.
+# Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
+
+
+def products() -> Iterator[EspoTask]:
+    """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
+    run, config = context(), context().config
+    for domain in run.domains:
+        yield MoveRef(diag_domain=domain)
+    for sim_id in run.simulations:
+        yield HealthChecks(sim_id=sim_id)
+        for domain in run.domains:
+            yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+        for piece in partition.pieces(config):
+            yield Move(sim_id=sim_id, piece=piece)
+    if config.diagnostics is None:
+        return
+    yield ConcatDiagRefProp()
+    for sim_id in run.simulations:
+        for level in LEVELS:
+            yield ConcatenationDiag(sim_id=sim_id, level=level)
+        for piece in partition.pieces(config):
+            yield DiagImprovedEtHeatmap(sim_id=sim_id, piece=piece)
 
 
 @dataclass(frozen=True)
 class Published:
-    """What was written."""
+    """The files that were written."""
 
     products: int
     """How many products are complete."""
@@ -33,7 +65,7 @@ class Published:
     catalogued: Catalogued | None
 
     def __str__(self) -> str:
-        """Return what was written, in sentences."""
+        """Return sentences about the files."""
         said = [f"{self.products} products are complete"]
         if self.crate:
             said.append(f"{self.crate} says where each comes from")
@@ -44,12 +76,12 @@ class Published:
 
 
 def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Published:
-    """Write where all that is kept comes from, and put its data into the catalogue, in which others' rows stay.
+    """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
     Raises
     ------
     CatalogError, StoreError
-        If nothing is complete, or what is to be written cannot be.
+        If nothing is complete, or a file cannot be written.
     """
     final = context().config.paths.final.absolute()
     products = find_products(final)
@@ -57,7 +89,8 @@ def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Publishe
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
     if with_crate:
         write_crate(final)
-    catalogued = add_to_catalogue(catalogue_path(), products, final) if with_catalogue else None
+    catalogue = context().config.paths.project_catalog or final / "catalog.json"
+    catalogued = add_to_catalogue(catalogue, products, final) if with_catalogue else None
     return Published(len(products), final / METADATA_NAME if with_crate else None, catalogued)
 
 
@@ -65,28 +98,23 @@ def write_crate(final: Path) -> None:
     """Write the metadata file of the products' folder."""
     path = final / METADATA_NAME
     with alone(path) as write:
-        # Looked for when nobody else writes: whoever comes last has found all.
+        # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))
         write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def _former(path: Path) -> dict[str, Any]:
-    """The former metadata file; earlier versions of espo_luigi wrote configurations with their secrets."""
+    """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
     former = read_json(path) or {}
-    entities = [one for one in former.get("@graph", ()) if isinstance(one, dict)]
-    hidden = [one | {"text": redacted_text(str(one["text"]))} if "text" in one else one for one in entities]
+    entities = [entity for entity in former.get("@graph", ()) if isinstance(entity, dict)]
+    hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
     return {**former, "@graph": hidden}
-
-
-def catalogue_path() -> Path:
-    """Return ``paths.project_catalog``, by default `catalog.json` beside the products."""
-    paths = context().config.paths
-    return paths.project_catalog or paths.final / "catalog.json"
 
 
 def _about() -> About:
     config = context().config
     attributes = config.attributes.get("global", {})
+    files = [find_file(str(path), ()) for path in settings().config_files]
     ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
     return About(
         name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),
@@ -98,9 +126,5 @@ def _about() -> About:
         config_text=json.dumps(
             redacted(config.model_dump(mode="json", by_alias=True)), ensure_ascii=False, default=str
         ),
-        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in _config_files()},
+        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in files},
     )
-
-
-def _config_files() -> list[Path]:
-    return [find_file(str(path), ()) for path in settings().config_files]

@@ -15,29 +15,29 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.land import land_map
-from espo_luigi.tasks.against_data import cut_region, missing_land
-from espo_luigi.tasks.base import CalendarParameter, EspoTask, RegionParameter
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
 from espo_luigi.tasks.inputs import RefInputCheck
 from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
 
-# What is brought from maps to series at a time.
+# The size of the part that is brought from maps to series at a time.
 SERIES_BYTES = 512 * 1024**2
 
 
 class RefDefault(EspoTask):
-    """Rule `ref_default`: the reference over one region, land cells only, and the region's whole grid."""
+    """Rule `ref_default`: the reference over a piece, land cells only, and the piece's whole grid."""
 
-    region = RegionParameter()
+    piece = PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
-    # The large one last: a job that is stopped at it goes on from its blocks.
-    out_grid = kept("reference/{ref_source}+{region}+coords.zarr")
+    # Outputs are written in this order, the larger store last: a stopped job resumes from its blocks.
+    out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
     reads = (
         "custom.ref_period",
-        "custom.regions.{region}",
+        partition.PIECE_KEY,
         "custom.stack_drop_nans",
         "custom.working_chunks",
         "extraction.reference.extract_dataset.xr_combine_kwargs",
@@ -45,17 +45,17 @@ class RefDefault(EspoTask):
         "extraction.reference.search_data_catalogs.variables_and_freqs",
         "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     )
-    out_reference = kept("reference/{ref_source}+{region}+default.zarr")
+    out_reference = kept("reference/{ref_source}+{piece}+default.zarr")
 
     def check(self) -> None:
-        """Raise an error, too, if the reference has no land in the region."""
+        """Raise an error, too, if the reference has no land in the piece."""
         super().check()
-        _ = self._has_been_looked_at
+        _ = self._land_was_looked_for
 
     @functools.cached_property
-    def _has_been_looked_at(self) -> bool:
-        custom, key = self.context.config.custom, f"custom.regions.{self.region}"
-        lacking = "" if self.complete() else missing_land(self.land(), self._box, key)
+    def _land_was_looked_for(self) -> bool:
+        custom, key = self.context.config.custom, partition.PIECE_KEY.format(piece=self.piece)
+        lacking = "" if self.complete() else partition.missing_land(self.land(), self._box, key)
         if lacking and custom.stack_drop_nans:
             raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
         if lacking:
@@ -63,22 +63,22 @@ class RefDefault(EspoTask):
         return True
 
     def land(self) -> xr.Dataset:
-        """Return the region's `land_map`, lazily: from the product where it is there, else from the raw file."""
+        """Return the piece's `land_map`, lazily: from the product if it exists, else from the raw file."""
         if not self.complete():
-            return cut_region(self.context.reference_on_its_first_day, self._box, f"custom.regions.{self.region}")
+            return partition.cut_piece(self.context.reference_on_its_first_day, self.context.config, str(self.piece))
         land = store.open_store(self.out_grid().path)["land"]
         return land_map(land.where(land))
 
     @property
     def _box(self) -> dict[str, Any]:
-        return self.context.config.custom.regions[self.region].arguments()
+        return partition.box_of(self.context.config, str(self.piece)).arguments()
 
     def raw(self) -> Match:
         """Return the reference."""
         return self.context.reference()
 
     def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
-        """Cut the reference to the region, stack its land cells, and chunk it for work along time."""
+        """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
         config = self.context.config
         extraction = config.extraction.reference
         dataset = extract.extract(
@@ -92,30 +92,30 @@ class RefDefault(EspoTask):
         return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
-        """Return the configuration's; by default without Dask's way through the disk, which saves no memory here."""
+        """Return the configuration's settings; by default without rechunking on disk: it saves no memory here."""
         return {"array.rechunk.method": "tasks"} | super().dask_settings()
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return how many cells are brought from maps to series at a time: all of their days are then in memory."""
+        """Return how many cells are brought from maps to series at a time, with all their days in memory."""
         if "time" not in dataset.dims:
             return {}
         dim = stack.STACKED_DIM if stack.STACKED_DIM in dataset.dims else stack.horizontal_dims(dataset)[0]
-        one = max(data.nbytes // data.sizes[dim] for data in dataset.data_vars.values())
-        return {"at_once": {dim: SERIES_BYTES // one}}
+        cell_bytes = max(data.nbytes // data.sizes[dim] for data in dataset.data_vars.values())
+        return {"at_once": {dim: SERIES_BYTES // cell_bytes}}
 
 
 class ReferenceCalendar(EspoTask):
     """Rule `reference_calendar`: the reference in the calendar of a simulation."""
 
-    region, calendar = RegionParameter(), CalendarParameter()
+    piece, calendar = PieceParameter(), CalendarParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     values_in_outputs = 1.0
     in_default = upstream(RefDefault, "out_reference")
-    out_reference = kept("reference/{ref_source}+{region}+{calendar}.zarr")
+    out_reference = kept("reference/{ref_source}+{piece}+{calendar}.zarr")
     reads = ("custom.working_chunks",)
 
     def compute(self, default: xr.Dataset) -> xr.Dataset:
-        """Convert the calendar; dropping 29 February, or days spread over the year."""
+        """Convert the calendar: drop 29 February, or days spread over the year."""
         converted = calendar.convert(default, str(self.calendar), align_on="year")
         dated = converted.assign_attrs(extract.dates(converted))
         return chunks.rechunk(dated, self.context.config.custom.working_chunks)

@@ -17,14 +17,13 @@ from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import samples
 from espo_luigi.science.diagnose import flags, summaries
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
-from espo_luigi.tasks.context import context
-from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_region
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.tasks.product import ConcatenationFinal, HealthChecks, Move
-from espo_luigi.tasks.products import products
+from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.settings import settings
 
 # How many cells of a domain are described day by day.
 SAMPLE_CELLS = 16
@@ -33,13 +32,13 @@ FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", 
 
 
 class SeriesSummary(DomainTask):
-    """Rule `series_summary`, which ESPO-G has not: what daily series in a domain are like, before and after."""
+    """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_ref_prop = upstream(MoveRef, "out_prop")
-    in_reference = upstream(RefDefault, "out_reference", region=hosting_region("ref"))
-    in_regchunked = upstream(Move, "out_regchunked", region=hosting_region("sim"))
+    in_reference = upstream(RefDefault, "out_reference", piece=hosting_piece("ref"))
+    in_regchunked = upstream(Move, "out_regchunked", piece=hosting_piece("sim"))
     in_final = upstream(ConcatenationFinal, "out_final")
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
     reads = (
@@ -63,7 +62,7 @@ class SeriesSummary(DomainTask):
 
 
 class FlagDetails(EspoTask):
-    """Rule `flag_details`, which ESPO-G has not: how often a flag of the health checks is true, and where most."""
+    """Rule `flag_details`, new against ESPO-G: how often each flag of the health checks is true, and where most."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -75,7 +74,7 @@ class FlagDetails(EspoTask):
     def work(self) -> None:
         """Write the table."""
         found = self.details(store.open_store(self.in_final().path), store.open_store(self.in_checks().path))
-        rows = [{name: _text(value) for name, value in asdict(one).items()} for one in found]
+        rows = [{name: _text(value) for name, value in asdict(flag).items()} for flag in found]
         store.write_table(FLAG_COLUMNS, rows, self.out_flags().path, self.marker())
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
@@ -85,10 +84,10 @@ class FlagDetails(EspoTask):
 
 
 class Report(EspoTask):
-    """Rule `report`, which ESPO-G has not: one page about the run, its figures, and the table of improvements."""
+    """Rule `report`, new against ESPO-G: a page about the run, its figures, and the table of improvements."""
 
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    # Figures are drawn by forked processes, one a CPU: matplotlib is not made for threads.
+    # Forked processes draw the figures, one process a CPU: matplotlib is not made for threads.
     uses_dask = False
     out_page = kept("report/report.html")
     is_about_all = True
@@ -103,7 +102,7 @@ class Report(EspoTask):
         return [*products(), *summary_tasks()]
 
     def complete(self) -> bool:
-        """Return True if the page is there and about the products that are there now."""
+        """Return True if the page exists and shows the present products."""
         marker = self.out_page().target.marker()
         return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
@@ -116,12 +115,12 @@ class Report(EspoTask):
         )
 
     def input_infos(self) -> list[ZarrInfo]:
-        """Return all that the page shows."""
+        """Return the stores that the page shows."""
         return [info for task in self.requires() for info in kept_by(task)]
 
 
 def write_now(out: Path) -> None:
-    """Write the report of the current run, with up to four processes of this machine, whatever is there and is not."""
+    """Write the report of the current run as it stands, with up to four processes of this machine."""
     from espo_luigi.report.report_page import write_report
 
     write_report(run_view(), out, processes=min(4, machine_cpus()))
@@ -132,25 +131,20 @@ def _text(value: object) -> str:
 
 
 def summary_tasks() -> Iterator[EspoTask]:
-    """Yield the tasks that describe what the report shows and no other product has."""
+    """Yield the tasks that summarise products for the report only."""
     for sim_id in context().simulations:
         yield FlagDetails(sim_id=sim_id)
-        for domain in _domains():
+        for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
 
 
-def _domains() -> list[str]:
-    off_diag = context().config.off_diag
-    return list(off_diag.domains) if off_diag else []
-
-
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
-    """Return what a task makes and the run keeps."""
+    """Return the outputs of a task that the run keeps."""
     return [getattr(task, name)() for name in kept_ports(type(task))]
 
 
 def run_view() -> RunView:
-    """Return what the report needs of the current run: names, and where everything is or should be."""
+    """Return the report's view of the current run: names, and where every file is or should be."""
     run = context()
     graph = walk([*products(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
@@ -159,23 +153,22 @@ def run_view() -> RunView:
         config_hash=run.config.hash,
         reference=run.config.reference_source,
         simulations=tuple(run.simulations),
-        domains=tuple(_domains()),
+        domains=tuple(run.domains),
         period=tuple(map(int, run.config.custom.ref_period)),
         final=run.config.paths.final,
         workdir=Path(settings().workdir).absolute(),
         engine=settings().engine,
-        products=tuple(_made(task) for task in wanted),
-        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in _domains() for sim_id in run.simulations),
+        products=tuple(
+            Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
+            for task in wanted
+        ),
+        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in run.domains for sim_id in run.simulations),
         flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,
             **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in run.simulations},
         },
     )
-
-
-def _made(task: EspoTask) -> Made:
-    return Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
 
 
 def _diagnosed(sim_id: str, domain: str) -> Diagnosed:

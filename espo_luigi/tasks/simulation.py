@@ -1,4 +1,4 @@
-"""The rules that bring one simulation onto the reference's grid."""
+"""The rules that bring a simulation onto the reference's grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.regrid import cascade as regrid
-from espo_luigi.tasks.base import EspoTask, RegionParameter, SimulationParameter
+from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
@@ -27,11 +27,11 @@ from espo_luigi.tasks.reference import ReferenceCalendar
 logger = logging.getLogger(__name__)
 
 FILE_BYTES = 64 * 1024**2
-PIECE_BYTES = 512 * 1024
+CHUNK_BYTES = 512 * 1024
 
 
 class Extract(EspoTask):
-    """Rule `extract`: one simulation over the whole domain, in its own calendar, daily stamps at midnight."""
+    """Rule `extract`: a simulation over the whole domain, in its own calendar, daily stamps at midnight."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -61,17 +61,17 @@ class Extract(EspoTask):
             period=config.custom.sim_period,
             region=config.custom.amno_region.arguments(),
         )
-        # Some models publish float64, and nothing downstream keeps more.
+        # Some models publish float64, and nothing downstream keeps more than float32.
         single = dataset.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return files of maps, made of pieces of one row: `Regrid` reads the rows and columns that it needs."""
-        return {"chunks": pieces_of_a_row(dataset), "shards": block_sizes(dataset)}
+        """Return files of maps, in chunks of a part of a row: `Regrid` reads the rows and columns that it needs."""
+        return {"chunks": parts_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish; warn of cells that lack whole years, as will the scenario's cells that are made from them."""
+        """Publish; warn of cells that lack whole years, since the scenario's cells around them will lack years, too."""
         super().write(dataset, path, marker)
         incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
@@ -84,14 +84,14 @@ class Extract(EspoTask):
 
 
 class Regrid(EspoTask):
-    """Rule `regrid`: one simulation on the cells of one region of the reference, by the configured cascade of grids."""
+    """Rule `regrid`: a simulation on the cells of a piece of the reference, by the configured cascade of grids."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
     values_in_outputs = 1.0
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_extracted = upstream(Extract, "out_extracted")
-    out_regridded = temporary("{sim_id}+{region}+regridded.zarr")
+    out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
         "custom.amno_region.tile_buffer",
@@ -101,7 +101,7 @@ class Regrid(EspoTask):
     )
 
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
-        """Apply the cascade's one matrix, block by block of target cells: each is written once, as whole series."""
+        """Apply the cascade as a single matrix; each block of target cells is written once, as whole series."""
         config = self.context.config
         try:
             regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
@@ -110,7 +110,7 @@ class Regrid(EspoTask):
                 raise DataError(
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error
-            logger.warning("%s, %s: %s", self.sim_id, self.region, error)
+            logger.warning("%s, %s: %s", self.sim_id, self.piece, error)
         regridded = regrid.regrid(
             extracted,
             reference,
@@ -121,14 +121,14 @@ class Regrid(EspoTask):
 
 
 class Rechunk(EspoTask):
-    """Rule `rechunk`: the regridded simulation in chunks of whole time series, in which `Regrid` has written it."""
+    """Rule `rechunk`: the regridded simulation in chunks of whole time series, as `Regrid` has written it."""
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     uses_dask = False
     only_links = True
     in_regridded = upstream(Regrid, "out_regridded")
-    out_regchunked = temporary("{sim_id}+{region}+regchunked.zarr")
+    out_regchunked = temporary("{sim_id}+{piece}+regchunked.zarr")
 
     def work(self) -> None:
         """Link the files."""
@@ -141,13 +141,13 @@ def four_years(dataset: xr.Dataset) -> int:
 
 
 def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:
-    """Return chunks of whole maps, as many days as make some 64 MB."""
+    """Return chunks of whole maps, of as many days as make some 64 MB."""
     cells = math.prod(size for name, size in dataset.sizes.items() if name != "time")
     return {name: -1 for name in dataset.dims} | {"time": max(1, FILE_BYTES // (4 * cells))}
 
 
-def pieces_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
-    """Return chunks of one row, of as many columns as make some 0.5 MB with the days of a file."""
+def parts_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
+    """Return chunks of a file's days and a part of a row, some 0.5 MB large."""
     days = block_sizes(dataset)["time"]
     row, column = (name for name in next(iter(dataset.data_vars.values())).dims if name != "time")
-    return {"time": days, row: 1, column: max(1, PIECE_BYTES // (4 * days))}
+    return {"time": days, row: 1, column: max(1, CHUNK_BYTES // (4 * days))}

@@ -1,4 +1,16 @@
-"""What a store was made of, as its marker keeps it, and what of that is another thing now."""
+"""The state of a task's outputs, and what of their material has changed since they were made.
+
+| state | method | true if |
+|---|---|---|
+| complete | `complete` | this task made all decisive outputs, together; with ``rerun = stale``, not stale either |
+| stale | `stale` | settings (the keys that the task reads), raw files or inputs have changed since |
+| outdated | `stale(files=False)` | settings have changed since; raw files and inputs do not count |
+| without temporary stores | `has_no_temporary` | no temporary output exists, as after `delete_temporary` |
+
+The decisive outputs are the kept outputs, or all outputs if none is kept. So a task stays complete when its temporary
+stores are deleted. The outputs' marker shows changes: `made_of` has the fingerprints of configuration keys and raw
+datasets, the inputs' included; `inputs` has the ids of the inputs' markers.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +30,19 @@ from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
 
-# The one key of older markers, which do not list what of the configuration they depend on: all of it.
+# The key of markers without `made_of`, which depend on the whole configuration.
 WHOLE = "configuration"
-_BESIDE = "+"
-# Configurations for which a product made under another one was warned of: once is enough.
+# Joins the different fingerprints that inputs have for a key.
+_JOINED_BY = "+"
+# Configurations for which a stale product was reported.
 _warned_for: set[str] = set()
 
 
 def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Iterable[Marker | None]) -> dict[str, str]:
-    """Return the fingerprint of what is read now, by its key, and of all that the inputs were made of themselves.
+    """Return the fingerprint of everything that is read now, by its key, and of everything the inputs were made of.
 
-    Where these differ, as one input is older, it is all of them, which is none that a thing can have now.
+    If inputs disagree, because one is older, their fingerprints are joined. The joined value matches no current one, so
+    the store counts as stale.
     """
     read = {key: _now(run, key) for key in keys}
     if raw is not None:
@@ -36,19 +50,31 @@ def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Ite
     found: dict[str, set[str]] = defaultdict(set)
     for recorded in (read, *(_recorded(marker) for marker in inputs if marker is not None)):
         for key, was in recorded.items():
-            found[key].update(was.split(_BESIDE))
-    return {key: _BESIDE.join(sorted(several)) for key, several in found.items()}
+            found[key].update(was.split(_JOINED_BY))
+    return {key: _JOINED_BY.join(sorted(fingerprints)) for key, fingerprints in found.items()}
 
 
-def changes(run: RunContext, marker: Marker, *, files: bool) -> list[str]:
-    """Return the keys of what a store was made of and is another thing now; raw files are checked only if wanted."""
+def changes(run: RunContext, marker: Marker, inputs: Iterable[ZarrInfo]) -> list[str]:
+    """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs."""
+    keys = [key for key, was in _recorded(marker).items() if _changed(run, key, was)]
+    remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
+    return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
+
+
+def changed_settings(run: RunContext, marker: Marker) -> list[str]:
+    """Return the keys of the configuration that changed since a store was made; looks at no file."""
     recorded = _recorded(marker).items()
-    return [key for key, was in recorded if (files or not key.startswith(FILES_OF)) and _is_other(run, key, was)]
+    return [key for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was]
 
 
-def _is_other(run: RunContext, key: str, was: str) -> bool:
+def is_material(info: ZarrInfo) -> bool:
+    """Return True if outputs are made of this input; a check of raw files, for instance, is only waited for."""
+    return getattr(info.task, "is_material", True)
+
+
+def _changed(run: RunContext, key: str, was: str) -> bool:
     if _now(run, key) != was and key.startswith(FILES_OF):
-        # They may have changed since their last check, before the store was made of them.
+        # The files may have changed after the last look at them, and the store was made of the new files.
         run.fingerprints[key] = _look(run, key)
     return _now(run, key) != was
 
@@ -75,7 +101,7 @@ def _look(run: RunContext, key: str) -> str:
 
 
 def _of_files(files: Iterable[Path]) -> str:
-    """A fingerprint of names, sizes and times; folders may move."""
+    """Return a fingerprint of names, sizes and times; moving the folder does not change it."""
     return short_hash("\n".join(sorted(map(_described, files))))
 
 
@@ -86,20 +112,16 @@ def _described(path: Path) -> str:
     return f"{path.name} gone"
 
 
-def made_anew(inputs: Iterable[ZarrInfo], marker: Marker) -> list[str]:
-    """Return a name for each task whose store is there and is not the one that the marker's was made of."""
-    found = (info for info in inputs if (former := marker.inputs.get(str(info.path))) and _is_new(info.path, former))
-    return list(dict.fromkeys(f"input {info.task.label()}" for info in found))
+def _was_remade(info: ZarrInfo, marker: Marker) -> bool:
+    """Return True if an input exists and has another id than when the marker's store was made."""
+    former = marker.inputs.get(str(info.path))
+    found = read_marker(info.path) if former else None
+    return found is not None and found.id != former
 
 
-def _is_new(path: Path, former: str) -> bool:
-    marker = read_marker(path)
-    return marker is not None and marker.id != former
-
-
-def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
-    """Whether all outputs are there and were made by the same work: of two works, they may not fit together."""
-    if len(markers) == 1:  # the most usual, and an id takes its time
+def made_together(markers: Mapping[Path, Marker | None]) -> bool:
+    """Return True if all outputs exist and one job made them all: outputs of two jobs may not fit together."""
+    if len(markers) == 1:  # the usual case; an id takes time
         return None not in markers.values()
     ids = {marker.id if marker is not None else "" for marker in markers.values()}
     if len(ids) > 1 and "" not in ids:
@@ -110,14 +132,14 @@ def of_one_piece(markers: Mapping[Path, Marker | None]) -> bool:
 def warn(path: Path, changed: list[str], config_hash: str) -> None:
     """Warn, once for a configuration, that a store is stale.
 
-    Its marker may have the hash of this very configuration: it was made of an input that is older.
+    The store's marker may have the hash of this very configuration, if the store was made of an older input.
     """
     if config_hash in _warned_for:
         return
     _warned_for.add(config_hash)
     logger.warning(
-        "%s was made of something else than what is there now (changed: %s). It is used as it is, and so is whatever "
-        "else is stale: `espo plan` and the end of the run say what, and how it is made again",
+        "%s was made of something else than what is there now (changed: %s). It is used as it is, like all stale "
+        "products: `espo plan` and the end of the run list them, and say how to make them again",
         path,
         ", ".join(changed),
     )

@@ -1,4 +1,4 @@
-"""The same graph, wired by hand as a sciluigi workflow: for people who want another wiring than the rules' own."""
+"""The same graph, wired by hand as a sciluigi workflow: a start for people who want to wire the rules differently."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Any
 
 import luigi
 
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
-from espo_luigi.tasks.base import RegionParameter, SimulationParameter
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.base import PieceParameter, SimulationParameter
+from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import WorkflowTask
 from espo_luigi.tasks.product import FinalZarr, Move
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.settings import settings
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 
 class RegionWorkflow(WorkflowTask):
-    """One simulation over one region, from the raw files to the archives, every port wired explicitly.
+    """A simulation over a piece of the land, from the raw files to the archives, every port wired explicitly.
 
-    sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Like every sciluigi workflow it runs
-    its own last step each time, because those files carry the time; the rules below it do not.
+    sciluigi writes a log and an audit file of each run, below ``[espo] workdir``. Their names carry the time, so that
+    the workflow itself runs each time; its rules do not.
     """
 
-    sim_id, region = SimulationParameter(), RegionParameter()
+    sim_id, piece = SimulationParameter(), PieceParameter()
 
     def workflow(self) -> list[luigi.Task]:
         """Create the tasks and wire their ports."""
-        reference, extracted = RefDefault(region=self.region), Extract(sim_id=self.sim_id)
+        reference, extracted = RefDefault(piece=self.piece), Extract(sim_id=self.sim_id)
         reference.in_checked = RefInputCheck().out_problems
         extracted.in_checked = InputCheck(sim_id=self.sim_id).out_problems
-        calendars = {name: ReferenceCalendar(region=self.region, calendar=name) for name in ("noleap", "360_day")}
+        calendars = {name: ReferenceCalendar(piece=self.piece, calendar=name) for name in ("noleap", "360_day")}
         for converted in calendars.values():
             converted.in_default = reference.out_reference
-        regridded = Regrid(sim_id=self.sim_id, region=self.region)
+        regridded = Regrid(sim_id=self.sim_id, piece=self.piece)
         regridded.in_reference = calendars["noleap"].out_reference
         regridded.in_extracted = extracted.out_extracted
-        rechunked = Rechunk(sim_id=self.sim_id, region=self.region)
+        rechunked = Rechunk(sim_id=self.sim_id, piece=self.piece)
         rechunked.in_regridded = regridded.out_regridded
-        cleaned = CleanUp(sim_id=self.sim_id, region=self.region)
+        cleaned = CleanUp(sim_id=self.sim_id, piece=self.piece)
         cleaned.in_adjusted = [
             self._adjusted(name, calendars, rechunked) for name in context().config.biasadjust.variables
         ]
         cleaned.in_grid = reference.out_grid
-        final = FinalZarr(sim_id=self.sim_id, region=self.region)
+        final = FinalZarr(sim_id=self.sim_id, piece=self.piece)
         final.in_cleaned_up = cleaned.out_cleaned_up
-        archives = Move(sim_id=self.sim_id, region=self.region)
+        archives = Move(sim_id=self.sim_id, piece=self.piece)
         archives.in_scenario, archives.in_regchunked = final.out_scenario, rechunked.out_regchunked
         return [archives]
 
     def _adjusted(self, var: str, calendars: dict[str, ReferenceCalendar], rechunked: Rechunk) -> Any:
-        trained = Train(sim_id=self.sim_id, region=self.region, var=var)
+        trained = Train(pool=partition.pool_of(self.sim_id), piece=self.piece, var=var)
         trained.in_noleap, trained.in_day360 = calendars["noleap"].out_reference, calendars["360_day"].out_reference
         trained.in_regchunked = rechunked.out_regchunked
-        adjusted = Adjust(sim_id=self.sim_id, region=self.region, var=var)
+        adjusted = Adjust(pool=partition.pool_of(self.sim_id), piece=self.piece, var=var)
         adjusted.in_training, adjusted.in_regchunked = trained.out_training, rechunked.out_regchunked
         return adjusted.out_adjusted
 

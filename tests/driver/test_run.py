@@ -21,7 +21,7 @@ released: list[str] = []
 class Made(SlurmTask):
     name = luigi.Parameter()
 
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         released.append(str(self.name))
 
 
@@ -36,7 +36,7 @@ class User(SlurmTask):
 
 
 class Stubborn(SlurmTask):
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         raise StoreError("Device or resource busy")
 
 

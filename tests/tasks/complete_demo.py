@@ -23,7 +23,7 @@ def complete_all() -> None:
 
 
 def in_order(root: luigi.Task) -> list[EspoTask]:
-    """All tasks of the graph, each after what it needs."""
+    """All tasks of the graph, each after its requirements."""
     found: dict[str, EspoTask] = {}
 
     def visit(task: luigi.Task) -> None:

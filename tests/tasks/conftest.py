@@ -1,4 +1,4 @@
-"""A run of the demo in a folder of its own, once for all tests of the rules."""
+"""Fixtures that configure the demo in a test's own folder."""
 
 import shutil
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from luigi.configuration import LuigiConfigParser, get_config
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks_share_a_fork_server(one_fork_server: None) -> None:
-    """All runs of this process start their local jobs from one server."""
+    """All runs of this process start their local jobs from the same server."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def configured(tmp_path: Path, demo_raw: Path, own_settings: LuigiConfigParser) 
 
 @pytest.fixture()
 def own_raw(tmp_path: Path, demo_raw: Path, configured: Callable[..., list[Path]]) -> Path:
-    """A copy of the raw data that the test may damage; the demo does not make it anew."""
+    """A copy of the raw data that the test may damage; the demo does not repair it."""
     folder = tmp_path / "raw"
     shutil.copytree(demo_raw, folder)
     files = configured()

@@ -1,4 +1,4 @@
-"""The demo's configuration in another folder, as the configuration of this process."""
+"""Writes the demo's configuration into a folder, and makes it this process's configuration."""
 
 import functools
 import shutil

@@ -15,7 +15,7 @@ from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
 
-WILDCARDS = {"sim_id": "SIM", "region": "south", "var": "tasmax"}
+WILDCARDS = {"pool": "SIM", "piece": "south", "var": "tasmax"}
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
 
 
@@ -44,7 +44,7 @@ def configure(folder: Path, **adjusting: Any) -> None:
         ({}, {}),
     ],
 )
-def test_who_adjusted_is_a_global_attribute_if_it_is_configured(
+def test_the_adjusting_institution_is_a_global_attribute_if_configured(
     adjusting: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(tmp_path, **adjusting)
@@ -74,7 +74,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
     given: dict[str, Any] = {}
     monkeypatch.setattr(finalize, "clean_up", lambda adjusted, **keywords: given.update(keywords))
-    tasks.CleanUp(sim_id="SIM", region="south").compute([make_regchunked()], make_grid())
+    tasks.CleanUp(sim_id="SIM", piece="south").compute([make_regchunked()], make_grid())
     attributes = given["add_attrs"]["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"
     assert "the grid of RDRS and adjusted against it over 1981-2010 by" in attributes["Notes"]
@@ -87,7 +87,7 @@ def make_grid() -> xr.Dataset:
     return xr.Dataset({"land": (("lat", "lon"), [[True]])}, {"lat": [45.0], "lon": [-70.0]})
 
 
-def test_a_training_says_what_it_is_and_where_its_simulation_comes_from(tmp_path: Path) -> None:
+def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: Path) -> None:
     configure(tmp_path)
     regchunked = make_regchunked().chunk()  # lazy: no number is needed
     out = tasks.Train(**WILDCARDS).compute(regchunked, regchunked, regchunked)

@@ -1,4 +1,4 @@
-"""Bad input: the message says what was got, what was expected and where, and nothing is lost."""
+"""Messages about bad input name the value, the expected values and the place; nothing is lost."""
 
 import csv
 import functools
@@ -77,12 +77,12 @@ def test_an_unknown_region_lists_the_regions(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     configured()
-    fails(tasks.RefDefault(region="east"))
+    fails(tasks.RefDefault(piece="east"))
     assert "--region 'east' is not one of: south, middle, north" in log.text
     assert nothing_started(tmp_path)
 
 
-def test_a_parameter_that_is_missing_lists_what_is_expected(configured: Configure) -> None:
+def test_a_missing_parameter_lists_the_expected_values(configured: Configure) -> None:
     configured()
     words = ["--module", "espo_luigi.tasks", "Adjust", "--sim-id", "any", "--region", "south"]
     with pytest.raises(MissingParameterException) as caught:
@@ -148,15 +148,15 @@ def test_a_region_without_a_land_cell_stops_the_run_before_it_starts(
 
 def test_only_the_regions_that_a_run_needs_have_to_have_land(own_raw: Path) -> None:
     drown(own_raw, lat=47.5)
-    tasks.RefDefault(region="south").check()
+    tasks.RefDefault(piece="south").check()
     with pytest.raises(ConfigurationError, match=r"`custom.regions.north` has no land"):
-        tasks.RefDefault(region="north").check()
+        tasks.RefDefault(piece="north").check()
 
 
-def test_a_region_between_the_references_cells_is_named_with_what_the_reference_spans(configured: Configure) -> None:
+def test_a_region_between_the_references_cells_is_named_with_the_references_bounds(configured: Configure) -> None:
     with_box(configured(), "custom.regions.north", lat_bnds=[47.5, 47.6])
     with pytest.raises(ConfigurationError, match=r"`custom.regions.north`: .*holds no cell .*45.125 to 47.875 °N"):
-        tasks.RefDefault(region="north").check()
+        tasks.RefDefault(piece="north").check()
 
 
 def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
@@ -191,7 +191,7 @@ def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
         tmp_path / "config.yml", lambda config: config["extraction"].update(on_input_problem={"extrapolation": "warn"})
     )
     (sim_id,) = (name for name in context().simulations if "360Day" in name)
-    regrid = tasks.Regrid(sim_id=sim_id, region="north")
+    regrid = tasks.Regrid(sim_id=sim_id, piece="north")
     assert espo_luigi.build([regrid]).succeeded
     assert "extrapolation (warn): " in log.text and "0.5 degrees in the north further than 1.5 cells" in log.text
     made = store.open_store(regrid.out_regridded().path)
@@ -216,11 +216,11 @@ def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_product_without_what_tasmin_is_made_of_stops_the_run_before_it_starts(
+def test_a_product_without_the_variables_of_tasmin_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     edit(configured()[0], lambda content: content["biasadjust"]["variables"].pop("dtr"))
-    fails(tasks.CleanUp(sim_id=next(iter(context().simulations)), region="south"))
+    fails(tasks.CleanUp(sim_id=next(iter(context().simulations)), piece="south"))
     assert "`biasadjust.variables` has tasmax, pr; expected dtr, too: the product's tasmin is tasmax - dtr" in log.text
     assert nothing_started(tmp_path)
 
@@ -244,7 +244,7 @@ def test_a_domain_that_sticks_out_of_its_host_is_diagnosed_where_it_lies_inside(
 def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configure) -> None:
     with_box(configured(), "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
     tasks.OffDiagRefProp(diag_domain="Lowland").check()
-    tasks.RefDefault(region="middle").check()
+    tasks.RefDefault(piece="middle").check()
     with pytest.raises(ConfigurationError, match=r"`off-diag.domains.Highland` has no land"):
         tasks.OffDiagRefProp(diag_domain="Highland").check()
 
@@ -253,9 +253,9 @@ def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configu
 def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_path: Path, stacked: bool) -> None:
     files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
     with_box(files, "custom", stack_drop_nans=stacked)
-    assert espo_luigi.build([tasks.RefDefault(region="middle")]).succeeded
+    assert espo_luigi.build([tasks.RefDefault(piece="middle")]).succeeded
     shutil.rmtree(own_raw / "reconstruction")
-    tasks.RefDefault(region="middle").check()
+    tasks.RefDefault(piece="middle").check()
     tasks.OffDiagRefProp(diag_domain="Highland").check()
     with_box(files, "off-diag.domains.Highland", lon_bnds=[-64.75, -64.5])
     Register.clear_instance_cache()
@@ -268,10 +268,10 @@ def test_without_stacking_a_region_without_land_is_made_as_nan_and_said(
 ) -> None:
     drown(own_raw, lat=47.5)
     with_box([tmp_path / "config.yml", tmp_path / "paths.yml"], "custom", stack_drop_nans=False)
-    assert espo_luigi.build([tasks.ReferenceCalendar(region="north", calendar="noleap")]).succeeded
+    assert espo_luigi.build([tasks.ReferenceCalendar(piece="north", calendar="noleap")]).succeeded
     said = [message for message in log.messages if "`custom.regions.north` has no land" in message]
     assert len(said) == 1 and "the products of this region will be NaN" in said[0]
-    made = store.open_store(tasks.ReferenceCalendar(region="north", calendar="noleap").out_reference().path)
+    made = store.open_store(tasks.ReferenceCalendar(piece="north", calendar="noleap").out_reference().path)
     assert dict(made.sizes) == {"time": 10950, "lat": 2, "lon": 10}
     assert not made.tasmax.notnull().any()
 
@@ -284,8 +284,8 @@ def test_a_reference_that_opens_and_cannot_be_read_stops_the_run_before_it_start
     def damaged(found: xr.Dataset) -> bool:
         raise RuntimeError("NetCDF: HDF error")
 
-    monkeypatch.setattr("espo_luigi.tasks.against_data.holds_land", damaged)
-    fails(tasks.RefDefault(region="south"))
+    monkeypatch.setattr("espo_luigi.tasks.partition.holds_land", damaged)
+    fails(tasks.RefDefault(piece="south"))
     assert "`custom.regions.south`: the reference cannot be read there (NetCDF: HDF error)" in log.text
     assert nothing_started(tmp_path)
 
@@ -299,19 +299,19 @@ def test_of_the_reference_only_the_file_with_the_first_day_is_opened(
         xr, "open_dataset", lambda path, **keywords: opened.append(Path(path).name) or real(path, **keywords)
     )
     for region in ("south", "middle", "north"):
-        tasks.RefDefault(region=region).check()
+        tasks.RefDefault(piece=region).check()
     tasks.OffDiagRefProp(diag_domain="Highland").check()
     # Once to see how it is stored, once to open it.
     assert opened == ["tasmax_day_Demo-Land_reference_19910101-20201231.nc"] * 2
 
 
-def test_unknown_units_name_the_variable_and_what_is_expected(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
+def test_unknown_units_name_the_variable_and_the_expected_units(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
     (file,) = (own_raw / "reconstruction").rglob("pr_*.nc")
     dataset = xr.load_dataset(file)
     dataset.pr.attrs["units"] = "furlongs"
     file.unlink()
     dataset.to_netcdf(file)
-    fails(tasks.RefDefault(region="south"))
+    fails(tasks.RefDefault(piece="south"))
     assert "furlongs" in log.text
     assert "kg m-2 s-1" in log.text
     assert file.name in log.text
@@ -320,7 +320,7 @@ def test_unknown_units_name_the_variable_and_what_is_expected(own_raw: Path, log
 def test_an_unreadable_netcdf_file_is_named(own_raw: Path, log: pytest.LogCaptureFixture) -> None:
     (file,) = (own_raw / "reconstruction").rglob("tasmax_*.nc")
     file.write_bytes(file.read_bytes()[:1000])
-    fails(tasks.RefDefault(region="south"))
+    fails(tasks.RefDefault(piece="south"))
     assert file.name in log.text
 
 
@@ -328,13 +328,13 @@ def test_a_truncated_store_is_an_error_that_names_it_and_nothing_is_built_on_it(
     configured: Configure, log: pytest.LogCaptureFixture
 ) -> None:
     configured()
-    assert espo_luigi.build([tasks.RefDefault(region="south")]).succeeded
-    path = tasks.RefDefault(region="south").out_reference().path
+    assert espo_luigi.build([tasks.RefDefault(piece="south")]).succeeded
+    path = tasks.RefDefault(piece="south").out_reference().path
     chunk = next(path.glob("tasmax/c/*/*"))
     chunk.write_bytes(chunk.read_bytes()[:100])
-    fails(tasks.ReferenceCalendar(region="south", calendar="noleap"))
+    fails(tasks.ReferenceCalendar(piece="south", calendar="noleap"))
     assert str(path) in log.text
-    assert not tasks.ReferenceCalendar(region="south", calendar="noleap").complete()
+    assert not tasks.ReferenceCalendar(piece="south", calendar="noleap").complete()
 
 
 @pytest.fixture()
@@ -351,11 +351,11 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
     configured: Configure, small_disk: Path, log: pytest.LogCaptureFixture
 ) -> None:
     with_final(configured(), small_disk)
-    task = tasks.RefDefault(region="south")
+    task = tasks.RefDefault(piece="south")
     fails(task)
     assert "No space left on device" in log.text
     assert str(small_disk) in log.text
-    # What was whole before the disk was full, the small grid, stays; of the reference itself there is nothing.
+    # The small grid, which was whole before the disk was full, stays; nothing of the reference itself is left.
     grid, reference = task.out_grid(), task.out_reference()
     assert grid.target.exists() and not Path(reference.path).exists()
     others = {path for path in small_disk.rglob("*") if path.is_file() and Path(grid.path) not in path.parents}
@@ -373,27 +373,27 @@ def test_a_read_only_folder_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_store_that_another_task_made_is_not_taken_for_this_ones(configured: Configure) -> None:
+def test_a_store_of_a_different_task_is_not_taken_for_this_tasks(configured: Configure) -> None:
     configured()
-    task = tasks.ReferenceCalendar(region="south", calendar="noleap")
+    task = tasks.ReferenceCalendar(piece="south", calendar="noleap")
     path = task.out_reference().path
-    made = {"region": "south", "calendar": "noleap"}
+    made = {"piece": "south", "calendar": "noleap"}
     for family, parameters, complete in (
         ("ReferenceCalendar", made, True),
-        ("ReferenceCalendar", made | {"region": "north"}, False),
+        ("ReferenceCalendar", made | {"piece": "north"}, False),
         ("RefDefault", made, False),
     ):
         store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, store.Marker(family, parameters))
         assert task.complete() is complete
 
 
-def test_a_product_of_another_configuration_is_used_and_said_once(
+def test_a_product_of_a_different_configuration_is_used_and_reported_once(
     configured: Configure, log: pytest.LogCaptureFixture
 ) -> None:
     configured()
-    task = tasks.ReferenceCalendar(region="south", calendar="noleap")
+    task = tasks.ReferenceCalendar(piece="south", calendar="noleap")
     path = task.out_reference().path
-    made_by = store.Marker("ReferenceCalendar", {"region": "south", "calendar": "noleap"}, config_hash="0123456789ab")
+    made_by = store.Marker("ReferenceCalendar", {"piece": "south", "calendar": "noleap"}, config_hash="0123456789ab")
     store.write_store(xr.Dataset({"pr": ("loc", [1.0])}), path, made_by)
     assert task.complete() and task.complete()
     said = [message for message in log.messages if "was made of something else" in message]

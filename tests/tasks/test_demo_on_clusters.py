@@ -1,4 +1,4 @@
-"""The demo of one simulation, every rule, as jobs of a real cluster, by the command that users give: what it leaves."""
+"""The demo with a single simulation runs every rule as jobs of a real cluster, by the command that users give."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ from espo_luigi import tasks
 from espo_luigi.driver.run.run import walk
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import rules
+from espo_luigi.tasks.ports import kept_ports
 
 _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
@@ -59,13 +59,13 @@ WAYS = {
     tasks.Adjust: "pack = 3\nbundle = steps\n",
 }
 PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
-# Before that, what the simulation's raw files need, as steps of an allocation.
+# Before that, the tasks below the simulation's raw files, as steps of an allocation.
 IN_ALLOCATION = {tasks.InputCheck, tasks.Extract}
 SIMULATION = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 
 class Made(NamedTuple):
-    """The folder of a run on a cluster that has ended, with its exit code and what it said."""
+    """The folder of a finished run on a cluster, with its exit code and its log."""
 
     engine: str
     folder: Path
@@ -80,7 +80,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
-    """The environment in which a cluster's commands answer, and what its section of luigi.cfg has besides."""
+    """The environment of a cluster's commands, and further options of its section of luigi.cfg."""
     if engine == "slurm":
         with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
             yield cluster.environ, f"max_jobs = 8\nnode_memory = 4GB\n{PILOTS}"
@@ -91,7 +91,7 @@ def on_cluster(engine: str) -> Iterator[tuple[Mapping[str, str], str]]:
 
 
 def make_by_command(folder: Path, raw: Path, engine: str, options: str, environ: Mapping[str, str]) -> Made:
-    """Make the demo in many chunks, of one simulation, by the command, as jobs of a cluster."""
+    """Make the demo in many chunks, with a single simulation, by the command, as jobs of a cluster."""
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **CHANGES[engine]})))
     ways = WAYS if engine == "slurm" else {}
     (folder / "luigi.cfg").write_text(
@@ -122,7 +122,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def in_one_chunk(tmp_path_factory: pytest.TempPathFactory, raw: Path, made: Made) -> Mapping[str, Path]:
-    """Every product, made in this process with one chunk for everything."""
+    """Every product, made in this process in a single chunk."""
     return make(tmp_path_factory.mktemp("one"), raw, **ONE, **CHANGES[made.engine])
 
 
@@ -133,8 +133,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     graph = list(walk([tasks.All()]))
     report = {tasks.SeriesSummary, tasks.FlagDetails, tasks.Report}
     assert {type(task) for task in graph} - {tasks.All} == set(rules()) - report
-    infos = [(type(task), item) for task in graph if isinstance(task, EspoTask) for item in task._infos().items()]
-    kept = [info for rule, (name, info) in infos if not getattr(rule, name).is_temporary]
+    kept = [getattr(task, name)() for task in graph for name in kept_ports(type(task))]
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
     assert list((folder / "work").iterdir()) == []

@@ -1,4 +1,4 @@
-"""A configuration that somebody edits while jobs wait: they refuse, unless what was edited changes nothing."""
+"""Waiting jobs refuse a configuration that somebody edits meanwhile, unless the edit changes nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +17,16 @@ from espo_luigi.tasks.context import context, forget
 @pytest.fixture()
 def order(configured: Callable[..., list[Path]], tmp_path: Path) -> JobOrder:
     use(configured(), tmp_path)
-    order = tasks.ReferenceCalendar(region="south", calendar="noleap").order()
+    order = tasks.ReferenceCalendar(piece="south", calendar="noleap").order()
     order.write()
     return JobOrder.parsed(read_json(order.files.order) or {})
 
 
 def refused(order: JobOrder) -> str:
-    """Return what a job that starts now says, or nothing."""
+    """Return the error of a job that starts now, or ""."""
     forget()
     try:
-        check_configuration(tasks.ReferenceCalendar(region="south", calendar="noleap"), order)
+        check_configuration(tasks.ReferenceCalendar(piece="south", calendar="noleap"), order)
     except ConfigurationChangedError as error:
         return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""The demo, whole: every rule, both calendars, then what a second run does and does not do."""
+"""The whole demo: every rule and both calendars; then second runs."""
 
 import ast
 import json
@@ -31,6 +31,7 @@ from espo_luigi.publication.crate import listed
 from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
 from espo_luigi.tasks.workflow import RegionWorkflow
@@ -47,7 +48,7 @@ CHANGES = {
 
 
 class Said(NamedTuple):
-    """What a command said on its end, and how it ended."""
+    """The last output of a command, and its exit code."""
 
     pid: int
     code: int
@@ -55,7 +56,7 @@ class Said(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The folder of a finished run of the demo, by a command, and what another said that was given meanwhile."""
+    """The folder of a finished run of the demo, and the ends of its command and of a second command given meanwhile."""
 
     folder: Path
     first: Said
@@ -64,7 +65,7 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
-    """The demo, made by the command that users give; while it is at work, they give another for the same folders."""
+    """The demo, made by the command that users give; meanwhile a second command for the same folders is refused."""
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, demo_raw, **CHANGES)
     commands = write_luigi_cfg(folder)
@@ -129,8 +130,9 @@ def final(folder: Path, sim_id: str) -> xr.Dataset:
 def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) -> None:
     for task in walk([tasks.All()]):
         if isinstance(task, EspoTask):
-            for name, info in task._infos().items():
-                assert info.target.exists() != getattr(type(task), name).is_temporary, info.path
+            for name, port in ports_of(type(task), OutputPort):
+                info = getattr(task, name)()
+                assert info.target.exists() != port.is_temporary, info.path
     assert list((here / "work").iterdir()) == []
 
 
@@ -176,7 +178,7 @@ def test_the_scenario_has_the_references_climate_over_the_reference_period(here:
         np.testing.assert_allclose(cells.pr, expected.pr, rtol=0.1)
 
 
-def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_series(here: Path) -> None:
+def test_the_scenario_of_cells_of_every_chunk_equals_xsdbas_of_the_same_series(here: Path) -> None:
     from xsdba import DetrendedQuantileMapping, Grouper
     from xsdba.detrending import LoessDetrend
 
@@ -184,7 +186,7 @@ def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_se
     reference = store.open_store(here / "final" / "reference" / "Demo-Land+middle+noleap.zarr")
     assert simulation.tasmax.variable.chunks[-1] == (20, 20, 13)
     cells = {"loc": [3, 19, 20, 52]}
-    # In double precision: in single, xsdba's own round-off moves a few days to another quantile.
+    # Double precision: in single precision, xsdba's round-off moves a few days to the next quantile.
     sim = simulation.tasmax.isel(cells).load().astype("float64")
     ref = reference.tasmax.isel(cells).load().astype("float64")
     hist = sim.sel(time=slice("1991", "2020"))
@@ -197,7 +199,7 @@ def test_the_scenario_of_cells_of_every_chunk_is_what_xsdba_makes_of_the_same_se
     assert off.mean() < 1e-4
 
 
-def test_every_product_says_of_what_domain_and_variables_it_is(here: Path) -> None:
+def test_every_product_names_its_domain_and_variables(here: Path) -> None:
     scenario = final(here, NOLEAP)
     assert set(scenario.attrs["cat:variable"].split(",")) == set(scenario.data_vars)
     folder = here / "final" / "diagnostics" / "Lowland"
@@ -245,7 +247,7 @@ def test_tasmin_has_no_adjustment_of_its_own(here: Path) -> None:
     assert scenario.tasmin.attrs["cell_methods"] == "time: minimum within days"
 
 
-def test_differences_of_temperature_say_so_in_what_is_kept(here: Path) -> None:
+def test_differences_of_temperature_say_so_in_the_kept_products(here: Path) -> None:
     folder = here / "final" / "diagnostics" / "Lowland"
     kept = [
         store.open_store(here / "final" / "reference" / "Demo-Land+south+default.zarr").dtr,
@@ -286,7 +288,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do_and_where_the_results_are
     assert f"Nothing to do: what was asked for is there already: {here / 'final'}" in log.text
 
 
-def test_a_missing_product_is_made_again_with_what_it_needs_and_nothing_else(here: Path) -> None:
+def test_a_missing_product_is_made_again_with_its_missing_inputs_only(here: Path) -> None:
     store.remove(here / "final" / "checks" / "NAM" / f"{NOLEAP}+NAM_checks.zarr")
     assert jobs_of(here, tasks.All()) == {"HealthChecks": 1}
     (here / "final" / "diagnostics" / "Lowland" / f"{NOLEAP}+Lowland+improvement.zarr.zip").unlink()
@@ -304,7 +306,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert found["year"].values.tolist() == list(range(FIRST, LAST + 1))
     assert found.attrs["cells"].startswith("16 of 30 land cells")
 
-    # Of one simulation in one domain, without its maps: each figure takes a third of a second.
+    # A single simulation and domain, without maps: each figure takes a third of a second.
     view = run_view()
     one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
@@ -383,7 +385,7 @@ def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_dat
     assert list((here / "work").iterdir()) == []
 
 
-def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_deleted(here: Path, commands: Path) -> None:
+def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here: Path, commands: Path) -> None:
     (here / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip").unlink()
     work = here / "work"
     in_the_way = work / f"{NOLEAP}+north+cleaned_up.zarr"
@@ -392,7 +394,7 @@ def test_after_an_all_that_failed_in_places_only_what_nothing_needs_is_ever_dele
     kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 
-    adjust = tasks.Adjust(sim_id=NOLEAP, region="north", var="tasmax")
+    adjust = tasks.Adjust(pool=NOLEAP, piece="north", var="tasmax")
     assert jobs_of(here, adjust) == {}
     assert jobs_of(here, tasks.Extract(sim_id=DAY360)) == {"Extract": 1}
     partial = work / f".a.zarr.{socket.gethostname()}-999999999-0123abcd.partial"
@@ -430,7 +432,7 @@ def remade(run: Path) -> tuple[Path, dict[str, int]]:
     archive.unlink()
     get_config().set("espo", "keep_temporary", "true")
     # Wired by hand this time, as a sciluigi workflow: the same graph.
-    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, region="north"))["Adjust"] == 3
+    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, piece="north"))["Adjust"] == 3
     return run, first
 
 
@@ -451,7 +453,7 @@ def test_temporary_stores_can_be_kept_and_go_with_the_next_run_that_does_not_kee
     assert {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "pr+adjusted", "cleaned_up")} <= kept
     get_config().set("espo", "final_format", "sharded")
     try:
-        assert jobs_of(here, tasks.Move(sim_id=NOLEAP, region="north")) == {"Move": 1}
+        assert jobs_of(here, tasks.Move(sim_id=NOLEAP, piece="north")) == {"Move": 1}
         folder = here / "final" / "NAM_SPLIT" / "north"
         sharded = store.open_store(folder / f"day+{NOLEAP}+north+{PERIOD}.zarr")
         zipped = store.open_store(folder / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip")

@@ -96,13 +96,13 @@ def test_files_that_lie_stop_the_run_before_any_extraction_starts(
         assert len(rows_of(task)) == 1 and not task.complete()
 
 
-def test_what_only_warns_is_shown_and_the_run_goes_on(
+def test_warnings_about_raw_files_are_shown_and_the_run_goes_on(
     own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     swap(own_raw, "Demo-360Day", 26 * 360 + 71, 4, 4)
     with netCDF4.Dataset(file_of(own_raw, "Demo-Land", "tasmin", "reference"), "a") as file:
         file["tasmin"][1500, 4, 3] = 190.0
-    assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, region="south")]).succeeded
+    assert espo_luigi.build([tasks.Regrid(sim_id=DAY360, piece="south")]).succeeded
     assert jobs(tmp_path)["Extract"] == jobs(tmp_path)["Regrid"] == 1
     (row,) = rows_of(tasks.InputCheck(sim_id=DAY360))
     assert (row["action"], row["problem"], row["day"]) == ("warn", "tasmax_below_tasmin", "2041-03-12")
@@ -114,7 +114,7 @@ def test_what_only_warns_is_shown_and_the_run_goes_on(
     assert len(said) == 2 and all("(warn): " in message for message in said)
 
 
-def test_a_run_with_another_word_for_a_problem_checks_again_and_goes_on(own_raw: Path, tmp_path: Path) -> None:
+def test_a_run_that_turns_a_problem_into_a_warning_checks_again_and_goes_on(own_raw: Path, tmp_path: Path) -> None:
     on_problem(tmp_path, tasmax_below_tasmin="fail")
     swap(own_raw, "Demo-NoLeap", 5000, 3, 3)
     task = tasks.InputCheck(sim_id=NOLEAP)
@@ -145,7 +145,7 @@ def test_a_table_can_be_read_by_a_spreadsheet(own_raw: Path) -> None:
     assert len(row) == len(header) and mark[0].startswith("# espo.json: ")
 
 
-def test_what_the_references_check_reads_holds_all_regions_in_whatever_longitudes(configured: Configure) -> None:
+def test_the_references_check_reads_all_regions_in_any_convention_of_longitudes(configured: Configure) -> None:
     configured()
     regions = {
         "south": Region(name="south", lon_bnds=[293.0, 295.5], lat_bnds=[45.0, 46.0], tile_buffer=1.5),

@@ -1,4 +1,4 @@
-"""What a task publishes belongs together, and to the inputs that it read; whatever others do meanwhile."""
+"""A task's outputs fit together and to the inputs that it read, whatever happens meanwhile."""
 
 import os
 from collections.abc import Callable
@@ -25,8 +25,8 @@ def region(configured: Callable[..., list[Path]]) -> str:
 
 
 def test_outputs_of_two_works_are_not_complete(region: str) -> None:
-    """As where somebody deleted one of them and changed the configuration, and the job was killed in between."""
-    task = tasks.RefDefault(region=region)
+    """Somebody deleted an output and changed the configuration; the job that remade it was killed in between."""
+    task = tasks.RefDefault(piece=region)
     ours = task.marker()
     former = store.Marker(ours.task, ours.parameters, ours.versions, ours.inputs, "another")
     store.write_store(ones(), task.out_reference().path, ours)
@@ -36,7 +36,7 @@ def test_outputs_of_two_works_are_not_complete(region: str) -> None:
     assert task.complete()
 
 
-def test_what_another_job_published_meanwhile_is_not_packed_as_ours(
+def test_a_store_that_a_second_job_published_meanwhile_is_not_packed(
     region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = tasks.ConcatenationFinal(sim_id="SIM")
@@ -64,7 +64,7 @@ def append(file: Path) -> None:
 
 
 def a_task(rule: str) -> EspoTask:
-    return tasks.RefDefault(region="south") if rule == "RefDefault" else tasks.Extract(sim_id=some_simulation())
+    return tasks.RefDefault(piece="south") if rule == "RefDefault" else tasks.Extract(sim_id=some_simulation())
 
 
 def some_simulation() -> str:
@@ -93,7 +93,7 @@ def test_raw_files_that_change_while_they_are_read_stop_the_publication(
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_a_zarr_folder_of_others_in_which_a_chunk_is_written_anew_stops_the_publication(tmp_path: Path) -> None:
+def test_a_rewritten_chunk_of_a_foreign_zarr_folder_stops_the_publication(tmp_path: Path) -> None:
     ones().to_zarr(tmp_path / "raw.zarr")
     with (
         pytest.raises(InputChangedError, match=r"raw\.zarr is not the file"),
@@ -104,14 +104,14 @@ def test_a_zarr_folder_of_others_in_which_a_chunk_is_written_anew_stops_the_publ
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_a_raw_file_that_is_not_there_is_told_by_who_opens_it(tmp_path: Path) -> None:
+def test_a_missing_raw_file_is_left_to_its_reader_to_report(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), store.unchanged([], [tmp_path / "missing.nc"]):
         raise ZeroDivisionError
 
 
-def test_rules_publish_what_they_made_of_unchanged_inputs_and_stop_who_reads_the_former(region: str) -> None:
-    task = tasks.RefDefault(region=region)
-    following = tasks.ReferenceCalendar(region=region, calendar="noleap")
+def test_rules_publish_after_unchanged_inputs_and_stop_readers_of_the_former_store(region: str) -> None:
+    task = tasks.RefDefault(piece=region)
+    following = tasks.ReferenceCalendar(piece=region, calendar="noleap")
     for each in (tasks.RefInputCheck(), task, following):
         with each.guarded():
             each.work()

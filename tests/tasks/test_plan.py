@@ -27,9 +27,10 @@ from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.timing import Step, timing
 from espo_luigi.tasks import product
+from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.selection import Selection
+from espo_luigi.tasks.partition import simulations_of
 
 # What follows Adjust, of one region, until a product that is kept.
 NEXT = (tasks.CleanUp, tasks.FinalZarr, tasks.Move)
@@ -79,7 +80,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     log: pytest.LogCaptureFixture,
 ) -> None:
     # It opens the reference's grid, which has nothing in it here.
-    monkeypatch.setattr(product, "_look_where_regions_meet", lambda _: None)
+    monkeypatch.setattr(product, "_look_where_pieces_meet", lambda _: None)
 
     def change(content: dict) -> None:  # type: ignore[type-arg]
         content["clean_up"]["xscen_clean_up"]["round_var"]["pr"] = 8
@@ -103,7 +104,7 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     complete_demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training = first(tasks.Train)
-    adjusted, move = first(tasks.Adjust, **training.wildcards), first(tasks.Move, region=str(training.region))
+    adjusted, move = first(tasks.Adjust, **training.wildcards), first(tasks.Move, piece=str(training.piece))
     remove(training, adjusted, adjusted)
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.CleanUp | tasks.FinalZarr | tasks.Move)))
     get_config().set("Train", "n_workers", "5")
@@ -133,7 +134,7 @@ def test_a_run_is_narrowed_by_its_rules(configured: Configure, narrowed: dict[st
 
 
 def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.LogCaptureFixture) -> None:
-    one, other = first(tasks.Train, region="south", var="pr"), first(tasks.Train, region="north", var="pr")
+    one, other = first(tasks.Train, piece="south", var="pr"), first(tasks.Train, piece="north", var="pr")
     remove(one, other, other.in_regchunked.task)  # type: ignore[attr-defined]
     plan = planned(only="Train")
     assert in_state(plan, RUN) == {one.task_id}
@@ -166,10 +167,10 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
     sim_id = next(iter(context().simulations))
     of_sim = planned(sims=sim_id)
-    assert {getattr(one.task, "sim_id", sim_id) for one in of_sim.tasks.values()} == {sim_id}
+    assert {name for one in of_sim.tasks.values() for name in simulations_of(one.task)} == {sim_id}
     assert {one.rule for one in of_sim.tasks.values()} > {"HealthChecks", "Move", "MoveDiag", "RefDefault"}
     of_region = planned(regions="south, north")
-    assert {getattr(one.task, "region", "south") for one in of_region.tasks.values()} == {"south", "north"}
+    assert {getattr(one.task, "piece", "south") for one in of_region.tasks.values()} == {"south", "north"}
     assert not {one.rule for one in of_region.tasks.values()} & {"ConcatenationFinal", "HealthChecks", "MoveDiag"}
 
 
@@ -235,12 +236,12 @@ def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
 
 def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_limits(complete_demo: Path) -> None:
     get_config().read_dict({"espo": {"local_cpus": "20", "local_memory": "100GB"}})
-    known = first(tasks.Regrid, region="south")
+    known = first(tasks.Regrid, piece="south")
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     result_of(known, 100.0, 4, files=10, bytes=10**6)
     remove(*rest, *(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
-    at = {str(task.region): costs[task.task_id] for task in rest}
+    at = {str(task.piece): costs[task.task_id] for task in rest}
     # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
     assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].learnt
     assert at["middle"].core_hours == pytest.approx(400 / 3600 * 1.75 / 0.75)
@@ -325,7 +326,7 @@ def test_what_was_published_by_a_marker_of_another_task_is_to_run(complete_demo:
 
 
 def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> None:
-    move = first(tasks.Move, region="south")
+    move = first(tasks.Move, piece="south")
     rechunked = move.in_regchunked.task  # type: ignore[attr-defined]
     regridded = rechunked.in_regridded.task
     remove(move, rechunked, regridded)
@@ -348,8 +349,8 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
 
 
 def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(complete_demo: Path) -> None:
-    training = first(tasks.Train, region="south", var="pr")
-    reference = first(tasks.ReferenceCalendar, region="south")
+    training = first(tasks.Train, piece="south", var="pr")
+    reference = first(tasks.ReferenceCalendar, piece="south")
     remove(training, training.in_regchunked.task, reference)  # type: ignore[attr-defined]
     luigi.task_register.Register.clear_instance_cache()
     for task in (training, reference):
@@ -357,7 +358,7 @@ def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(comp
         said = why.why([path])
         assert f"{task.label()} is not there, and a run of All would not make it" in said
         assert f"`espo make {path}` makes it." in said
-    remove(first(tasks.Adjust, **training.wildcards), *(first(rule, region="south") for rule in NEXT))
+    remove(first(tasks.Adjust, **training.wildcards), *(first(rule, piece="south") for rule in NEXT))
     luigi.task_register.Register.clear_instance_cache()
     assert "give the command of the run again" in why.why([str(training.output()[0])])
     with pytest.raises(ParameterError, match=r"'Trian' is no rule .* Did you mean Train\?"):
@@ -400,15 +401,17 @@ def test_without_a_change_nothing_is_asked_of_the_references_catalogue(
 
 
 def test_why_does_not_tell_of_all_while_a_driver_makes_something_else(complete_demo: Path) -> None:
-    training = first(tasks.Train, region="south", var="pr")
+    training = first(tasks.Train, piece="south", var="pr")
     remove(training)
     state = Board().snapshot() | {"updated": time.time(), "ended": False}
     write_json(complete_demo / "run" / FILE, state)
     assert "waits for its turn" in why.why([str(training.output()[0])])
 
 
-def place(task: EspoTask) -> dict[str, str]:
-    return {name: value for name, value in task.wildcards.items() if name in ("sim_id", "region")}
+def place(training: EspoTask) -> dict[str, str]:
+    """The wildcards of the tasks that follow a training, by simulation."""
+    (sim_id,) = simulations_of(training)
+    return {"sim_id": sim_id, "piece": training.wildcards["piece"]}
 
 
 def test_the_picture_of_the_readme_is_that_of_the_demo_before_its_first_run(configured: Configure) -> None:

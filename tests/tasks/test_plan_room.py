@@ -18,8 +18,8 @@ from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
 from espo_luigi.overview.timing import Step, timing
+from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.selection import Selection
 
 LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 
@@ -93,7 +93,7 @@ def test_an_allocation_is_the_room_inside_of_it_and_outside_that_is_not_known(
 
 
 def test_memory_is_scaled_for_larger_tasks_than_those_it_was_learnt_from(regrids: list[tasks.Regrid]) -> None:
-    regions = {str(task.region): task for task in regrids}
+    regions = {str(task.piece): task for task in regrids}
     small, large = regions["south"], regions["middle"]
     assert large.work_size() / small.work_size() == pytest.approx(1.75 / 0.75)
 

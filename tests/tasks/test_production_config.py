@@ -18,7 +18,7 @@ WIDE = {"lon_bnds": [-67.0, -64.5]}
 
 @pytest.fixture()
 def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A third file, merged over the production ones."""
+    """A third file, merged over the production files."""
     for name, folder in {"ESPO_OUTPUT": "final", "ESPO_SCRATCH": "work"}.items():
         monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.setenv("ESPO_CATALOGS", str(demo_raw))
@@ -42,10 +42,10 @@ def small(tmp_path: Path, demo_raw: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_a_small_region_is_regridded_and_trained_with_the_production_values(
     small: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    summary = espo_luigi.build([tasks.Train(sim_id=DAY360, region="south", var="pr")])
+    summary = espo_luigi.build([tasks.Train(pool=DAY360, piece="south", var="pr")])
     assert summary.succeeded, log.text
     assert "Train asks for 3 worker(s), 12 CPU(s), 100GB; fitted to this machine" in log.text
-    training = store.open_store(tasks.Train(sim_id=DAY360, region="south", var="pr").out_training().path)
+    training = store.open_store(tasks.Train(pool=DAY360, piece="south", var="pr").out_training().path)
     assert dict(training.sizes) == {"loc": 37, "dayofyear": 360, "quantiles": 50}
     assert {"af", "hist_q", "scaling", "pth", "dP0"} <= set(training.data_vars)
 

@@ -1,4 +1,4 @@
-"""Production's shape, small: several chunks in every dimension give the same bytes as one chunk for everything."""
+"""Production's shape in small: several chunks in every dimension give the same bytes as a single chunk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ONE = {
     "custom__working_chunks": {"lat": -1, "lon": -1, "loc": -1, "time": -1},
     "custom__final_chunks": {"lat": 50, "lon": 50},
 }
-# What is brought to series at a time: some 14 cells of the reference's twelve years.
+# The size of the part that is brought to series at a time: some 14 cells of the reference's twelve years.
 SERIES_BYTES = 4 * 14 * 12 * 366
 _TIME_OF_DAY = re.compile(r"\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
 Products = dict[str, Path]
@@ -112,7 +112,7 @@ def two_threads() -> AbstractContextManager[object]:
 
 
 def one_worker() -> AbstractContextManager[object]:
-    """Have Dask's cluster of a job compute, of one worker with two threads."""
+    """Let a job's Dask cluster compute, a single worker with two threads."""
     return dask_session(Resources(1, 2, "4GB"))
 
 
@@ -258,7 +258,7 @@ def test_the_reference_was_made_in_several_pieces(pair: tuple[Products, Products
     assert [ds.pr.nbytes > SERIES_BYTES for ds in references] == [True] * len(REGIONS)
 
 
-def test_every_land_cell_of_the_reference_has_data_in_the_product_and_no_other(
+def test_exactly_the_references_land_cells_have_data_in_the_product(
     pair: tuple[Products, Products],
 ) -> None:
     for name, path in pair[0].items():

@@ -1,4 +1,4 @@
-"""What `espo publish` writes of a configuration, for others to read."""
+"""What `espo publish` writes of a configuration, for people to read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from espo_luigi.commands import cli
 from espo_luigi.publication.crate import METADATA_NAME
 
 
-def test_no_secret_of_the_configuration_is_in_what_others_can_read(
+def test_no_secret_of_the_configuration_is_in_published_files(
     complete_demo: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = {"backend_kwargs": {"storage_options": {"key": "hunter2-id", "client_kwargs": {"Token": "hunter2"}}}}

@@ -1,4 +1,4 @@
-"""`espo report`, as people give it, about a run of which some products are there."""
+"""`espo report`, as people give it, about a run that has some of its products."""
 
 import csv
 import re
@@ -20,7 +20,7 @@ from espo_luigi.tasks.report import run_view
 
 @pytest.fixture()
 def part(configured: Callable[..., list[Path]], tmp_path: Path) -> list[Diagnosed]:
-    """Of a configured run, what is there of one simulation, in one of the two domains but for its summary."""
+    """A configured run with files of a single simulation in a single domain, without the summary."""
     get_config().set("espo", "final_format", "sharded")
     files = configured()
     config = " ".join(map(str, files))
@@ -48,7 +48,7 @@ def write_stores(one: Diagnosed, more: dict) -> None:
         store.write_store(ds, getattr(one, name), store.Marker("Example", {}, {"xarray": "1"}, {}, "abc"))
 
 
-def test_the_page_is_whole_and_says_what_is_missing(part: list[Diagnosed], tmp_path: Path) -> None:
+def test_the_page_is_whole_and_names_missing_products(part: list[Diagnosed], tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "espo"), "report", "--out", "mine/page.html"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "mine/page.html\n"), done.stderr

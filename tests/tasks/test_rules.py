@@ -1,4 +1,4 @@
-"""Every rule has the reference workflow's files, parameters and resources, and refuses what it cannot be."""
+"""Every rule has the reference workflow's files, parameters and resources, and refuses impossible values."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
+from luigi.cmdline_parser import CmdlineParser
 
 from espo_luigi import store, tasks
 from espo_luigi.driver.run.run import places_of, walk
@@ -17,22 +18,23 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.make import rules, task_for
+from espo_luigi.tasks.partition import simulations_of
 from espo_luigi.tasks.ports import InputPort, ports_of
 
 # rule: (its outputs, workers, cpus, memory), from the table of the reference workflow's rules.
 REFERENCE = {
-    "RefDefault": ("FIN/reference/{ref_source}+{region}+default.zarr", 2, 10, "50GB"),
-    "ReferenceCalendar": ("FIN/reference/{ref_source}+{region}+{calendar}.zarr", 2, 10, "50GB"),
+    "RefDefault": ("FIN/reference/{ref_source}+{piece}+default.zarr", 2, 10, "50GB"),
+    "ReferenceCalendar": ("FIN/reference/{ref_source}+{piece}+{calendar}.zarr", 2, 10, "50GB"),
     "Extract": ("TMP/{sim_id}+NAM+extracted.zarr", 2, 10, "50GB"),
-    "Regrid": ("TMP/{sim_id}+{region}+regridded.zarr", 3, 9, "48GB"),
-    "Rechunk": ("TMP/{sim_id}+{region}+regchunked.zarr", 2, 10, "50GB"),
-    "Train": ("TMP/{sim_id}+{region}+{var}+training.zarr", 3, 12, "100GB"),
-    "Adjust": ("TMP/{sim_id}+{region}+{var}+adjusted.zarr", 3, 15, "100GB"),
-    "CleanUp": ("TMP/{sim_id}+{region}+cleaned_up.zarr", 2, 6, "50GB"),
-    "FinalZarr": ("TMP/day+{sim_id}+{region}+1950-2100.zarr", 2, 10, "50GB"),
+    "Regrid": ("TMP/{sim_id}+{piece}+regridded.zarr", 3, 9, "48GB"),
+    "Rechunk": ("TMP/{sim_id}+{piece}+regchunked.zarr", 2, 10, "50GB"),
+    "Train": ("TMP/{pool}+{piece}+{var}+training.zarr", 3, 12, "100GB"),
+    "Adjust": ("TMP/{pool}+{piece}+{var}+adjusted.zarr", 3, 15, "100GB"),
+    "CleanUp": ("TMP/{sim_id}+{piece}+cleaned_up.zarr", 2, 6, "50GB"),
+    "FinalZarr": ("TMP/day+{sim_id}+{piece}+1950-2100.zarr", 2, 10, "50GB"),
     "Move": (
-        "FIN/NAM_SPLIT/{region}/day+{sim_id}+{region}+1950-2100.zarr.zip "
-        "FIN/regridded/day+{sim_id}+{region}+regchunked.zarr.zip",
+        "FIN/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip "
+        "FIN/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
         2,
         10,
         "50GB",
@@ -63,7 +65,8 @@ REFERENCE = {
 }
 WILDCARDS = {
     "sim_id": "SIM",
-    "region": "south",
+    "pool": "SIM",
+    "piece": "south",
     "var": "pr",
     "calendar": "noleap",
     "diag_domain": "Highland",
@@ -95,7 +98,7 @@ def test_a_rule_has_the_reference_workflows_files_and_resources(name: str, folde
     assert (task.n_workers, task.cpus_per_task, task.memory) == (n_workers, cpus, memory)
 
 
-def test_the_results_of_the_default_target_are_in_the_folder_of_what_is_kept(folder: Path) -> None:
+def test_the_results_of_the_default_target_are_in_the_folder_of_kept_products(folder: Path) -> None:
     assert places_of(tasks.All()) == [str(folder / "final")]
 
 
@@ -106,7 +109,7 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
     rule = getattr(tasks, name)
     if rule not in rules() or not list(ports_of(rule, InputPort)):
         return
-    # There is no simulation SIM, of which files could be looked at.
+    # There is no simulation SIM with files to look at.
     monkeypatch.setattr(rule, "raw_files", lambda self: [])
     with pytest.raises(InputChangedError, match=rf"the input {folder}/.* it was missing"), example(rule).guarded():
         pytest.fail("the work has begun")
@@ -141,9 +144,9 @@ def test_every_rule_is_part_of_the_default_target_with_the_report(folder: Path) 
 @pytest.mark.parametrize(
     ("rule", "wildcards", "choices"),
     [
-        ("Train", {"region": "soth", "var": "pr"}, "--region 'soth' is not one of: south, middle, north; did you mean"),
-        ("Train", {"region": "south", "var": "tasmin"}, "--var 'tasmin' is not one of: "),
-        ("ReferenceCalendar", {"region": "south", "calendar": "julian"}, "is not one of: noleap, 360_day"),
+        ("Train", {"piece": "soth", "var": "pr"}, "--region 'soth' is not one of: south, middle, north; did you mean"),
+        ("Train", {"piece": "south", "var": "tasmin"}, "--var 'tasmin' is not one of: "),
+        ("ReferenceCalendar", {"piece": "south", "calendar": "julian"}, "is not one of: noleap, 360_day"),
         ("MoveRef", {"diag_domain": "Lowlands"}, "is not one of: Highland, Lowland; did you mean Lowland"),
         ("Extract", {"sim_id": "nobody"}, "--sim-id 'nobody' is not one of: "),
     ],
@@ -152,16 +155,22 @@ def test_a_wildcard_that_nothing_holds_is_refused_with_the_choices(
     rule: str, wildcards: dict[str, str], choices: str, folder: Path
 ) -> None:
     if rule == "Train":
-        wildcards = wildcards | {"sim_id": next(iter(context().simulations))}
+        wildcards = wildcards | {"pool": next(iter(context().simulations))}
     with pytest.raises(ParameterError) as refusal:
         getattr(tasks, rule)(**wildcards).check()
     assert choices in str(refusal.value)
 
 
+@pytest.mark.parametrize("options", ["--sim-id SIM --region south", "--pool SIM --piece south"])
+def test_a_rule_takes_the_options_that_narrow_the_default_target(options: str, folder: Path) -> None:
+    with CmdlineParser.global_instance(["Adjust", *options.split(), "--var", "pr"]) as parsed:
+        assert parsed.get_task_obj() == tasks.Adjust(pool="SIM", piece="south", var="pr")
+
+
 def test_a_path_leads_to_the_task_that_makes_it(folder: Path) -> None:
     sim_id = next(iter(context().simulations))
     for task in walk([tasks.All()]):
-        if isinstance(task, EspoTask) and getattr(task, "sim_id", sim_id) == sim_id:
+        if isinstance(task, EspoTask) and simulations_of(task) <= {sim_id}:
             for target in task.output():
                 assert task_for(Path(str(target))) == task
 
@@ -176,7 +185,7 @@ def test_a_path_that_no_task_makes_names_the_nearest(folder: Path) -> None:
 
 def test_resources_can_be_set_beside_the_rule_in_luigi_cfg(folder: Path) -> None:
     luigi.configuration.get_config().set("Train", "memory", "120GB")
-    task = tasks.Train(sim_id="SIM", region="south", var="pr")
+    task = tasks.Train(pool="SIM", piece="south", var="pr")
     assert task.allocation == Resources(3, 12, "120GB", "1000")
 
 
@@ -201,5 +210,5 @@ def test_the_configured_regions_decide_the_wiring(configured: Callable[..., list
 
     edit(configured()[0], without_the_north)
     whole = tasks.ConcatenationFinal(sim_id=next(iter(context().simulations)))
-    assert {task.region for task in whole.requires()} == {"middle", "south"}
-    assert [bound().task.region for bound in whole.in_regions] == ["south", "middle"]
+    assert {task.piece for task in whole.requires()} == {"middle", "south"}
+    assert [bound().task.piece for bound in whole.in_pieces] == ["south", "middle"]

@@ -57,7 +57,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def task(request: pytest.FixtureRequest, configured: Callable[..., list[Path]]) -> EspoTask:
     configured()
     extract = request.param == "Extract"
-    rule = tasks.Extract(sim_id=next(iter(context().simulations))) if extract else tasks.RefDefault(region="south")
+    rule = tasks.Extract(sim_id=next(iter(context().simulations))) if extract else tasks.RefDefault(piece="south")
     store.write_table(COLUMNS, [], rule.in_checked().path, store.Marker("InputCheck"))
     return rule
 

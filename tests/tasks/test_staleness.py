@@ -1,4 +1,4 @@
-"""What a changed configuration concerns: the rules that are given something else by it, what follows, and no other."""
+"""A changed configuration makes stale the rules whose science gets other arguments, the rules that follow, no more."""
 
 import dataclasses
 import inspect
@@ -20,7 +20,7 @@ from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.driver.run.run import walk
-from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024
+from espo_luigi.tasks import adjustment, diagnostics, inputs, product, reference, report, simulation
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, forget
@@ -28,13 +28,13 @@ from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
 from espo_luigi.tasks.ports import InputPort, ports_of
 
-MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation, stage2024)
+MODULES = (adjustment, diagnostics, inputs, product, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
 
 
 class Stand:
-    """Stands for a dataset, a file and the functions of `science`: writes down what it is called with."""
+    """Stands for a dataset, a file and the functions of `science`: records the arguments of each call."""
 
     def __init__(self, calls: list[str], name: str) -> None:
         self.calls, self.name = calls, name
@@ -92,7 +92,7 @@ class Science:
 
 
 class Searched(RunContext):
-    """A context of which every search finds one dataset."""
+    """A context whose searches find a single dataset each."""
 
     calls: list[str]
 
@@ -127,7 +127,7 @@ def production(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 def keys_of(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key that holds a value; definitions of properties, which are handed on whole, count as one."""
+    """Every key that holds a value; definitions of properties, which are handed on whole, count as a single key."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             yield from keys_of(getattr(value, name), (*at, field.alias or name))
@@ -139,7 +139,7 @@ def keys_of(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same kind."""
+    """A different value of the same kind."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -154,7 +154,7 @@ def other(value: Any) -> Any:
 
 
 def changed(value: Any, key: tuple[str, ...]) -> Any:
-    """The value with another one under a key; unlike in a file, what was made of that one stays."""
+    """Return the value with a key changed; unlike in a file, values derived from that key stay."""
     if not key:
         return other(value)
     if isinstance(value, BaseModel):
@@ -168,7 +168,8 @@ def wildcards_of(config: RunConfig) -> dict[str, str]:
     domains = list(config.off_diag.domains) if config.off_diag else []
     return {
         "sim_id": (*config.clean_up.problems, "SIM")[0],
-        "region": next(iter(config.custom.regions)),
+        "pool": "SIM",
+        "piece": next(iter(config.custom.regions)),
         "var": next(iter(config.biasadjust.variables)),
         "calendar": "noleap",
         "diag_domain": (*domains, "")[0],
@@ -180,11 +181,11 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
     found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules()]
-    return [one for one in found if config.diagnostics or not isinstance(one, stage2024.StageTask)]
+    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.StageTask)]
 
 
 def given(task: EspoTask, calls: list[str]) -> list[str]:
-    """What the rule's science is given, and which tasks' outputs."""
+    """Return the arguments of the rule's science, and the tasks whose outputs it is given."""
     calls.clear()
     if isinstance(task, InputTask):
         task.problems()
@@ -206,7 +207,7 @@ def given(task: EspoTask, calls: list[str]) -> list[str]:
 
 @dataclasses.dataclass
 class Look:
-    """What the rules are given under a configuration, and what their markers would say that they read of it."""
+    """The arguments of the rules' science under a configuration, and the fingerprints that their markers would have."""
 
     arguments: dict[str, list[str]]
     read: dict[str, list[str]]
@@ -234,7 +235,7 @@ def look(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConf
 
 
 @pytest.mark.parametrize("which", ["demo", "espo-g6"])
-def test_a_key_that_alters_what_a_rule_is_given_is_one_that_it_says_it_reads(
+def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it_reads(
     which: str, look: Callable[[RunConfig, dict[str, str]], Look], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)  # pydantic's, of values that it has not validated
@@ -273,7 +274,7 @@ def fewer_quantiles(content: Any) -> None:
     content["biasadjust"]["variables"]["tasmax"]["training_args"]["xclim_train_args"]["nquantiles"] = 40
 
 
-def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(complete_demo: Path) -> None:
+def test_fewer_quantiles_make_the_training_of_that_variable_and_the_following_rules_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     concerned = stale()
     assert concerned == following(lambda task: isinstance(task, tasks.Train) and task.var == "tasmax")
@@ -285,7 +286,7 @@ def test_fewer_quantiles_concern_the_training_of_that_variable_and_what_follows(
     assert {task.task_id for task in in_order(tasks.All()) if not task.complete()} == concerned
 
 
-def test_what_is_made_under_a_new_configuration_of_older_inputs_is_as_old_as_they_are(complete_demo: Path) -> None:
+def test_a_store_made_of_stale_inputs_under_a_new_configuration_is_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     luigi.task_register.Register.clear_instance_cache()
     adjusted = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust) and task.var == "tasmax")
@@ -306,7 +307,7 @@ def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_p
     assert stale() == set()
 
 
-def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is_there(complete_demo: Path) -> None:
+def test_a_new_simulation_or_a_checks_threshold_makes_no_present_simulation_stale(complete_demo: Path) -> None:
     def change(content: Any) -> None:
         content["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"]["source"].append("Third")
         content["health_checks"]["flags"]["tasmin"]["temperature_extremely_low"]["thresh"] = "-60 degC"
@@ -317,7 +318,7 @@ def test_another_simulation_or_a_checks_threshold_concerns_no_simulation_that_is
     assert {one.partition("_")[0] for one in concerned} == {"HealthChecks", "InputCheck", "RefInputCheck"}
 
 
-def test_the_report_follows_what_it_shows_and_its_summaries_follow_what_they_are_of(
+def test_the_report_and_its_summaries_follow_the_products_that_they_show(
     complete_demo: Path, with_report: None
 ) -> None:
     complete_all()

@@ -22,8 +22,8 @@ from espo_luigi.driver.run.stale import told_of
 from espo_luigi.overview import standing
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks import clean, staleness
+from espo_luigi.tasks.all import Selection, widened
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.selection import Selection, widened
 
 ENGINE = "biasadjust.variables.tasmax.training_args"
 
@@ -34,7 +34,7 @@ def graph() -> list[EspoTask]:
 
 
 def publish_again(which: Callable[[EspoTask], bool]) -> list[EspoTask]:
-    """Publish anew, each after what it needs, as a run under the present configuration does."""
+    """Publish again, in the order of a run under the present configuration."""
     made = [task for task in graph() if which(task)]
     for task in made:
         publish(task, task.marker())
@@ -49,7 +49,7 @@ def is_whole(task: EspoTask) -> bool:
 def test_a_product_of_older_and_newer_parts_is_stale_whichever_comes_first(complete_demo: Path, remade: str) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     rules = tasks.Train | tasks.Adjust | tasks.CleanUp | tasks.FinalZarr
-    publish_again(lambda task: isinstance(task, rules) and getattr(task, "region", "") == remade)
+    publish_again(lambda task: isinstance(task, rules) and getattr(task, "piece", "") == remade)
     (whole, *_) = publish_again(is_whole)
     assert whole.stale() == [ENGINE]
 
@@ -61,10 +61,10 @@ def test_a_key_that_a_rule_and_its_older_input_read_is_that_of_the_older(complet
     assert "custom.maximal_calendar" in adjusted.stale()
 
 
-def test_what_a_killed_run_has_made_anew_is_not_left_over_while_its_products_are_stale(complete_demo: Path) -> None:
+def test_remade_stores_of_a_killed_run_are_not_left_over_while_their_products_are_stale(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     rules = tasks.Train | tasks.Adjust
-    made = publish_again(lambda task: isinstance(task, rules) and (task.var, task.region) == ("tasmax", "south"))
+    made = publish_again(lambda task: isinstance(task, rules) and (task.var, task.piece) == ("tasmax", "south"))
     assert not any(task.stale() for task in made)
     left = {leftover.path for leftover in clean.leftovers()}
     assert not left & {path for task in made for path in task.temporary_paths()}
@@ -72,7 +72,7 @@ def test_what_a_killed_run_has_made_anew_is_not_left_over_while_its_products_are
     assert left >= set(older.temporary_paths())
 
 
-def test_a_temporary_store_made_anew_says_nothing_of_the_kept_one_beside_it(complete_demo: Path) -> None:
+def test_a_remade_temporary_store_does_not_refresh_the_kept_store_beside_it(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", fewer_quantiles)
     whole = next(task for task in graph() if is_whole(task))
     (scenario,) = whole.temporary_paths()
@@ -111,14 +111,14 @@ def test_a_store_that_was_made_under_this_configuration_of_an_older_input_is_war
 
 
 def run_luigi(folder: Path, *words: str) -> tuple[int, list[str]]:
-    """Run Luigi's command in a folder; return its exit code and what it said."""
+    """Run Luigi's command in a folder; return its exit code and its log."""
     command = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", *words, "--local-scheduler"]
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     return ended.returncode, ended.stderr.splitlines()
 
 
-def test_a_run_with_nothing_to_do_ends_with_what_is_stale_and_the_command_for_it_as_plan_and_status_say(
+def test_a_run_with_nothing_to_do_ends_with_the_stale_tasks_and_their_command_as_plan_and_status_do(
     complete_demo: Path,
 ) -> None:
     config = f"--espo-config={complete_demo / 'config.yml'} {complete_demo / 'paths.yml'}"
@@ -141,7 +141,7 @@ def test_a_run_with_nothing_to_do_ends_with_what_is_stale_and_the_command_for_it
     assert standing.render(standing.read())[-4:] == [head.partition("WARNING ")[2], rules, again, command]
 
 
-def test_the_command_for_what_is_stale_of_one_rule_is_without_only_if_earlier_rules_are(complete_demo: Path) -> None:
+def test_the_command_for_a_stale_rule_is_without_only_if_earlier_rules_are_stale(complete_demo: Path) -> None:
     def told(root: luigi.Task) -> str:
         luigi.task_register.Register.clear_instance_cache()
         return str(told_of([root], checked_graph(root), ["All", "--only", "HealthChecks"])["command"])
@@ -160,15 +160,15 @@ def test_the_command_for_what_is_stale_of_one_rule_is_without_only_if_earlier_ru
         ("All --until Train", "All --until Train"),
     ],
 )
-def test_words_of_a_part_are_widened_to_what_comes_before(words: str, expected: str) -> None:
+def test_words_of_a_part_are_widened_to_earlier_rules(words: str, expected: str) -> None:
     assert widened(words.split()) == expected.split()
 
 
-def test_an_input_that_was_made_anew_is_a_reason(complete_demo: Path) -> None:
-    reference = next(task for task in graph() if isinstance(task, tasks.RefDefault) and task.region == "south")
+def test_a_remade_input_is_a_reason(complete_demo: Path) -> None:
+    reference = next(task for task in graph() if isinstance(task, tasks.RefDefault) and task.piece == "south")
     publish(reference, dataclasses.replace(reference.marker(), versions={"espo_luigi": "of another day"}))
-    calendars = [task for task in graph() if isinstance(task, tasks.ReferenceCalendar) and task.region == "south"]
-    assert [task.stale() for task in calendars] == [["input RefDefault region=south"]] * len(calendars) != []
+    calendars = [task for task in graph() if isinstance(task, tasks.ReferenceCalendar) and task.piece == "south"]
+    assert [task.stale() for task in calendars] == [["input RefDefault piece=south"]] * len(calendars) != []
     assert all(task.complete() for task in calendars)
     get_config().set("espo", "rerun", "stale")
     assert not any(task.complete() for task in calendars)

@@ -175,7 +175,7 @@ class Run:
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
-        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
+        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
         kept = _with_outdated_products(held, self._graph)
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
@@ -226,7 +226,7 @@ class Run:
 
 
 def _is_outdated(task: Task) -> bool:
-    return isinstance(task, SlurmTask) and task.is_outdated()
+    return isinstance(task, SlurmTask) and bool(task.stale(files=False))
 
 
 def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
@@ -251,7 +251,7 @@ def _release(tasks: Iterable[Task]) -> None:
     for task in tasks:
         if isinstance(task, SlurmTask):
             try:
-                task.release()
+                task.delete_temporary()
             except (EspoError, OSError) as error:
                 logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
 

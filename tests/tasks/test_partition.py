@@ -1,0 +1,65 @@
+"""A production is divided into pools of simulations and pieces of land; rules learn their names and members here."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from espo_luigi import tasks
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.context import context
+
+SIM = "a-simulation"
+
+
+def test_every_simulation_is_in_a_single_pool_whose_members_lead_back_to_it() -> None:
+    simulations = [SIM, "another"]
+    pools = partition.pools(simulations)
+    assert [sim_id for pool in pools for sim_id in partition.members(pool)] == simulations
+    assert all(sim_id in partition.members(partition.pool_of(sim_id)) for sim_id in simulations)
+
+
+def test_pieces_are_the_configured_regions_from_south_to_north(configured: Callable[..., list[Path]]) -> None:
+    configured()
+    config = context().config
+    pieces = partition.pieces(config)
+    assert pieces == ["south", "middle", "north"]
+    souths = [partition.box_of(config, piece).lat_bnds[0] for piece in pieces]
+    assert souths == sorted(souths)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wildcards", "simulations", "pieces"),
+    [
+        ("Train", {"pool": SIM, "piece": "south", "var": "pr"}, {SIM}, {"south"}),
+        ("Regrid", {"sim_id": SIM, "piece": "south"}, {SIM}, {"south"}),
+        ("HealthChecks", {"sim_id": SIM}, {SIM}, set()),
+        ("RefDefault", {"piece": "south"}, set(), {"south"}),
+    ],
+)
+def test_a_task_is_about_its_simulation_or_its_pools_members_and_its_piece(
+    rule: str, wildcards: dict[str, str], simulations: set[str], pieces: set[str]
+) -> None:
+    task = getattr(tasks, rule)(**wildcards)
+    assert (partition.simulations_of(task), partition.pieces_of(task)) == (simulations, pieces)
+
+
+def test_the_rules_of_a_pool_work_on_its_members_and_those_of_a_member_on_its_pool(
+    configured: Callable[..., list[Path]],
+) -> None:
+    configured()
+    pool = partition.pool_of(SIM)
+    training = tasks.Train(pool=pool, piece="south", var="pr")
+    assert training.in_regchunked.task == tasks.Rechunk(sim_id=SIM, piece="south")
+    cleaned = tasks.CleanUp(sim_id=SIM, piece="south")
+    assert {bound.task.pool for bound in cleaned.in_adjusted} == {pool}
+
+
+def test_a_tasks_size_is_its_pieces_area_times_its_days_and_variables(configured: Callable[..., list[Path]]) -> None:
+    configured()
+    config = context().config
+    whole = partition.size_of(config, {"sim_id": SIM})
+    by_piece = [partition.size_of(config, {"sim_id": SIM, "piece": piece}) for piece in partition.pieces(config)]
+    assert sum(by_piece) == pytest.approx(whole)
+    of_a_variable = partition.size_of(config, {"pool": SIM, "piece": "south", "var": "pr"})
+    assert of_a_variable * len(config.variables) == pytest.approx(by_piece[0])

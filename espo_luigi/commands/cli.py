@@ -83,7 +83,7 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, ValueError):
-        from espo_luigi.driver.luigi_glue.task_words import wrong_setting
+        from espo_luigi.driver.luigi_glue.words import wrong_setting
 
         if said := wrong_setting(error):
             return said
@@ -208,7 +208,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.luigi_glue.task_words import preview_of
+    from espo_luigi.driver.luigi_glue.words import preview_of
 
     say(preview_of(["--module", module, task, *parameters]), end="")
 
@@ -232,7 +232,7 @@ def detach() -> None:
 
 
 def _stop(how: str) -> None:
-    from espo_luigi.driver.run.preview import stop_from_outside
+    from espo_luigi.driver.run.run import stop_from_outside
 
     views.be_quiet_about_other_parameters()
     say(stop_from_outside(how))

@@ -147,7 +147,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     """
     from espo_luigi.errors import ParameterError
     from espo_luigi.jobs.order import end_of_log
-    from espo_luigi.overview.traces import traces_like
+    from espo_luigi.overview.standing import traces_like
 
     be_quiet_about_other_parameters()
     found = traces_like(words)

@@ -31,6 +31,7 @@ from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, l
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.state import JobState
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
@@ -229,7 +230,7 @@ class SlurmTask(luigi.Task):
         except StoppedError:
             raise
         except EspoError as error:
-            self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
+            self._show(Standing(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -282,7 +283,7 @@ class SlurmTask(luigi.Task):
 
     def _show(self, standing: Standing) -> None:
         """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, standing.message, standing.percent, standing.phase)
+        board().tell(self.task_id, standing)
         if self.set_status_message and self._may_tell_luigid(standing.percent):
             self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
             if standing.percent is not None:

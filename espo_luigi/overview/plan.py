@@ -19,9 +19,8 @@ from espo_luigi.jobs.engine import refusals_of, tasks_at_once
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
-from espo_luigi.overview.room import Amounts, Room
-from espo_luigi.overview.room import room as room_of_engine
-from espo_luigi.overview.timing import Step, Timing, timing
+from espo_luigi.overview.timing import Amounts, Room, Step, Timing, timing
+from espo_luigi.overview.timing import room as room_of_engine
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of

@@ -26,7 +26,7 @@ from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
+from espo_luigi.overview.standing import Trace, fits, said_of, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for

@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import engine
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
@@ -346,7 +346,7 @@ def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
     build = "from setuptools import setup; setup()"
     command = [sys.executable, "-c", build, "build_py", "--build-lib", str(tmp_path / "installed")]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    installed = tmp_path / "installed" / "espo_luigi" / "driver" / "profiles"
+    installed = tmp_path / "installed" / "espo_luigi" / "driver" / "settings" / "profiles"
     assert not installed.is_symlink()
     assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
     assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()

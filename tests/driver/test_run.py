@@ -9,7 +9,7 @@ import luigi
 import pytest
 
 from espo_luigi import SlurmTask
-from espo_luigi.driver.display.status import standing_of
+from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.luigi_glue.install import show_progress_on_stderr
 from espo_luigi.driver.run.board import board, forget_board
 from espo_luigi.driver.run.run import Run, checked_graph
@@ -200,7 +200,7 @@ def test_of_an_absurdly_long_reason_the_end_of_a_run_tells_the_beginning_and_whe
 def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptureFixture) -> None:
     forget_board()
     told_of_a_failure(f"{CHECKS}\n  log: /there\n    ValueError: x", caplog)
-    (failed,) = standing_of(board().snapshot(), time.time()).failed
+    (failed,) = status_of(board().snapshot(), time.time()).failed
     assert failed == " ".join(map(str.strip, [*CHECKS.splitlines(), "log: /there"]))
     forget_board()
 

@@ -7,7 +7,8 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.display.status import standing_of, status_lines
+from espo_luigi.driver.display.live import status_lines
+from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.run.board import Board, Job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.handles import Progress
@@ -18,7 +19,7 @@ from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
 from espo_luigi.overview import why
-from espo_luigi.overview.traces import trace_of
+from espo_luigi.overview.standing import trace_of
 
 QSTAT = """<job_list state="pending"><JB_job_number>{}</JB_job_number><JB_name>espo.a</JB_name><state>{}</state>
 <queue_name></queue_name></job_list>"""
@@ -42,8 +43,9 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
-    board.tell(task.task_id, standing.message, standing.percent, standing.phase)
+    reason = row.reason if engine == "slurm" else f"{row.state}: {row.reason}"
+    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase, reason=reason))
+    board.tell(task.task_id, standing)
     return board
 
 
@@ -54,7 +56,7 @@ def task(tmp_path: Path, own_workdir: Path) -> SlurmTask:
 
 @pytest.mark.parametrize("state", ROWS)
 def test_what_does_not_run_is_pending(task: SlurmTask, state: str) -> None:
-    found = standing_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
+    found = status_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
     assert [(rule.running, rule.pending) for rule in found.rules] == [(0, 1)]
 
 

@@ -14,8 +14,7 @@ from luigi.configuration import get_config
 from luigi.parameter import MissingParameterException
 from luigi.task_register import TaskClassException
 
-from espo_luigi.driver.luigi_glue.remote import PatientScheduler
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.errors import log_as_text
 from espo_luigi.jobs.lifecycle.submit import JobSettings
@@ -94,7 +93,7 @@ def _without_traceback(kind: type[BaseException], error: BaseException, tracebac
 
 def _is_told(error: Exception) -> bool:
     """Log what is wrong with the words of Luigi's command; return whether anything is."""
-    from espo_luigi.driver.luigi_glue.refused import reason
+    from espo_luigi.driver.luigi_glue.words import reason
 
     if why := reason(error, sys.argv[1:]):
         show_progress_on_stderr()

@@ -21,9 +21,8 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.driver.display.display import tell_the_end, watched
 from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.driver.run.board import board, forget_board
+from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.run.signals import Detach, Signals, Stopped, end_quietly

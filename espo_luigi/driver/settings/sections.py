@@ -15,8 +15,14 @@ from typing import Any, ClassVar
 import luigi
 
 from espo_luigi.driver.settings.espo import Settings, give_parameter, settings, state_dir
-from espo_luigi.driver.settings.options import as_options
-from espo_luigi.driver.settings.profile import Profile, login_host_of, packaged_profiles, parsed, read_profile
+from espo_luigi.driver.settings.profile import (
+    Profile,
+    as_options,
+    login_host_of,
+    packaged_profiles,
+    parsed,
+    read_profile,
+)
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchSettings
 from espo_luigi.jobs.lifecycle.flights import Patience

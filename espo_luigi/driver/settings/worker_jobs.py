@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.settings.espo import state_dir
-from espo_luigi.driver.settings.options import as_options, as_text
+from espo_luigi.driver.settings.profile import as_options, as_text
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask.jobs import WorkerJobs

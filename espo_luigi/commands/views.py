@@ -64,7 +64,8 @@ def plan(
 
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.dag import draw
-    from espo_luigi.overview.plan import BLOCKED, plan_of
+    from espo_luigi.overview.plan import plan_of
+    from espo_luigi.overview.standing import BLOCKED
     from espo_luigi.tasks import staleness
     from espo_luigi.tasks.selection import Selection
 

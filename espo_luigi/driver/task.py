@@ -181,12 +181,11 @@ class SlurmTask(luigi.Task):
         """Return True if there is nothing that `release` would give up."""
         return False
 
-    def is_outdated(self) -> bool:
-        """Return True if the outputs are there and were made under a configuration that is another one now."""
-        return False
+    def stale(self, *, files: bool = True) -> list[str]:
+        """Return the names of settings, raw files and inputs that have changed since the outputs were made.
 
-    def stale(self) -> list[str]:
-        """Return names for what the outputs were made of and is another thing now, if they are there."""
+        Without `files`, only settings are compared, which is quick: a task that is stale then is *outdated*.
+        """
         return []
 
     def guarded(self) -> AbstractContextManager[None]:

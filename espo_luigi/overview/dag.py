@@ -10,7 +10,8 @@ from pathlib import Path
 
 from espo_luigi.errors import ParameterError
 from espo_luigi.files import open_own, replace_text
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan import Plan
+from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
 MOST_NODES = 120
@@ -38,8 +39,9 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     of_one = len({getattr(one.task, "sim_id", "") for one in plan.tasks.values()} - {""}) == 1
     for task_id, one in plan.tasks.items():
         name = names[task_id]
-        is_stale = one.state == DONE and (task_id in plan.again or bool(one.stale))
-        states[name][STALE if is_stale else one.state] += 1
+        action = one.state.in_plan
+        is_stale = action == DONE and (task_id in plan.again or bool(one.state.changed))
+        states[name][STALE if is_stale else action] += 1
         told = [_short(value) for key, value in one.task.wildcards.items() if not (of_one and key == "sim_id")]
         label = one.rule if by_rule else "\n".join([one.rule, *told])
         node = nodes.setdefault(name, Node(label, DONE))

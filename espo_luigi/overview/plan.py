@@ -14,11 +14,12 @@ from espo_luigi.driver.run.stale import stale_in
 from espo_luigi.driver.settings.espo import unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, ParameterError
+from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import refusals_of, tasks_at_once
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
+from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
 from espo_luigi.overview.timing import Amounts, Room, Step, Timing, timing
 from espo_luigi.overview.timing import room as room_of_engine
 from espo_luigi.tasks.all import All
@@ -30,18 +31,15 @@ from espo_luigi.tasks.settings import settings
 # How many inputs are named in a reason.
 _SHOWN = 2
 _HALF = "half there, or another task's"
-DONE, RUN, BLOCKED = "done", "to run", "blocked"
 
 
 @dataclass
 class Planned:
-    """One task, those that it needs, its state, why it is to run or cannot, what changed since, its cost and room."""
+    """A task, the ids of the tasks that it needs, its state, its expected cost, and its part of the room."""
 
     task: SlurmTask
     needs: list[str]
-    state: str = DONE
-    reason: str = ""
-    stale: list[str] = field(default_factory=list)
+    state: TaskState = field(default_factory=TaskState)
     cost: Cost | None = None
     takes: Amounts = field(default_factory=dict)
 
@@ -65,13 +63,13 @@ class Plan:
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
-        return [one for one in self.tasks.values() if one.state in states]
+        return [one for one in self.tasks.values() if one.state.in_plan in states]
 
     def timing(self) -> Timing:
         """Return how long what is to run takes in the room that there is."""
         steps = {}
         for task_id, one in self.tasks.items():
-            if one.state == RUN and one.cost is not None:
+            if one.state.in_plan == RUN and one.cost is not None:
                 temporary = one.cost.size_bytes if _is_temporary(type(one.task)) else 0.0
                 steps[task_id] = Step(one.cost.seconds, one.takes, one.needs, temporary)
         return timing(steps, self.room.amounts)
@@ -117,7 +115,7 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     pending, seen = pending_in(ends, graph)
     stale = stale_in(ends, graph, pending, seen)
     for task_id, keys in stale.keys.items():
-        tasks[task_id].stale = keys
+        tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
     _refused.clear()  # settings may be others than when the last plan was made
     experience, room = Experience(_experienced()), room_of_engine()
     for task_id, one in tasks.items():
@@ -141,23 +139,27 @@ def _decide(
 ) -> None:
     """Say whether a task that is not complete can run, why, and at what cost; those that it needs are decided."""
     resources, problem, at_once = _resources(one.task, room)
-    waits = next((tasks[need] for need in one.needs if need in tasks and tasks[need].state == BLOCKED), None)
+    needs = [tasks[need] for need in one.needs if need in tasks]
+    waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
     if allowed is not None and one.rule not in allowed:
         problem = "missing, and before the rules that are to run"
     elif not problem and waits is not None:
-        problem = waits.reason if waits.reason.startswith("needs ") else f"needs {waits.task.label()}: {waits.reason}"
-    one.state, one.reason = (BLOCKED, problem) if problem else (RUN, why_to_run(one.task))
+        why = waits.state.why
+        problem = why if why.startswith("needs ") else f"needs {waits.task.label()}: {why}"
+    if problem:
+        one.state = TaskState(Stand.BLOCKED, problem)
+    else:
+        waits_first = any(need.state.in_plan == RUN for need in needs)
+        one.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(one.task))
     if resources is not None:
         one.cost, one.takes = experience.expected(one.task, resources), room.taken(resources, at_once)
 
 
 def _resources(task: SlurmTask, room: Room) -> tuple[Resources | None, str, int]:
     """Return what the task gets, what is wrong with it or its request, and how many of its kind run in one job."""
-    try:
-        task.check()
-        asked = task.allocation
-    except (EspoError, OSError) as error:
-        return None, str(error), 1
+    if problem := problem_of(task):
+        return None, problem, 1
+    asked = task.allocation
     if settings().engine in SECTIONS:
         return _on_a_cluster(task, asked)
     return asked.fitted(room.largest.cpus, room.largest.memory_bytes) if room.largest else asked, "", 1

@@ -10,7 +10,8 @@ from typing import Any
 
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import duration
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
+from espo_luigi.overview.plan import Plan, Planned
+from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.
@@ -47,8 +48,8 @@ def _by_rule(plan: Plan) -> dict[str, list[Planned]]:
 def _table(plan: Plan) -> Iterator[str]:
     yield _row(_COLUMNS)
     for rule, tasks in _by_rule(plan).items():
-        counts = Counter(one.state for one in tasks)
-        stale = sum(one.task.task_id in plan.again or bool(one.stale) for one in tasks)
+        counts = Counter(one.state.in_plan for one in tasks)
+        stale = sum(one.task.task_id in plan.again or bool(one.state.changed) for one in tasks)
         cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
         yield _row([rule, *cells])
 
@@ -59,7 +60,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cost(tasks: list[Planned]) -> list[str]:
-    costs = [one.cost for one in tasks if one.state == RUN and one.cost is not None]
+    costs = [one.cost for one in tasks if one.state.in_plan == RUN and one.cost is not None]
     if not costs:
         return ["-"] * 5
     most = "" if all(cost.learnt for cost in costs) else "<"
@@ -76,18 +77,18 @@ def _cost(tasks: list[Planned]) -> list[str]:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     for rule, tasks in _by_rule(plan).items():
-        reasons = Counter((one.state, _kind(one.reason)) for one in tasks if one.reason)
+        reasons = Counter((one.state.in_plan, _kind(one.state.why)) for one in tasks if one.state.why)
         for (state, reason), count in reasons.items():
             if reason == _MISSING:
                 continue  # which is what one expects
-            same = [one for one in tasks if one.reason.startswith(reason) and one.state == state]
-            example = same[0].reason.removeprefix(reason).removeprefix(":").strip().splitlines()
+            same = [one for one in tasks if one.state.why.startswith(reason) and one.state.in_plan == state]
+            example = same[0].state.why.removeprefix(reason).removeprefix(":").strip().splitlines()
             yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
-        keys = list(dict.fromkeys(key for one in tasks for key in one.stale))
+        keys = list(dict.fromkeys(key for one in tasks for key in one.state.changed))
         if keys:
-            count = sum(bool(one.stale) for one in tasks)
+            count = sum(bool(one.state.changed) for one in tasks)
             yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
-    if any(one.reason.startswith(_MISSING) for one in plan.tasks.values()):
+    if any(one.state.why.startswith(_MISSING) for one in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
 
 
@@ -103,10 +104,10 @@ def _more(count: int, shown: int = 1) -> str:
 
 def _each(plan: Plan) -> Iterator[str]:
     for one in plan.tasks.values():
-        stale = f"stale: {', '.join(one.stale)}" if one.stale else ""
+        stale = f"stale: {', '.join(one.state.changed)}" if one.state.changed else ""
         again = "made again with --rerun stale" if one.task.task_id in plan.again else ""
-        said = "; ".join(filter(None, (one.reason, stale, again)))
-        yield f"{one.state:8} {one.task.label()}{f'  ({said})' if said else ''}"
+        said = "; ".join(filter(None, (one.state.why, stale, again)))
+        yield f"{one.state.in_plan:8} {one.task.label()}{f'  ({said})' if said else ''}"
 
 
 def _summary(plan: Plan) -> Iterator[str]:
@@ -119,13 +120,13 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield from _costs(plan, run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
-    yield from _problems([one for one in plan.of(BLOCKED) if not one.reason.startswith("needs ")])
+    yield from _problems([one for one in plan.of(BLOCKED) if not one.state.why.startswith("needs ")])
 
 
 def _problems(found: list[Planned]) -> Iterator[str]:
     """Each problem once for a rule, with one of its tasks."""
-    first = {(one.rule, one.reason): one for one in reversed(found)}
-    counts = Counter((one.rule, one.reason) for one in found)
+    first = {(one.rule, one.state.why): one for one in reversed(found)}
+    counts = Counter((one.rule, one.state.why) for one in found)
     for (rule, reason), one in reversed(first.items()):
         more = f" (and {counts[rule, reason] - 1} more of {rule})" if counts[rule, reason] > 1 else ""
         yield f"PROBLEM  {reason if rule in reason else f'{one.task.label()}: {reason}'}{more}"
@@ -199,9 +200,9 @@ def _plain(one: Planned, plan: Plan) -> dict[str, Any]:
     return {
         "rule": one.rule,
         "wildcards": one.task.wildcards,
-        "state": one.state,
-        "reason": one.reason,
-        "stale": one.stale,
+        "state": one.state.in_plan,
+        "reason": one.state.why,
+        "stale": one.state.changed,
         "made_again_with_rerun_stale": one.task.task_id in plan.again,
         "cost": cost,
     }

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from luigi.configuration import get_config
+from luigi.task import Task
 
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import duration, is_alive
 from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.errors import JobError, ParameterError
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, read_json
+from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.node.outcome import ResultWord
 from espo_luigi.jobs.order import JobFiles, heartbeat_files, jobs_folder, label_of, order_files
+from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.state import JobState
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
+_CAUSES = {cause.words(known): cause for known in SCHEDULERS.values() for cause in Cause}
+# What a run would do about a task.
+DONE, RUN, BLOCKED = "done", "to run", "blocked"
+STOPPED = "was stopped with its run"
 
 
 def read() -> dict[str, Any]:
@@ -93,13 +105,13 @@ def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:
     return ["", "jobs that go on without a driver (the next one takes them over):", *lines] if lines else []
 
 
-# Without a sign of life for so long, or for so many times what is usual between two, a job is not at work.
+# A job without a heartbeat for so long, and for so many of its intervals, is not at work.
 _SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One task's job, by its files; what is not there (any more) is None. `is_alive`: it is at work."""
+    """The files of one task's job; a file that is not there (any more) is None. `is_alive`: the job is at work."""
 
     label: str
     files: JobFiles
@@ -120,28 +132,159 @@ class Trace:
 
 
 def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
-    """Return what there is of the job of a task."""
+    """Return the files of the job of a task."""
     workdir = Path(settings().workdir).absolute()
     files = JobFiles.of(workdir, family, wildcards)
+    # In this order: a job that ends meanwhile has no heartbeat any more, and a result.
+    is_alive, beat = is_beating(files), read_json(files.heartbeat)
     return Trace(
         label_of(family, wildcards),
         files,
-        is_beating(files),  # before the result is read: one that ends meanwhile has one
+        is_alive and beat is not None,
         read_json(files.order) or {},
         _record(workdir.name, family, wildcards),
         read_json(files.result),
-        read_json(files.heartbeat),
+        beat,
     )
 
 
 def is_beating(files: JobFiles) -> bool:
-    """Return whether a job has given a sign of life a short while ago, by its file's time: nodes' clocks may differ."""
+    """Return whether a job's last heartbeat is recent, by its file's time: the clocks of nodes may differ."""
     try:
         silent = age_of(files.heartbeat)
-    except OSError:  # it has not begun, or has ended
+    except OSError:  # the job has not begun, or has ended
         return False
     beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0
     return silent < max(_SILENT_SECONDS, _SILENT_BEATS * beat)
+
+
+class Stand(enum.StrEnum):
+    """The states of a task; `TaskState` defines them."""
+
+    COMPLETE = "complete"
+    STALE = "stale"
+    RUNNING = "running"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    READY = "ready"
+    TO_COME = "to come"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """How a task stands, and why.
+
+    | `stand` | what holds | in a plan |
+    |---|---|---|
+    | COMPLETE | `task.complete()`: all kept outputs are there, made together | done |
+    | STALE | complete, and `changed` names the settings, raw files or inputs that have changed since | done |
+    | RUNNING | its job is out, in the state `job` | – |
+    | FAILED | its last job failed for `cause`, and `why` has the error's words | – |
+    | BLOCKED | it cannot run, or needs a task that cannot: `why` | blocked |
+    | READY | it is not complete, and all that it needs is | to run |
+    | TO_COME | it is not complete, and waits for tasks that are not complete either | to run |
+
+    Two more words, of the tasks themselves: a stale task is *outdated* if a setting has changed (`stale(files=False)`
+    looks at no file), and a task is *released* once its temporary outputs are deleted because nothing needs them. With
+    `rerun = stale`, a stale task is not complete. A plan looks at no job.
+    """
+
+    stand: Stand = Stand.COMPLETE
+    why: str = ""
+    changed: tuple[str, ...] = ()
+    job: JobState | None = None
+    cause: Cause | None = None
+    trace: Trace | None = None
+
+    @property
+    def in_plan(self) -> str:
+        """What a run would do about it: "done" for nothing, "to run" or "blocked"."""
+        return {Stand.COMPLETE: DONE, Stand.STALE: DONE, Stand.BLOCKED: BLOCKED}.get(self.stand, RUN)
+
+
+class TaskStates:
+    """Reads how tasks stand, each task once, by `run.json` as it was when the reader was made."""
+
+    def __init__(self) -> None:
+        self.run = read_state(Path(settings().workdir).absolute())
+        self._complete: dict[str, bool] = {}
+        self._states: dict[str, TaskState] = {}
+
+    def is_complete(self, task: Task) -> bool:
+        """Return whether a task is complete."""
+        if task.task_id not in self._complete:
+            self._complete[task.task_id] = task.complete()
+        return self._complete[task.task_id]
+
+    def of(self, task: SlurmTask) -> TaskState:
+        """Return how a task stands, by its outputs and its job's files: COMPLETE, RUNNING, FAILED or READY."""
+        if self.is_complete(task):
+            return TaskState()
+        if task.task_id not in self._states:
+            self._states[task.task_id] = self._of_job(task)
+        return self._states[task.task_id]
+
+    def closely(self, task: SlurmTask) -> TaskState:
+        """Return the same, and look at what the task is made of: it may be STALE, BLOCKED or TO_COME, too."""
+        found = self.of(task)
+        if found.stand is Stand.COMPLETE and (changed := tuple(task.stale())):
+            return TaskState(Stand.STALE, changed=changed)
+        if found.stand is not Stand.READY:
+            return found
+        if problem := problem_of(task) or _missing_files(task):
+            return replace(found, stand=Stand.BLOCKED, why=problem)
+        return found if all(map(self.is_complete, task.deps())) else replace(found, stand=Stand.TO_COME)
+
+    def _of_job(self, task: SlurmTask) -> TaskState:
+        trace = trace_of(task.get_task_family(), task.wildcards)
+        record_state = trace.record.state if trace.record is not None else ""
+        if trace.is_alive:
+            return TaskState(Stand.RUNNING, job=JobState.RUNNING, trace=trace)
+        if record_state in (SUBMITTING, SUBMITTED):
+            job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
+            return TaskState(Stand.RUNNING, job=job, trace=trace)
+        said = str(self.run.get("failures", {}).get(task.task_id, ""))
+        stopped = self._was_stopped(trace)
+        if record_state != PLANNED and (failure := said if stopped else self._failure(trace, said)):
+            return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)
+        return TaskState(Stand.READY, STOPPED if stopped else "", trace=trace)
+
+    def _failure(self, trace: Trace, said: str) -> str:
+        """Return how a job that was not stopped failed, `said` being its driver's words; empty if it did not fail."""
+        if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
+            return str(trace.result.get("exception")) or said
+        if cause := _cause(trace.record):
+            return said or cause.words(scheduler())
+        is_over = bool(trace.order) and trace.result is None and not is_alive(self.run)
+        return said or (f"its job ended without a result: {KILLED}" if is_over else "")
+
+    def _was_stopped(self, trace: Trace) -> bool:
+        """Return whether a job ended because its run did: by its record or result, or where it has neither."""
+        if trace.record is not None and trace.record.state == FINISHED:
+            return _cause(trace.record) in (Cause.DRIVER_CANCELLED, Cause.DETACHED)
+        if trace.result is not None:
+            return trace.result.get("outcome") == ResultWord.STOPPED
+        ended_by_itself = self.run.get("ended") and self.run.get("outcome") not in ("stopped", "detached")
+        return bool(trace.order) and not ended_by_itself and not is_alive(self.run)
+
+
+def _cause(record: Record | None) -> Cause | None:
+    """Return why the job of a finished record failed."""
+    return _CAUSES.get(record.outcome) if record is not None and record.state == FINISHED else None
+
+
+def problem_of(task: SlurmTask) -> str:
+    """Return why a task cannot run as asked; empty if it can."""
+    try:
+        task.check()
+    except (EspoError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _missing_files(task: SlurmTask) -> str:
+    missing = [str(path) for path in getattr(task, "raw_files", list)() if not os.path.exists(path)]
+    return f"{missing[0]} is missing ({len(missing)} file(s)). Get it, or correct the catalogue." if missing else ""
 
 
 def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:
@@ -153,8 +296,12 @@ def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | Non
 
 
 def _log_path(record: Record, job_id: str) -> Path:
-    scheduler = SCHEDULERS.get(settings().engine) or next(iter(SCHEDULERS.values()))
-    return Path(scheduler.log_path(record.log_pattern, job_id))
+    return Path(scheduler().log_path(record.log_pattern, job_id))
+
+
+def scheduler() -> Scheduler:
+    """Return the scheduler of luigi.cfg; for an engine without a scheduler, the first."""
+    return SCHEDULERS.get(settings().engine) or next(iter(SCHEDULERS.values()))
 
 
 def traces_like(words: Sequence[str]) -> list[Trace]:

@@ -48,7 +48,7 @@ class Train(EspoTask):
         """Raise an error, too, if the reference's stores are of another configuration, and its data do not fit this."""
         super().check()
         references = (task for task in self.deps() if isinstance(task, ReferenceCalendar))
-        if any(task.is_outdated() for task in references) and (problem := self.context.reference_problem):
+        if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
             raise CatalogError(problem)
 
     def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:

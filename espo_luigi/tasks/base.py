@@ -191,10 +191,12 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the outputs by which it is complete: those that are kept, or all where none is."""
         return [getattr(self, name)() for name in kept_ports(type(self)) or dict(ports_of(type(self), OutputPort))]
 
-    def stale(self) -> list[str]:
-        """Return the keys of what the outputs were made of and is another thing now, raw files and inputs included."""
+    def stale(self, *, files: bool = True) -> list[str]:
+        """Return the keys of settings, raw files and inputs that have changed since; without `files`, of settings."""
         marker = self._one_marker()
-        return self._changes(marker) if marker is not None else []
+        if marker is None:
+            return []
+        return self._changes(marker) if files else staleness.changes(self.context, marker, files=False)
 
     def _one_marker(self) -> store.Marker | None:
         return next((marker for marker in self._markers().values() if marker is not None), None)
@@ -217,11 +219,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def is_released(self) -> bool:
         """Return True if none of the temporary outputs is there."""
         return not any(store.is_complete(path) for path in self.temporary_paths())
-
-    def is_outdated(self) -> bool:
-        """Return True if the outputs are made under another configuration, raw files and inputs left aside."""
-        marker = self._one_marker()
-        return marker is not None and bool(staleness.changes(self.context, marker, files=False))
 
     def temporary_paths(self) -> list[Path]:
         """Return the paths of the temporary outputs, whether they are there or not."""

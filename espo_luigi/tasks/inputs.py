@@ -113,7 +113,7 @@ class InputCheck(InputTask):
     def check(self) -> None:
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
-        if not self.complete() or self.is_outdated():
+        if not self.complete() or self.stale(files=False):
             _ = self._grid_was_looked_at
 
     @functools.cached_property

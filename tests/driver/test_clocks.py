@@ -91,7 +91,9 @@ def told() -> dict[str, Any]:
 
 def is_told_alive(process: subprocess.Popen[str], gated: toy_tasks.Gated, begun: float) -> None:
     """Check what status and why, on a host with the right clock, say of a run whose driver is this process."""
-    eventually(lambda: (told()["run"] or {}).get("pid") == process.pid and why.trace_of("Gated", gated.wildcards).beat)
+    eventually(
+        lambda: (told()["run"] or {}).get("pid") == process.pid and standing.trace_of("Gated", gated.wildcards).beat
+    )
     eventually(lambda: any("RUNNING" in line or "Gated" in line for line in standing.render(told())))
     for _ in range(5):
         found = told()

@@ -233,7 +233,7 @@ class Run:
 
 
 def _is_outdated(task: Task) -> bool:
-    return isinstance(task, SlurmTask) and task.is_outdated()
+    return isinstance(task, SlurmTask) and bool(task.stale(files=False))
 
 
 def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:

@@ -155,10 +155,12 @@ def request_of(given: Mapping[str, str]) -> Request:
 
     Raises an `EspoError` for a value that cannot be read.
     """
-    if settings().engine == "sge":
+    engine = settings().engine
+    if engine in SCHEDULERS and engine != "slurm":
+        own = {"sge": "qrsh or qsub"}.get(engine, SCHEDULERS[engine].SUBMIT)
         raise SubmissionError(
-            "this luigi.cfg says engine = sge, and `espo shell` and `espo submit` are Slurm's: on Grid Engine, give "
-            "qrsh or qsub with the options that `espo script` shows"
+            f"this luigi.cfg says engine = {engine}, and `espo shell` and `espo submit` are Slurm's: on "
+            f"{SCHEDULERS[engine].NAME}, give {own} with the options that `espo script` shows"
         )
     sections = dict(SlurmSection.get_params())
     for name, value in given.items():

@@ -253,7 +253,7 @@ class SlurmTask(luigi.Task):
             wildcards=self.wildcards,
             resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
-            settings={**self._sections(), "espo": settings().to_str_params()},
+            settings={**_sections_for(self), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),
             options=section().options_of(of_rule, options) if section else JobOptions(),
             preload=self.preload,
@@ -265,39 +265,20 @@ class SlurmTask(luigi.Task):
         kind = cluster.get("cluster", "") if self.uses_dask else ""
         return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
-    def _sections(self) -> dict[str, dict[str, str]]:
-        """The sections of luigi.cfg that a job may need as they are in the driver; anything else it finds there itself.
-
-        They are those of the task, of what it requires, and of the project's own `luigi.Config`s: passwords stand in
-        Luigi's and in other programs' sections.
-        """
-        configuration = get_config()
-        names = configuration.sections()
-        configs, tasks = _projects_sections(tuple(names), len(Register.task_names()))
-        needed = {self.get_task_family(), *configs}
-        if not tasks <= needed:
-            needed |= {task.get_task_family() for task in self.deps()}
-        common = configuration.defaults().items()
-        return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
-
     def _show(self, standing: Standing) -> None:
-        """Show on the board and on Luigi's page where the job stands."""
+        """Show on the board and on Luigi's page where the job stands; limits mere progress to 50 messages a second."""
         board().tell(self.task_id, standing)
-        if self.set_status_message and self._may_tell_luigid(standing.percent):
-            self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
-            if standing.percent is not None:
-                self.set_progress_percentage(standing.percent)
-            if standing.dashboard != self._dashboard:
-                self._dashboard = standing.dashboard
-                self.set_tracking_url(standing.dashboard)
-
-    def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to send it now: limits progress messages to luigid to 50 a second."""
-        gets_on, now = percent not in (None, 100), time.monotonic()
-        if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
-            return False
+        is_progress, now = standing.percent not in (None, 100), time.monotonic()
+        too_soon = is_progress and now - self._told < _SECONDS_A_JOB * len(board().state.jobs)
+        if not self.set_status_message or too_soon:
+            return
         self._told = now
-        return True
+        self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
+        if standing.percent is not None:
+            self.set_progress_percentage(standing.percent)
+        if standing.dashboard != self._dashboard:
+            self._dashboard = standing.dashboard
+            self.set_tracking_url(standing.dashboard)
 
 
 add_options(SlurmTask, OPTION_NAMES)
@@ -345,9 +326,24 @@ def _is_option(task: type[SlurmTask], name: str) -> bool:
     return getattr(task, name) is vars(SlurmTask)[name]
 
 
+def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
+    """Return the sections of luigi.cfg that travel with a job: of the task, of its requirements, of the project.
+
+    The job reads other sections itself. Passwords stand in those of Luigi and of other programs.
+    """
+    configuration = get_config()
+    names = configuration.sections()
+    configs, tasks = _projects_sections(tuple(names), len(Register.task_names()))
+    needed = {task.get_task_family(), *configs}
+    if not tasks <= needed:
+        needed |= {need.get_task_family() for need in task.deps()}
+    common = configuration.defaults().items()
+    return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
+
+
 @functools.lru_cache(maxsize=64)
 def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
-    """Those of `names` that are a `luigi.Config` of the project, and its tasks: neither Luigi's nor a scheduler's."""
+    """Return the sections among `names` of the project's `luigi.Config`s, and those of its tasks."""
     kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
     own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
     configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}

@@ -20,7 +20,7 @@ import click
 from espo_luigi.commands import views
 from espo_luigi.errors import EspoError, log_as_text
 
-# Errors whose texts are enough; of others, the kind is printed, too.
+# The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
@@ -29,7 +29,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
+    """Run a subcommand; return the process's exit code (docs/commands.md lists them)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
         import logging
@@ -146,7 +146,7 @@ def catalog(folder: Path, out: Path, as_json: bool) -> None:
 @click.argument("path", type=_PATH)
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
 def make(path: Path, workers: int) -> int:
-    """Run the task that makes a path, and what it needs."""
+    """Run the task that makes a path, and the tasks that it needs."""
     from espo_luigi.api import build
     from espo_luigi.tasks.make import task_for
 

@@ -34,7 +34,7 @@ from espo_luigi.jobs.schedulers.slurm.steps import sizes
 
 logger = logging.getLogger(__name__)
 
-# What may be given beside the names of Slurm's own options: of luigi.cfg's [slurm], and of this one job.
+# Options of the commands: of luigi.cfg's [slurm], of this job, and Slurm's own.
 OPTIONS: Mapping[str, str] = {
     "profile": "name or path of a profile, in place of [slurm] profile",
     "memory": "memory of the job, such as 8GB",
@@ -43,9 +43,9 @@ OPTIONS: Mapping[str, str] = {
     "nodes": "nodes of the job, by default 1",
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
-# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
+# Patterns of directives in a script that replace a value of [slurm]. CPUs and nodes are left to the script.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
-# What a driver needs: it waits, mostly. The site's limit on time is kept.
+# Mostly, a driver waits. Its time is limited by the site, too.
 _DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
 
 
@@ -63,7 +63,7 @@ class Request:
         return Resources(1, int(self.sizes["cpus_per_task"]), self.sizes["memory"], self.sizes["time"])
 
     def checked(self) -> Request:
-        """Return this; raises SubmissionError where the site refuses it."""
+        """Return this request; raises SubmissionError if the site refuses it."""
         if refusals := self.site.refusals(self.resources, self.options, max_jobs=1):
             raise SubmissionError("; ".join(refusals))
         return self
@@ -151,7 +151,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
 
 
 def request_of(given: Mapping[str, str]) -> Request:
-    """Return what is asked for: by the command line, else by [slurm] of luigi.cfg, its profile, and the defaults.
+    """Return the request: from the command line, else [slurm] of luigi.cfg, its profile, and the defaults.
 
     Raises an `EspoError` for a value that cannot be read.
     """
@@ -192,7 +192,7 @@ def _numbers(asked: Mapping[str, str]) -> dict[str, int]:
 
 
 def _drivers_request(given: Mapping[str, str]) -> Request:
-    """Return what a driver's job asks for, which is no rule's: no more time than the site allows."""
+    """Return the request of a driver's job; its time is limited by the site."""
     asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
     if "time" not in given:
         profile = given.get("profile") or SlurmSection().profile

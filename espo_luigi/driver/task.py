@@ -40,28 +40,28 @@ _DESCRIPTIONS = {
     "time": "time limit, such as 2:00:00 or 90 (minutes)",
 }
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
-# Where Dask's workers are, and what their jobs are like.
+# The parameters about Dask's workers and their jobs.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Times the jobs in flight, the time between two messages to luigid about a job's progress: 50 a second in all.
+# Seconds between two messages to luigid about a job's progress, for each job in flight: 50 messages a second.
 _SECONDS_A_JOB = 0.02
 
 
 class SlurmTask(luigi.Task):
-    """A Luigi task whose `work` runs in a job of its own, inside a Dask session sized to the job.
+    """A Luigi task whose `work` runs as a job, inside a Dask session sized to the job.
 
     Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
     Luigi parameter, so that luigi.cfg (``[MyTask] memory = 120GB``) and the command line change it.
     """
 
     resources_default = Resources()
-    # By engine, this rule's options (names as in luigi.cfg's section), between the cluster's profile and luigi.cfg.
+    # By engine, this rule's options, named as in luigi.cfg's section. They override the profile; luigi.cfg overrides
+    # them.
     options_default: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     uses_dask = True
-    # Whether no task outside of this one's graph needs the outputs of the tasks in it. Only a run of such a task
-    # deletes what is not needed any more: outputs of any other run may be needed by tasks that are not in its graph.
+    # Whether only tasks of this task's graph need the graph's outputs. Only then a run deletes outputs that its tasks
+    # do not need any more: for other roots we cannot know whether a task outside of the graph still needs an output.
     covers_everything: ClassVar[bool] = False
-    # Modules that jobs of the local engine find imported already; here those of a Dask session, which imports some
-    # only when it starts.
+    # Modules that the local engine imports before it forks jobs; here those that a Dask session imports late.
     preload: ClassVar[tuple[str, ...]] = (
         "dask.array",
         "distributed.http.scheduler.info",
@@ -119,7 +119,7 @@ class SlurmTask(luigi.Task):
 
     @property
     def allocation(self) -> Resources:
-        """What this task asks for."""
+        """The resources that this task asks for."""
         return self._resources(settings().engine)
 
     def _resources(self, engine_name: str) -> Resources:
@@ -135,7 +135,7 @@ class SlurmTask(luigi.Task):
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
 
-    # How long the job worked, once it is done; the task waited longer.
+    # The seconds that the job worked, once it is done; the task waited longer.
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
@@ -171,25 +171,25 @@ class SlurmTask(luigi.Task):
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:
-        """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
+        """Return the folders that a driver must have for itself to run tasks of this class."""
         return ()
 
     def release(self) -> None:
-        """Give up what only other tasks need; called once all are complete, in a run that `covers_everything`."""
+        """Delete outputs that only other tasks need; called once these are complete, if the run `covers_everything`."""
 
     def is_released(self) -> bool:
-        """Return True if there is nothing that `release` would give up."""
+        """Return True if `release` has nothing to delete."""
         return False
 
     def stale(self, *, files: bool = True) -> list[str]:
-        """Return the names of settings, raw files and inputs that have changed since the outputs were made.
+        """Return the names of the settings, raw files and inputs that differ from those behind the outputs.
 
         Without `files`, only settings are compared, which is quick: a task that is stale then is *outdated*.
         """
         return []
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
+        """Return the context of `work` in its job. If it raises `InputChangedError`, the task is tried again."""
         return nullcontext()
 
     def work_size(self) -> float:
@@ -201,7 +201,7 @@ class SlurmTask(luigi.Task):
         return {}
 
     def configuration_id(self) -> str:
-        """Return an id of the configuration of `work`: a job that finds another one refuses.
+        """Return an id of the configuration of `work`: a job refuses to run under a different id.
 
         Parameters and sections of luigi.cfg travel with the job and need not be in it.
         """
@@ -212,7 +212,7 @@ class SlurmTask(luigi.Task):
         raise NotImplementedError(f"{type(self).__name__} has no work()")
 
     def run(self) -> None:
-        """Have the current engine run `work` as a job, and wait for it."""
+        """Run `work` as a job of the current engine, and wait for it."""
         if isinstance(multiprocessing.current_process(), luigi.worker.TaskProcess):
             raise SubmissionError(
                 f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
@@ -237,7 +237,7 @@ class SlurmTask(luigi.Task):
         engine(settings().engine).stop(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
-        """Return this task's job for the current engine (or another one)."""
+        """Return this task's job, for the current engine or the named one."""
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
@@ -296,7 +296,7 @@ def rebuild_task(order: JobOrder) -> SlurmTask:
 
 @functools.cache
 def module_with_folder(name: str) -> str:
-    """Return ``FOLDER:NAME`` for a module that the driver found in one of its `extra_folders`, else the name alone."""
+    """Return ``FOLDER:NAME`` for a module from the driver's `extra_folders`, else the name alone."""
     source = Path(getattr(sys.modules[name], "__file__", None) or "").absolute()
     within = source.parent if source.name == "__init__.py" else source
     folder = str(within.parents[name.count(".")])
@@ -304,7 +304,7 @@ def module_with_folder(name: str) -> str:
 
 
 def import_task_module(text: str) -> None:
-    """Import what `module_with_folder` has named; its folder is the last in which any module is looked for."""
+    """Import the module that `module_with_folder` has named; its folder goes to the end of Python's path."""
     folder, _, name = text.rpartition(":")
     if folder and folder not in sys.path:
         sys.path.append(folder)

@@ -1,1 +1,1 @@
-"""A run from outside: what it would do and cost, how it stands, and what a task waits for."""
+"""A run from outside: its plan and cost, how it stands, and why a task is not done."""

@@ -23,7 +23,7 @@ _KINDS = (".svg", ".png", ".mmd")
 
 @dataclass
 class Node:
-    """A rule or a task: its text, its state, and what it needs."""
+    """A rule or a task: its text, its state, and the nodes that it needs."""
 
     label: str
     state: str
@@ -60,7 +60,7 @@ def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
     Raises
     ------
     ParameterError
-        If it is none of the kinds that there are.
+        If the suffix is unknown.
     """
     if out.suffix not in _KINDS:
         raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
@@ -93,12 +93,12 @@ def _escaped(text: str) -> str:
 
 
 def _short(value: str) -> str:
-    """A name that fits a box: the beginning and the end of a long one, by which simulations differ."""
+    """Shorten a name for a box: simulations differ at the beginning and at the end."""
     return value if len(value) <= 24 else f"{value[:10]}…{value[-13:]}"
 
 
 def _direct(nodes: Mapping[str, Node], name: str) -> set[str]:
-    """What a node needs, without what another of its needs needs: those lines are left out."""
+    """Return a node's direct needs: those that no other need already needs."""
     needs = nodes[name].needs
     return {needed for needed in needs if not any(needed in _below(nodes, other) for other in needs - {needed})}
 
@@ -114,7 +114,7 @@ def _below(nodes: Mapping[str, Node], name: str) -> set[str]:
 
 
 def places(nodes: Mapping[str, Node]) -> dict[str, tuple[float, float]]:
-    """Return where the nodes go: in a column after all that they need, in a row as near to these as there is room."""
+    """Return the nodes' places: a column behind all their needs, and a row as near to these as possible."""
     column: dict[str, int] = {}
     for name in nodes:
         _column(nodes, name, column)

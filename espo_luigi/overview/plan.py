@@ -1,4 +1,4 @@
-"""What a run would do, before it does anything: each task's state, and why; what it is expected to cost."""
+"""A plan of a run: each task's state, and why, and its expected cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
 from espo_luigi.tasks.selection import Selection
 from espo_luigi.tasks.settings import settings
 
-# How many inputs are named in a reason.
+# The number of inputs that a reason names.
 _SHOWN = 2
 _HALF = "half there, or another task's"
 
@@ -51,7 +51,7 @@ class Planned:
 
 @dataclass
 class Plan:
-    """All tasks of a run, by id, each after what it needs; `again` are complete ones that depend on a change.
+    """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
     If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
     """
@@ -66,7 +66,7 @@ class Plan:
         return [one for one in self.tasks.values() if one.state.in_plan in states]
 
     def timing(self) -> Timing:
-        """Return how long what is to run takes in the room that there is."""
+        """Return how long the tasks to run take in the room."""
         steps = {}
         for task_id, one in self.tasks.items():
             if one.state.in_plan == RUN and one.cost is not None:
@@ -86,7 +86,7 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     Raises
     ------
     ParameterError
-        If a rule, a simulation or a region is none of the run's, or nothing is left.
+        If a rule, a simulation or a region is not part of the run, or no task is left.
     """
     with unchanging_settings():
         return _plan_of(rules, selection)
@@ -105,7 +105,7 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
 
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
-    """Plan a run of `ends` and what they need; rules that are not `allowed` do not run."""
+    """Plan a run of `ends` and their needs; only `allowed` rules run."""
     graph = each_after_its_needs(ends)
     tasks = {
         task_id: Planned(task, [need.task_id for need in needs])
@@ -116,7 +116,7 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     stale = stale_in(ends, graph, pending, seen)
     for task_id, keys in stale.keys.items():
         tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
-    _refused.clear()  # settings may be others than when the last plan was made
+    _refused.clear()  # settings may have changed since the last plan
     experience, room = Experience(_experienced()), room_of_engine()
     for task_id, one in tasks.items():
         if task_id in pending:
@@ -137,7 +137,7 @@ def _experienced() -> tuple[Path, ...]:
 def _decide(
     one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, room: Room
 ) -> None:
-    """Say whether a task that is not complete can run, why, and at what cost; those that it needs are decided."""
+    """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
     resources, problem, at_once = _resources(one.task, room)
     needs = [tasks[need] for need in one.needs if need in tasks]
     waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
@@ -156,7 +156,7 @@ def _decide(
 
 
 def _resources(task: SlurmTask, room: Room) -> tuple[Resources | None, str, int]:
-    """Return what the task gets, what is wrong with it or its request, and how many of its kind run in one job."""
+    """Return the task's resources, the problem with it or its request, and how many of its kind share a job."""
     if problem := problem_of(task):
         return None, problem, 1
     asked = task.allocation
@@ -179,7 +179,7 @@ _refused: dict[Any, tuple[Resources, str, int]] = {}
 
 
 def why_to_run(task: Task) -> str:
-    """Return which output is missing, or what of the configuration changed."""
+    """Return which output is missing, or which part of the configuration changed."""
     if not isinstance(task, EspoTask):
         return "not complete"
     infos = task.decisive_infos()

@@ -27,13 +27,13 @@ _COLUMNS = {
     "files": 9,
     "bytes": 10,
 }
-# How many keys are shown of a rule.
+# The number of changed keys shown for a rule.
 _SHOWN = 3
 _MISSING = "output missing"
 
 
 def render_plan(plan: Plan, *, each: bool = False) -> str:
-    """Return the table by rule, the reasons, what it costs, and what is wrong; with `each`, every task with its own."""
+    """Return the table of rules, the reasons, the cost, and problems; with `each`, a line for every task."""
     parts = (_table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
     return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
@@ -80,7 +80,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
         reasons = Counter((one.state.in_plan, _kind(one.state.why)) for one in tasks if one.state.why)
         for (state, reason), count in reasons.items():
             if reason == _MISSING:
-                continue  # which is what one expects
+                continue  # as expected
             same = [one for one in tasks if one.state.why.startswith(reason) and one.state.in_plan == state]
             example = same[0].state.why.removeprefix(reason).removeprefix(":").strip().splitlines()
             yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
@@ -93,7 +93,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
 
 
 def _kind(reason: str) -> str:
-    """The beginning of a reason, which many tasks have in common: of one that a task needs, its rule."""
+    """Return the common beginning of a reason: of "needs TASK: …", the rule of that task."""
     kind = reason.partition(": ")[0]
     return " ".join(kind.split()[:2]) if kind.startswith("needs ") else kind
 
@@ -124,7 +124,7 @@ def _summary(plan: Plan) -> Iterator[str]:
 
 
 def _problems(found: list[Planned]) -> Iterator[str]:
-    """Each problem once for a rule, with one of its tasks."""
+    """Yield each problem once for a rule, with an example."""
     first = {(one.rule, one.state.why): one for one in reversed(found)}
     counts = Counter((one.rule, one.state.why) for one in found)
     for (rule, reason), one in reversed(first.items()):

@@ -36,13 +36,13 @@ from espo_luigi.jobs.state import JobState
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
 _CAUSES = {cause.words(known): cause for known in SCHEDULERS.values() for cause in Cause}
-# What a run would do about a task.
+# The words of a plan for a task's state.
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 STOPPED = "was stopped with its run"
 
 
 def read() -> dict[str, Any]:
-    """Return the state that the driver wrote last, whether it lives, and, if not, the jobs that it left."""
+    """Return the last state that the driver wrote, whether it is alive, and the jobs that a dead driver left."""
     workdir = Path(settings().workdir).absolute()
     state = read_state(workdir)
     alive = is_alive(state)
@@ -50,11 +50,11 @@ def read() -> dict[str, Any]:
 
 
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
-    """By rule, the jobs that are out although no driver is: those with a sign of life are at work."""
+    """Count, by rule, the jobs that go on without a driver; a job with a heartbeat is at work."""
     found: dict[str, Counter[str]] = {}
     beating = {path for path in heartbeat_files(workdir) if is_beating(JobFiles.at(path))}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
-        # What was only planned is no job.
+        # A planned record has no job yet.
         if record.get("state") in (SUBMITTING, SUBMITTED):
             rule = str(record.get("rule"))
             if JobFiles.of(workdir, rule, record.get("wildcards", {})).heartbeat not in beating:
@@ -65,7 +65,7 @@ def _left(workdir: Path) -> dict[str, dict[str, int]]:
 
 
 def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records that may be of jobs that are out; there may be 20 000 others, which are not parsed."""
+    """Yield the records of jobs that may be out, without parsing the other (up to 20 000) records."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError, ValueError, RecursionError):
@@ -111,7 +111,7 @@ _SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
 
 @dataclass(frozen=True)
 class Trace:
-    """The files of one task's job; a file that is not there (any more) is None. `is_alive`: the job is at work."""
+    """The files of a task's job; a missing file is None. `is_alive`: the job is at work."""
 
     label: str
     files: JobFiles
@@ -198,7 +198,7 @@ class TaskState:
 
     @property
     def in_plan(self) -> str:
-        """What a run would do about it: "done" for nothing, "to run" or "blocked"."""
+        """The word for it in a plan: "done", "to run" or "blocked"."""
         return {Stand.COMPLETE: DONE, Stand.STALE: DONE, Stand.BLOCKED: BLOCKED}.get(self.stand, RUN)
 
 
@@ -225,7 +225,7 @@ class TaskStates:
         return self._states[task.task_id]
 
     def closely(self, task: SlurmTask) -> TaskState:
-        """Return the same, and look at what the task is made of: it may be STALE, BLOCKED or TO_COME, too."""
+        """Return the same after a closer look, at settings, files and needs: also STALE, BLOCKED or TO_COME."""
         found = self.of(task)
         if found.stand is Stand.COMPLETE and (changed := tuple(task.stale())):
             return TaskState(Stand.STALE, changed=changed)
@@ -305,12 +305,12 @@ def scheduler() -> Scheduler:
 
 
 def traces_like(words: Sequence[str]) -> list[Trace]:
-    """Return the jobs that were ordered and are of the first word's rule, and whose parameters hold the other words.
+    """Return the ordered jobs of the rule that the first word names, whose parameters match the other words.
 
     Raises
     ------
     ParameterError
-        If there is none.
+        If no job matches.
     """
     family, *rest = words
     workdir = Path(settings().workdir).absolute()
@@ -327,10 +327,10 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
 
 
 def said_of(wildcards: Mapping[str, str]) -> list[str]:
-    """Return the words that stand for a task's parameters: each value, alone and as ``name=value``."""
+    """Return the words for a task's parameters: each value, alone and as ``name=value``."""
     return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
 
 
 def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Return whether each word is part of one that stands for these parameters; ``--name`` is passed over."""
+    """Return whether each word is part of a value or of ``name=value``; words that begin with ``--`` are ignored."""
     return all(any(word in said for said in said_of(wildcards)) for word in words if not word.startswith("--"))

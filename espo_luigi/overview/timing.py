@@ -22,7 +22,7 @@ from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 @dataclass(frozen=True)
 class Step:
-    """One task: how long it takes, how much room (of each thing), what it needs, the temporary bytes that it makes."""
+    """A task: its time, its part of the room (by thing), its needs, and the temporary bytes that it makes."""
 
     seconds: float
     room: Mapping[str, float]
@@ -43,7 +43,7 @@ class Timing:
 def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
     """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
 
-    What they need and is no step is there already.
+    Needs that are not among the steps are there already.
     """
     run = _Simulation(steps, room)
     run.play()
@@ -81,7 +81,7 @@ class _Simulation:
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     def _fits(self, step: Step) -> bool:
-        # Thirds of a job may come to a little more than one.
+        # The thirds of a job may add up to a little more than 1.
         return all(taken <= self._room[name] * (1 + 1e-9) + 1e-9 for name, taken in step.room.items())
 
     def _take(self, step: Step, times: int) -> None:
@@ -115,9 +115,9 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Room:
-    """What there is, the most that one job gets (None: as much as it asks for), and where that is, in words.
+    """The amounts that there are, the largest job (None: unlimited), and words for the place.
 
-    Nodes are added up. What is not named is not limited, or, unless `is_known`, its limit is not known.
+    Nodes are added up. Things without a name here are unlimited; unless `is_known`, their limits are unknown.
     """
 
     amounts: Amounts
@@ -126,7 +126,7 @@ class Room:
     is_known: bool = True
 
     def taken(self, resources: Resources, at_once: int) -> Amounts:
-        """Return what a task takes of it with these resources; `at_once` of its kind run in one job."""
+        """Return the part of the room that a task takes; `at_once` tasks of its kind share a job."""
         takes = {
             "workers": 1.0,
             "jobs": 1 / at_once,

@@ -1,4 +1,4 @@
-"""Why a task is not done: what it waits for, down to the root, and the remedy."""
+"""Why a task is not done: the tasks that it waits for, down to the root, and the remedy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _about_unneeded(task: SlurmTask) -> str:
 
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
-    """The tasks' names, without the parameters that a task before has."""
+    """Return the tasks' names, without parameters that an earlier task of the chain has, too."""
     said: dict[str, str] = {}
     names = []
     for task in chain:
@@ -85,7 +85,7 @@ def named_task(words: Sequence[str]) -> SlurmTask:
 
 
 class _Way(NamedTuple):
-    """The way down from a task: the rank of its end, and the first task on it; none if the task is the end itself."""
+    """The way down from a task: the rank of its end, and the next task; None if the task is the end itself."""
 
     rank: int
     below: SlurmTask | None
@@ -99,7 +99,7 @@ class Search:
         self._ways: dict[str, _Way] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
-        """Return the task and what it waits for, down to a failed task, or else a running or a missing one."""
+        """Return the chain of needs from a task down: to a failed task, else to a running or missing task."""
         stack = [(task, self._missing_below(task))]
         while stack:
             current, needs = stack[-1]
@@ -120,7 +120,7 @@ class Search:
         return chain
 
     def is_idle(self, task: SlurmTask) -> bool:
-        """Return whether a task is missing, has no job, has not failed, and no driver is alive that may begin it."""
+        """Return whether a task waits for a driver, while no driver is alive."""
         return not is_alive(self.states.run) and self.states.of(task).stand is Stand.READY
 
     def is_to_run(self, task: SlurmTask) -> bool:
@@ -129,7 +129,7 @@ class Search:
         return task.task_id in pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
-        """Yield the incomplete tasks that a task needs; none for a complete task or one whose job is out."""
+        """Yield the incomplete needs of a task; none if the task is complete or its job is out."""
         if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING):
             for need in task.deps():
                 if isinstance(need, SlurmTask) and not self.states.is_complete(need):

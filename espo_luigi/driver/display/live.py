@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _WIDTH_FOR_BARS = 90
 _LONGEST_NAME = 24
 _LEAST_LINES = 5
-# Wider than any line: text that is no terminal's is not cut.
+# Wider than any line: only a terminal cuts lines.
 _WIDTH_OF_TEXT = 100_000
 _BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
 _STYLES = {"failed": "red", "pending": "yellow", "longest": ""}
@@ -66,7 +66,7 @@ class Screen:
             self._give_up(error)
 
     def show(self, state: Mapping[str, Any]) -> None:
-        """Draw the table anew, if it is open and the driver in the foreground."""
+        """Redraw the table, if it is open and the driver in the foreground."""
         if not self._is_open or not in_foreground():
             return
         try:

@@ -13,7 +13,7 @@ from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.state import JobState
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
-# The columns in which jobs are counted that are neither at work nor over. All other states count as running.
+# The column that counts a job, by the job's state. All other states count as running.
 _COLUMNS = {
     JobState.READY: WAITING,
     JobState.SUBMITTING: PENDING,
@@ -37,7 +37,7 @@ def is_alive(state: Mapping[str, Any]) -> bool:
 
 
 def column_of(state: JobState) -> str:
-    """Return the column in which a job is counted."""
+    """Return the column that counts a job in this state."""
     return _COLUMNS.get(state, RUNNING)
 
 
@@ -56,13 +56,13 @@ class RuleRow:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the rule has begun and is not done, or has failed tasks."""
+        """Whether the rule has begun and is unfinished, or has failed tasks."""
         return bool(self.running or self.pending or self.waiting or self.failed or 0 < self.done < self.total)
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What is shown of a run: a summary, its rules, its longest jobs, why jobs pend, and failures (last first).
+    """The parts of a display: a summary, rules, the longest jobs, why jobs pend, and failures (last first).
 
     `folded` are the lines that stand for rules without a row.
     """
@@ -162,7 +162,7 @@ def _row(name: str, rule: Mapping[str, Any], counts: Mapping[str, Counter[str]])
 def _longest(jobs: list[Any], now: float) -> Iterator[str]:
     for job in sorted(jobs, key=_begun)[:LONGEST]:
         beat = read_json(Path(job["heartbeat"])) or {}
-        # Both spans are by the clock of one host. A job that this driver took over began before the driver did.
+        # Each span is by the clock of its own host. A job that this driver took over began before the driver.
         seconds = max(now - _begun(job), seconds_at_work(beat))
         # The name comes last: it is the longest, and a terminal may cut it.
         parts = ", ".join([duration(seconds), *job["message"].splitlines()[:_SHOWN_LINES]])

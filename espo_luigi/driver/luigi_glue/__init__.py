@@ -1,1 +1,1 @@
-"""Everything that touches Luigi's insides: the worker, its threads, the schedulers, and `install`."""
+"""The replacements of Luigi's parts: the worker, its threads, the schedulers, and `install`."""

@@ -1,8 +1,8 @@
 """Luigi's schedulers as a driver uses them: inside the driver (`LinearScheduler`), or luigid (`PatientScheduler`).
 
-Luigi's own scheduler looks at every task each time that a worker asks for work, so that the time of a run grows with
-the square of its tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` sees only the first of
-them. It sees all tasks where its answer depends on more: resources, batches, several workers, a pause.
+Luigi's own scheduler looks at every task whenever a worker asks for work: a run's time grows with the square of its
+tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` sees only the first of them. It sees all
+tasks if its answer depends on more: resources, batches, several workers, a pause.
 
 luigid may be silent for a while, and the driver waits for it.
 """
@@ -26,13 +26,13 @@ from luigi.scheduler import Task as Entry
 
 
 class ReadyTasks(SimpleTaskState):
-    """Luigi's table of tasks, with a heap of the pending ones whose dependencies are all done, by rank."""
+    """Luigi's table of tasks, with a heap of those that may start, by rank."""
 
     def __init__(self, state_path: str) -> None:
         super().__init__(state_path)
         # Entries may be out of date: they are looked at again when they come up.
         self._ready: list[tuple[float, float, str]] = []
-        # By a dependency that is not done: the tasks that wait for it (each for one at a time) and what else they need.
+        # By dependency: the tasks that wait for it, with their other dependencies. A task waits for only one at a time.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
         self._shown: list[Entry] | None = None
 
@@ -46,7 +46,7 @@ class ReadyTasks(SimpleTaskState):
             self.look_at(task.id)
 
     def look_at(self, task_id: str) -> None:
-        """Queue a pending task if its dependencies are done; else have it wait for one of those that are not."""
+        """Queue a pending task if its dependencies are done; otherwise let it wait for an unfinished dependency."""
         task = self.get_task(task_id)
         if task is not None:
             self._go_on(task_id, list(task.deps))
@@ -86,7 +86,7 @@ class ReadyTasks(SimpleTaskState):
             self._shown = None
 
     def get_active_tasks_by_status(self, *statuses: str) -> Iterable[Entry]:
-        """Return the tasks that are in one of `statuses`, of those that are shown."""
+        """Return the shown tasks in any of `statuses`."""
         if self._shown is None:
             return super().get_active_tasks_by_status(*statuses)
         return (task for task in self._shown if task.status in statuses)
@@ -102,7 +102,7 @@ def _rank(task: Entry) -> tuple[float, float, str]:
 
 
 class LinearScheduler(luigi.scheduler.Scheduler):
-    """Luigi's scheduler for one driver: same order, priorities, resources, retries and failures, at a constant cost."""
+    """Luigi's scheduler inside a driver: same order, priorities, resources, retries and failures, at constant cost."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "prune_on_get_work": False})
@@ -173,7 +173,7 @@ _PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
 class PatientScheduler(RemoteScheduler):
-    """Waits, for as long as it takes, for a luigid that has answered before; one that never has is an error soon."""
+    """Waits, for as long as it takes, for a luigid that has answered before; raises if luigid never has answered."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -60,7 +60,7 @@ def without_arguments(error: Exception) -> str:
 
 
 def reason(error: Exception, words: Sequence[str]) -> str:
-    """Return what is wrong with the `words` of Luigi's command if it failed because of them, else nothing."""
+    """Return the error in the `words` of Luigi's command, or nothing if they did not cause `error`."""
     if isinstance(error, TaskClassException):
         first, *names = str(error).splitlines()
         return " ".join([first, ", ".join(names)]).strip()
@@ -71,7 +71,7 @@ def reason(error: Exception, words: Sequence[str]) -> str:
 
 
 def _missing(said: str, root: str) -> str:
-    """Return what the task that was asked for lacks; nothing where a program makes another without its parameters."""
+    """Return which parameter the root task lacks; nothing if the error is about a different task."""
     found = re.fullmatch(rf"{re.escape(root)}: requires the '(\w+)' parameter to be set", said)
     if not found:
         return ""

@@ -1,1 +1,1 @@
-"""The run of one driver: which tasks remain, which outputs are still needed, the engines, and `run.json`."""
+"""A driver's run: which tasks remain, which outputs are still needed, the engines, and `run.json`."""

@@ -35,7 +35,7 @@ _FAILURES_TOLD = 50
 
 @dataclass
 class Rule:
-    """Counts of a rule's tasks in a run, and what the jobs took that have ended."""
+    """Counts of a rule's tasks in a run, and the seconds and core-hours of its ended jobs."""
 
     total: int = 0
     done: int = 0
@@ -46,10 +46,10 @@ class Rule:
 
 @dataclass
 class Job:
-    """A task that was begun, and the state of its job; `running_since` is 0 until the job runs.
+    """A task that was begun, and the state of its job. `running_since` is 0 until the job runs.
 
-    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people,
-    and `words` are the words by which `espo why` knows the task.
+    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people.
+    `espo why` knows the task by `words`.
     """
 
     id: str
@@ -167,7 +167,7 @@ class Board:
             return asdict(self.state)
 
     def note_stale(self, workdir: Path, told: dict[str, Any]) -> None:
-        """Record the stale tasks, in the file, too: that of this run, or of the last one if this had nothing to do."""
+        """Record the stale tasks, also in `run.json`: if this run had nothing to do, in the last run's file."""
         self.state.stale = told
         state = read_state(workdir)
         if not state or state.get("root") != self.state.root or (state["pid"] != self.state.pid and is_alive(state)):
@@ -293,7 +293,7 @@ def _by_line(reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
-    """Show what the reporter writes as a table at the bottom of a terminal."""
+    """Show the reporter's board as a table at the bottom of a terminal."""
     from espo_luigi.driver.display.live import Screen
 
     screen = Screen(console)
@@ -319,7 +319,7 @@ def notify(command: str, state: Mapping[str, Any]) -> None:
         text, environ = _told(state)
         words = shlex.split(command)
         subprocess.run(words, input=text.encode(), env=environ, timeout=_NOTIFY_TIMEOUT_SECONDS, check=True)
-    except Exception as error:  # whatever it is, the run has ended as it has
+    except Exception as error:  # the run's outcome stays as it is
         logger.warning("[espo] notify = %s: %s: %s", command, type(error).__name__, error)
 
 

@@ -1,7 +1,7 @@
 """A cluster's profile: how its jobs are submitted and looked after, and what its site allows.
 
-The packaged profiles lie in the repository's ``config/profiles``; each scheduler's section of luigi.cfg names one of
-them, or a file of the user's.
+The packaged profiles lie in the repository's ``config/profiles``. A scheduler's section of luigi.cfg names a packaged
+profile, or a file of the user's.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from espo_luigi.jobs.schedulers.script import LISTS, TABLES
 from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
-# What a profile says for "nothing".
+# The words for null in YAML.
 _NULLS = ("~", "null", "Null", "NULL")
 _NOTHING = ("", *_NULLS)
 _OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "not_for_workers", "login_hosts", "grace"})
-# Of what the section of luigi.cfg has, that which is a table.
+# The settings of a section that are tables.
 _TABLES = ("worker_jobs",)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile says, with those that it extends.
+    """The values of a profile and of the profiles that it extends.
 
-    `options` are the jobs' own, `settings` those of the section of luigi.cfg that names it, as text.
+    `options` are options of jobs, `settings` are parameters of the section of luigi.cfg, as text.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,14 +58,13 @@ def packaged_profiles() -> list[str]:
 def read_profile(section: str, name: str, options: frozenset[str], settings: frozenset[str]) -> Profile:
     """Return a profile by its name or path, for a section of luigi.cfg; read once a process, as luigi.cfg is.
 
-    Scalars are text, as they stand. `options` are the names of what a job may be given, `settings` of what else the
-    section has.
+    Scalars stay text, as written. `options` are the names of a job's options, `settings` those of the section's other
+    parameters.
 
     Raises
     ------
     ConfigurationError
-        If a file cannot be read, is for another scheduler, names an option that does not exist, or has a value of
-        another kind than expected.
+        If a file cannot be read, is for a different scheduler, has an unknown name, or a value of the wrong kind.
     """
     if not name:
         return Profile()
@@ -87,7 +86,7 @@ def read_profile(section: str, name: str, options: frozenset[str], settings: fro
 
 
 def login_host_of(host: str, names: Iterable[str]) -> str | None:
-    """Return which of the profiles says that `host` (with or without its domain) is a login host, or None."""
+    """Return the profile that lists `host` (with or without its domain) as a login host, or None."""
     for name in names:
         where = f"profile {name}"
         patterns = as_texts("login_hosts", _read(where, name).get("login_hosts", []), where)
@@ -97,17 +96,17 @@ def login_host_of(host: str, names: Iterable[str]) -> str | None:
 
 
 def said_by(name: str) -> dict[str, Any]:
-    """Return what a profile sets, with what it inherits, each value as text."""
+    """Return the values of a profile and of the profiles that it extends, as text."""
     return _read(f"profile {name}", name)
 
 
 def describe(name: str) -> str:
-    """Return what a profile sets, with what it inherits, as another profile could say it."""
+    """Return the same as YAML, so that it could be a profile."""
     return f"{name}\n" + textwrap.indent(yaml.dump(said_by(name), Dumper=_Plain, sort_keys=False), "  ")
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes text without quotes that say that it is not a number: no scalar of a profile is one."""
+    """Writes scalars without quotes: they are all text."""
 
     yaml_implicit_resolvers: Any = {}
 
@@ -118,7 +117,7 @@ def _read(where: str, name: str) -> dict[str, Any]:
 
 
 def _entries(value: Any) -> Any:
-    """A table without the entries that are nothing; an empty one is something there: `extra` takes it for a flag."""
+    """Return a table without its null entries; empty text stays, as `extra` takes it for a flag."""
     return {key: one for key, one in value.items() if one not in _NULLS} if isinstance(value, Mapping) else value
 
 
@@ -184,7 +183,7 @@ def _amounts(
 
 
 def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
-    """Return the value of a text; a `ConfigurationError` says where one stands that cannot be read."""
+    """Return the value of a text; raises a `ConfigurationError` that begins with `where`."""
     try:
         return parse(text)
     except (ValueError, SizingError) as error:
@@ -215,7 +214,7 @@ def as_table(name: str, value: Any, where: str) -> dict[str, str]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    # The comma of n[1-3,7] is part of one name.
+    # The comma of n[1-3,7] is part of a name.
     return tuple(name for part in re.split(r",(?![^\[]*\])", text) if (name := part.strip()))
 
 

@@ -1,4 +1,4 @@
-"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``, ``[sge]``), as its engine takes them."""
+"""The sections of luigi.cfg for schedulers (``[slurm]``, ``[sge]``), read into the settings of an engine."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from espo_luigi.jobs.schedulers.known import SCHEDULERS, job_id
 from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.schedulers.site import Site
 
-# What runs a job: it takes the order's file, or ``--serve`` and modules. `-P`: else Python would first look for modules
-# in the work folder, where others may put some.
+# The command of a job, before the order's file or ``--serve`` and modules. `-P` keeps Python from importing modules out
+# of the work folder, where other people may put some.
 JOB_COMMAND = (sys.executable, "-P", "-m", "espo_luigi.job")
 # The options of all schedulers that a task may set itself.
 OPTION_NAMES = tuple(
     dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
 )
-# Settings that stay text, as messages have them as they were written.
+# Settings that stay text, since messages quote them.
 _AMOUNTS: Mapping[str, Callable[[str], int]] = {
     **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
     **dict.fromkeys(("time", "time_cap"), parse_time),
@@ -51,7 +51,7 @@ class BatchSection(Settings):
     """What any scheduler's section holds, beside the scheduler's own options."""
 
     options: ClassVar[type[JobOptions]]
-    # What the names of an option's variable in the environment begin with, where the scheduler takes it from there.
+    # The prefix of the environment variables in which the scheduler finds options.
     variables: ClassVar[str] = ""
 
     profile = luigi.Parameter(
@@ -163,7 +163,7 @@ class BatchSection(Settings):
         return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
 
     def _beat_seconds(self) -> float:
-        """Return what was asked for, or less: several heartbeats have to fail before a job counts as hanging."""
+        """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""
         return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
 
     def batch_settings(self) -> BatchSettings:
@@ -238,14 +238,14 @@ def refuse_login_host() -> None:
 
 def _chosen_profiles() -> Iterator[str]:
     for section in SECTIONS.values():
-        # One that cannot be read is no obstacle to an engine that does not need it.
+        # An unreadable profile does not matter to an engine that works without it.
         with suppress(ConfigurationError):
             if name := section().profile:
                 yield name
 
 
 def add_options(owner: type, names: tuple[str, ...]) -> None:
-    """Give a class a Luigi parameter for each option that is not one yet."""
+    """Give a class a Luigi parameter for each option that it lacks."""
     for name in names:
         kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
         give_parameter(owner, name, kind(default=default, significant=False))

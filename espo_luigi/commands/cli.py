@@ -85,8 +85,8 @@ def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, ValueError):
         from espo_luigi.driver.luigi_glue.words import wrong_setting
 
-        if said := wrong_setting(error):
-            return said
+        if wrong := wrong_setting(error):
+            return wrong
     return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
 
 
@@ -187,11 +187,11 @@ def _names_of_profiles(_context: object, _parameter: object, begun: str) -> list
 @_json_option
 def profiles(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters' profiles, or those named."""
-    from espo_luigi.driver.settings.profile import describe, packaged_profiles, said_by
+    from espo_luigi.driver.settings.profile import describe, packaged_profiles, values_of
 
     shown = names or packaged_profiles()
     if as_json:
-        return _print_json({name: said_by(name) for name in shown})
+        return _print_json({name: values_of(name) for name in shown})
     for name in shown:
         say(describe(name))
 

@@ -234,9 +234,9 @@ def _pip(*arguments: str, environment: Mapping[str, str] | None = None) -> None:
         command, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **(environment or {})}
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "WARNING: Retrying"))]
+        errors = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "WARNING: Retrying"))]
         raise InstallationError(
-            f"`pip {arguments[0]}` ended with code {done.returncode}:\n" + "\n".join(said or [done.stderr]) + "\n"
+            f"`pip {arguments[0]}` ended with code {done.returncode}:\n" + "\n".join(errors or [done.stderr]) + "\n"
             "It needs the internet, or an index of the site; the same command can be given again. Where there is "
             f"neither, give it on another machine ({described_platform()}), and copy the folder"
         )

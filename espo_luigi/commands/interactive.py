@@ -110,16 +110,16 @@ def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
-    chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
+    chosen = given.keys() | _not_in_script(script.read_text(errors="replace"))
     asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
     return ("sbatch", "--parsable", *sizes(**_numbers(asked)), *many, *slurm.asked(request.options), *words)
 
 
-def _not_said_in(script: str) -> set[str]:
-    said = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
-    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", said)}
+def _not_in_script(script: str) -> set[str]:
+    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
+    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
 
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -213,8 +213,8 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
 
 def _accounts() -> dict[str, str]:
     """The options that the environment gives to sbatch, for salloc, too."""
-    said = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
-    return {name: value for name, value in said.items() if value and name not in os.environ}
+    values = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
+    return {name: value for name, value in values.items() if value and name not in os.environ}
 
 
 def _become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:

@@ -49,8 +49,8 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     for name, counts in states.items():
         nodes[name].state = next(state for state in (BLOCKED, RUN, STALE, DONE) if counts[state])
         if by_rule:
-            said = (f"{counts[state]} {state}" for state in (DONE, STALE, RUN, BLOCKED) if counts[state])
-            nodes[name].label += "\n" + ", ".join(said)
+            counted = (f"{counts[state]} {state}" for state in (DONE, STALE, RUN, BLOCKED) if counts[state])
+            nodes[name].label += "\n" + ", ".join(counted)
     return nodes
 
 

@@ -20,8 +20,7 @@ from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
-from espo_luigi.overview.timing import Amounts, Room, Step, Timing, timing
-from espo_luigi.overview.timing import room as room_of_engine
+from espo_luigi.overview.timing import Amounts, Capacity, Step, Timing, capacity, timing
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
@@ -35,7 +34,7 @@ _HALF = "half there, or another task's"
 
 @dataclass
 class Planned:
-    """A task, the ids of the tasks that it needs, its state, its expected cost, and its part of the room."""
+    """A task, the ids of the tasks that it needs, its state, its expected cost, and its part of the capacity."""
 
     task: SlurmTask
     needs: list[str]
@@ -59,25 +58,29 @@ class Plan:
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
-    room: Room
+    capacity: Capacity
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
-        return [one for one in self.tasks.values() if one.state.in_plan in states]
+        return [planned for planned in self.tasks.values() if planned.state.in_plan in states]
 
     def timing(self) -> Timing:
-        """Return how long the tasks to run take in the room."""
+        """Return how long the tasks to run take."""
         steps = {}
-        for task_id, one in self.tasks.items():
-            if one.state.in_plan == RUN and one.cost is not None:
-                temporary = one.cost.size_bytes if _is_temporary(type(one.task)) else 0.0
-                steps[task_id] = Step(one.cost.seconds, one.takes, one.needs, temporary)
-        return timing(steps, self.room.amounts)
+        for task_id, planned in self.tasks.items():
+            if planned.state.in_plan == RUN and planned.cost is not None:
+                temporary = planned.cost.size_bytes if _is_temporary(type(planned.task)) else 0.0
+                steps[task_id] = Step(planned.cost.seconds, planned.takes, planned.needs, temporary)
+        return timing(steps, self.capacity.amounts)
 
     def made_bytes(self, *, temporary: bool) -> float:
-        """Return the bytes to be made in one of the two folders, if nothing were deleted meanwhile."""
-        made = [one for one in self.of(RUN) if one.cost is not None and _is_temporary(type(one.task)) == temporary]
-        return sum(one.cost.size_bytes for one in made if one.cost is not None)
+        """Return the bytes of the temporary outputs to make, or of the kept ones; none counts as deleted meanwhile."""
+        made = [
+            planned
+            for planned in self.of(RUN)
+            if planned.cost is not None and _is_temporary(type(planned.task)) == temporary
+        ]
+        return sum(planned.cost.size_bytes for planned in made if planned.cost is not None)
 
 
 def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
@@ -98,8 +101,8 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     everything = list(All().everything())
     wanted = [replace(selection, until=rule) for rule in rules] or [selection]
     ends: dict[str, Task] = {}
-    for one in wanted:
-        ends |= {task.task_id: task for task in (one.ends(everything) if one else everything)}
+    for part in wanted:
+        ends |= {task.task_id: task for task in (part.ends(everything) if part else everything)}
     allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
     return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)
 
@@ -117,11 +120,11 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     for task_id, keys in stale.keys.items():
         tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
     _refused.clear()  # settings may have changed since the last plan
-    experience, room = Experience(_experienced()), room_of_engine()
-    for task_id, one in tasks.items():
+    experience, available = Experience(_experienced()), capacity()
+    for task_id, planned in tasks.items():
         if task_id in pending:
-            _decide(one, tasks, allowed, experience, room)
-    return Plan(tasks, set(stale.again), covers_everything, room)
+            _decide(planned, tasks, allowed, experience, available)
+    return Plan(tasks, set(stale.again), covers_everything, available)
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -135,34 +138,34 @@ def _experienced() -> tuple[Path, ...]:
 
 
 def _decide(
-    one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, room: Room
+    planned: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, available: Capacity
 ) -> None:
     """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
-    resources, problem, at_once = _resources(one.task, room)
-    needs = [tasks[need] for need in one.needs if need in tasks]
+    resources, problem, at_once = _resources(planned.task, available)
+    needs = [tasks[need] for need in planned.needs if need in tasks]
     waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
-    if allowed is not None and one.rule not in allowed:
+    if allowed is not None and planned.rule not in allowed:
         problem = "missing, and before the rules that are to run"
     elif not problem and waits is not None:
         why = waits.state.why
         problem = why if why.startswith("needs ") else f"needs {waits.task.label()}: {why}"
     if problem:
-        one.state = TaskState(Stand.BLOCKED, problem)
+        planned.state = TaskState(Stand.BLOCKED, problem)
     else:
         waits_first = any(need.state.in_plan == RUN for need in needs)
-        one.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(one.task))
+        planned.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(planned.task))
     if resources is not None:
-        one.cost, one.takes = experience.expected(one.task, resources), room.taken(resources, at_once)
+        planned.cost, planned.takes = experience.expected(planned.task, resources), available.taken(resources, at_once)
 
 
-def _resources(task: SlurmTask, room: Room) -> tuple[Resources | None, str, int]:
+def _resources(task: SlurmTask, available: Capacity) -> tuple[Resources | None, str, int]:
     """Return the task's resources, the problem with it or its request, and how many of its kind share a job."""
     if problem := problem_of(task):
         return None, problem, 1
     asked = task.allocation
     if settings().engine in SECTIONS:
         return _on_a_cluster(task, asked)
-    return asked.fitted(room.largest.cpus, room.largest.memory_bytes) if room.largest else asked, "", 1
+    return asked.fitted(available.largest.cpus, available.largest.memory_bytes) if available.largest else asked, "", 1
 
 
 def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, int]:

@@ -243,20 +243,20 @@ class TaskStates:
         if record_state in (SUBMITTING, SUBMITTED):
             job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
             return TaskState(Stand.RUNNING, job=job, trace=trace)
-        said = str(self.run.get("failures", {}).get(task.task_id, ""))
+        reported = str(self.run.get("failures", {}).get(task.task_id, ""))
         stopped = self._was_stopped(trace)
-        if record_state != PLANNED and (failure := said if stopped else self._failure(trace, said)):
+        if record_state != PLANNED and (failure := reported if stopped else self._failure(trace, reported)):
             return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)
         return TaskState(Stand.READY, STOPPED if stopped else "", trace=trace)
 
-    def _failure(self, trace: Trace, said: str) -> str:
-        """Return how a job that was not stopped failed, `said` being its driver's words; empty if it did not fail."""
+    def _failure(self, trace: Trace, reported: str) -> str:
+        """Return how a job failed that was not stopped, empty if it did not; `reported` are its driver's words."""
         if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
-            return str(trace.result.get("exception")) or said
+            return str(trace.result.get("exception")) or reported
         if cause := _cause(trace.record):
-            return said or cause.words(scheduler())
+            return reported or cause.words(scheduler())
         is_over = bool(trace.order) and trace.result is None and not is_alive(self.run)
-        return said or (f"its job ended without a result: {KILLED}" if is_over else "")
+        return reported or (f"its job ended without a result: {KILLED}" if is_over else "")
 
     def _was_stopped(self, trace: Trace) -> bool:
         """Return whether a job ended because its run did: by its record or result, or where it has neither."""
@@ -326,11 +326,11 @@ def traces_like(words: Sequence[str]) -> list[Trace]:
     return [trace_of(family, order["wildcards"]) for order in found]
 
 
-def said_of(wildcards: Mapping[str, str]) -> list[str]:
+def words_of(wildcards: Mapping[str, str]) -> list[str]:
     """Return the words for a task's parameters: each value, alone and as ``name=value``."""
     return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
 
 
 def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
     """Return whether each word is part of a value or of ``name=value``; words that begin with ``--`` are ignored."""
-    return all(any(word in said for said in said_of(wildcards)) for word in words if not word.startswith("--"))
+    return all(any(word in known for known in words_of(wildcards)) for word in words if not word.startswith("--"))

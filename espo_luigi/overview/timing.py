@@ -13,8 +13,7 @@ from espo_luigi.driver.run.engines import local_settings
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.local.engine import Launcher
-from espo_luigi.jobs.local.engine import Room as NodeRoom
+from espo_luigi.jobs.local.engine import Launcher, Room
 from espo_luigi.jobs.local.srun import AllocationSettings
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
@@ -22,7 +21,7 @@ from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 @dataclass(frozen=True)
 class Step:
-    """A task: its time, its part of the room (by thing), its needs, and the temporary bytes that it makes."""
+    """A task: its time, its part of the capacity (by thing), its needs, and the temporary bytes that it makes."""
 
     seconds: float
     room: Mapping[str, float]
@@ -114,19 +113,19 @@ Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """The amounts that there are, the largest job (None: unlimited), and words for the place.
 
     Nodes are added up. Things without a name here are unlimited; unless `is_known`, their limits are unknown.
     """
 
     amounts: Amounts
-    largest: NodeRoom | None
+    largest: Room | None
     words: str
     is_known: bool = True
 
     def taken(self, resources: Resources, at_once: int) -> Amounts:
-        """Return the part of the room that a task takes; `at_once` tasks of its kind share a job."""
+        """Return the part of the capacity that a task takes; `at_once` tasks of its kind share a job."""
         takes = {
             "workers": 1.0,
             "jobs": 1 / at_once,
@@ -136,29 +135,29 @@ class Room:
         return {name: takes[name] for name in self.amounts}
 
 
-def room() -> Room:
-    """Return the room of the engine that is chosen."""
+def capacity() -> Capacity:
+    """Return the capacity of the chosen engine."""
     engine, at_once = settings().engine, workers()
     if engine in SECTIONS:
         most = SECTIONS[engine]().max_jobs
         words = f"with [{engine}] max_jobs = {most}, [core] workers = {at_once}"
-        return Room({"workers": at_once, "jobs": most}, None, words)
+        return Capacity({"workers": at_once, "jobs": most}, None, words)
     if engine == "allocation":
         return _of_allocation(at_once)
     return _of_nodes(local_settings().launcher(), at_once, "here")
 
 
-def _of_allocation(at_once: int) -> Room:
+def _of_allocation(at_once: int) -> Capacity:
     try:
         launcher = AllocationSettings(JOB_COMMAND).launcher()
     except (SubmissionError, ValueError) as error:
         outside = "the allocation's size is known inside of it only (`espo shell`)"
-        return Room({"workers": at_once}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
+        return Capacity({"workers": at_once}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
     return _of_nodes(launcher, at_once, f"of {launcher.place}")
 
 
-def _of_nodes(launcher: Launcher, at_once: int, where: str) -> Room:
-    nodes: Sequence[NodeRoom] = list(launcher.nodes.values())
+def _of_nodes(launcher: Launcher, at_once: int, where: str) -> Capacity:
+    nodes: Sequence[Room] = list(launcher.nodes.values())
     cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_bytes for node in nodes)
     words = f"on {cpus} CPU(s) and {math.floor(memory / GIB * 10) / 10} GiB {where}"
-    return Room({"workers": at_once, "cpus": cpus, "memory": memory}, launcher.largest, words)
+    return Capacity({"workers": at_once, "cpus": cpus, "memory": memory}, launcher.largest, words)

@@ -14,11 +14,12 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError, nearest
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.overview.standing import Stand, TaskState, TaskStates, Trace, fits, said_of, scheduler
+from espo_luigi.overview.standing import Stand, TaskState, TaskStates, Trace, fits, scheduler, words_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.make import task_for
 
@@ -56,12 +57,12 @@ def _about_unneeded(task: SlurmTask) -> str:
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
     """Return the tasks' names, without parameters that an earlier task of the chain has, too."""
-    said: dict[str, str] = {}
+    named: dict[str, str] = {}
     names = []
     for task in chain:
-        own = [f"{name}={value}" for name, value in task.wildcards.items() if said.get(name) != value]
+        own = [f"{name}={value}" for name, value in task.wildcards.items() if named.get(name) != value]
         names.append(" ".join([task.get_task_family(), *own]))
-        said |= task.wildcards
+        named |= task.wildcards
     return names
 
 
@@ -76,7 +77,7 @@ def named_task(words: Sequence[str]) -> SlurmTask:
         rules = sorted({task.task_family for task in everything})
         hint = nearest(family, rules, hint=" Did you mean {}?")
         raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")
-    exact = [task for task in tasks if all(word in said_of(task.wildcards) for word in rest)]
+    exact = [task for task in tasks if all(word in words_of(task.wildcards) for word in rest)]
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
         some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
@@ -175,7 +176,8 @@ def _about_failed(found: TaskState, trace: Trace, label: str) -> str:
         if logs
         else "\nIt left no log."
     )
-    hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in found.why else ""
+    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and trace.result is None)
+    hint = " Raise the rule's `memory`, if the log says nothing else." if has_crashed else ""
     meaning = f" ({found.cause.explanation(scheduler())})" if found.cause else ""
     return f"{label} failed: {found.why}{meaning}.{end}\n{_AGAIN}{hint}"
 

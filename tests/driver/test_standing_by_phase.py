@@ -8,7 +8,7 @@ import toy_tasks
 from luigi.configuration import get_config
 
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import status_of
+from espo_luigi.driver.display.status import column_of, status_of
 from espo_luigi.driver.run.board import Board, Job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.handles import Progress
@@ -18,6 +18,7 @@ from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
+from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import why
 from espo_luigi.overview.standing import trace_of
 
@@ -77,3 +78,11 @@ def test_each_scheduler_is_quoted_in_its_own_words(
     for state, said in {"Eqw": "Eqw (qstat -j 7 says why)", "qw": "qw (no reason given)"}.items():
         monkeypatch.setattr(Commands, "one", lambda *_, state=state: of_sge("7", state))
         assert why._about_submitted(task, trace) == f"{task.label()}: job 7 pends: {said}."
+
+
+def test_each_state_of_a_job_has_a_column() -> None:
+    columns = {state: column_of(state) for state in JobState}
+    assert [state for state in JobState if columns[state] == "waiting"] == [JobState.READY]
+    pending = [JobState.SUBMITTING, JobState.QUEUED, JobState.MISSING]
+    assert [state for state in JobState if columns[state] == "pending"] == pending
+    assert set(columns.values()) == {"waiting", "pending", "running"}

@@ -165,7 +165,7 @@ class LinearScheduler(luigi.scheduler.Scheduler):
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
-_SAY_SILENT_EVERY = 60.0
+_WARN_EVERY_SECONDS = 60.0
 # Calls that may get lost: signs of life, and what luigid's page shows of running tasks.
 _OPTIONAL = ("/api/ping", "/api/set_task_status_message", "/api/set_task_progress_percentage")
 _NOTHING = json.dumps({"response": None})
@@ -179,7 +179,7 @@ class PatientScheduler(RemoteScheduler):
         super().__init__(url)
         self._reached = False
         self._silent_since: float | None = None
-        self._said_silent = 0.0
+        self._warned_at = 0.0
 
     def _fetch(self, url_suffix: str, body: Any) -> str:
         if url_suffix in _OPTIONAL:
@@ -221,8 +221,8 @@ class PatientScheduler(RemoteScheduler):
 
     def _wait(self, error: Exception) -> None:
         now = time.monotonic()
-        if now - self._said_silent >= _SAY_SILENT_EVERY:
-            self._said_silent = now
+        if now - self._warned_at >= _WARN_EVERY_SECONDS:
+            self._warned_at = now
             away = now - (self._silent_since or now)
             logger.warning("luigid at %s has not answered for %.0f s; waiting, jobs go on (%s)", self._url, away, error)
         time.sleep(_RETRY_SECONDS)

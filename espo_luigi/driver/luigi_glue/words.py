@@ -34,9 +34,9 @@ def preview_of(words: Sequence[str]) -> str:
     ParameterError
         If luigi would refuse them.
     """
-    said = io.StringIO()
+    refusal = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(refusal):
             CmdlineParser(words)
         with named_by(words) as task:
             return preview(task)
@@ -45,7 +45,7 @@ def preview_of(words: Sequence[str]) -> str:
     except SystemExit as end:
         if not end.code:  # --help
             raise
-        raise ParameterError(said.getvalue().rpartition("error: ")[2].strip()) from end
+        raise ParameterError(refusal.getvalue().rpartition("error: ")[2].strip()) from end
 
 
 def wrong_setting(error: Exception) -> str:
@@ -70,9 +70,9 @@ def reason(error: Exception, words: Sequence[str]) -> str:
         return next(_wrong_values(parser), "") or wrong_setting(error)
 
 
-def _missing(said: str, root: str) -> str:
+def _missing(message: str, root: str) -> str:
     """Return which parameter the root task lacks; nothing if the error is about a different task."""
-    found = re.fullmatch(rf"{re.escape(root)}: requires the '(\w+)' parameter to be set", said)
+    found = re.fullmatch(rf"{re.escape(root)}: requires the '(\w+)' parameter to be set", message)
     if not found:
         return ""
     kind, name, expected = Register.get_task_cls(root), found[1], ()

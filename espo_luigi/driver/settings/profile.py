@@ -69,19 +69,19 @@ def read_profile(section: str, name: str, options: frozenset[str], settings: fro
     if not name:
         return Profile()
     where = f"[{section}] profile = {name}"
-    said = _read(where, name)
-    scheduler = said.get("scheduler", section)
+    content = _read(where, name)
+    scheduler = content.get("scheduler", section)
     if scheduler != section:
         raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
     known = options | settings | _OF_THE_SITE
-    if unknown := said.keys() - known:
+    if unknown := content.keys() - known:
         raise ConfigurationError(
             f"{where}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
         )
     return Profile(
-        options=as_options({key: said[key] for key in said.keys() & options}, where),
-        settings={key: _setting(key, said[key], where) for key in said.keys() & settings},
-        site=_site(where, said, options),
+        options=as_options({key: content[key] for key in content.keys() & options}, where),
+        settings={key: _setting(key, content[key], where) for key in content.keys() & settings},
+        site=_site(where, content, options),
     )
 
 
@@ -95,14 +95,14 @@ def login_host_of(host: str, names: Iterable[str]) -> str | None:
     return None
 
 
-def said_by(name: str) -> dict[str, Any]:
+def values_of(name: str) -> dict[str, Any]:
     """Return the values of a profile and of the profiles that it extends, as text."""
     return _read(f"profile {name}", name)
 
 
 def describe(name: str) -> str:
     """Return the same as YAML, so that it could be a profile."""
-    return f"{name}\n" + textwrap.indent(yaml.dump(said_by(name), Dumper=_Plain, sort_keys=False), "  ")
+    return f"{name}\n" + textwrap.indent(yaml.dump(values_of(name), Dumper=_Plain, sort_keys=False), "  ")
 
 
 class _Plain(yaml.SafeDumper):
@@ -112,8 +112,8 @@ class _Plain(yaml.SafeDumper):
 
 
 def _read(where: str, name: str) -> dict[str, Any]:
-    said = _with_inherited(where, _path_of(name, Path()))
-    return {key: _entries(value) for key, value in said.items() if key != "extends" and value not in _NOTHING}
+    content = _with_inherited(where, _path_of(name, Path()))
+    return {key: _entries(value) for key, value in content.items() if key != "extends" and value not in _NOTHING}
 
 
 def _entries(value: Any) -> Any:
@@ -128,12 +128,12 @@ def _path_of(name: str, folder: Path) -> Path:
 def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in below:
         raise ConfigurationError(f"{where}: a circle; a profile cannot extend one that extends it")
-    said = _load(where, path)
-    if (name := said.get("extends", "")) in _NOTHING:
-        return said
+    content = _load(where, path)
+    if (name := content.get("extends", "")) in _NOTHING:
+        return content
     parent = _path_of(as_text("extends", name, where), path.parent)
     inherited = _with_inherited(f"{where}: extends {name}", parent, (*below, path.resolve()))
-    return inherited | {key: _over(inherited.get(key), value) for key, value in said.items()}
+    return inherited | {key: _over(inherited.get(key), value) for key, value in content.items()}
 
 
 def _over(inherited: Any, value: Any) -> Any:
@@ -144,28 +144,28 @@ def _over(inherited: Any, value: Any) -> Any:
 def _load(where: str, path: Path) -> dict[str, Any]:
     try:
         # BaseLoader: an account called 012345 is not the number 5349.
-        said = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
+        content = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
     except FileNotFoundError as error:
         names = ", ".join(packaged_profiles())
         raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    if not isinstance(said, dict):
-        raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {said!r}")
-    return said
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {content!r}")
+    return content
 
 
-def _site(where: str, said: Mapping[str, Any], options: frozenset[str]) -> Site:
-    needs = as_table("needs", said.get("needs", {}), where)
+def _site(where: str, content: Mapping[str, Any], options: frozenset[str]) -> Site:
+    needs = as_table("needs", content.get("needs", {}), where)
     _check_names(where, "needs", needs, options)
-    limits = as_table("limits", said.get("limits", {}), where)
+    limits = as_table("limits", content.get("limits", {}), where)
     _check_names(where, "limits", limits, AMOUNTS)
-    _amounts(where, "limits", said, AMOUNTS.__getitem__)
-    forbidden = as_table("not_for_workers", said.get("not_for_workers", {}), where)
+    _amounts(where, "limits", content, AMOUNTS.__getitem__)
+    forbidden = as_table("not_for_workers", content.get("not_for_workers", {}), where)
     gpus = (scheduler.GPU_DIRECTIVES for scheduler in SCHEDULERS.values())
     _check_names(where, "not_for_workers", forbidden, options.union(*gpus))
     not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
-    return Site(where, limits, needs, _amounts(where, "grace", said, lambda _: int), not_for_workers)
+    return Site(where, limits, needs, _amounts(where, "grace", content, lambda _: int), not_for_workers)
 
 
 def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -176,9 +176,9 @@ def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[s
 
 
 def _amounts(
-    where: str, table: str, said: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
+    where: str, table: str, content: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
 ) -> dict[str, int]:
-    texts = as_table(table, said.get(table, {}), where)
+    texts = as_table(table, content.get(table, {}), where)
     return {name: parsed(f"{where}: {table}", name, text, kind(name)) for name, text in texts.items()}
 
 

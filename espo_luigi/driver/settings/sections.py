@@ -115,12 +115,12 @@ class BatchSection(Settings):
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
         profile = cls.profile_called(values["profile"])
-        said, given = profile.settings, cls.given()
+        given = cls.given()
         allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
         # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
-        read = {name: cls._parsed(where, name, text) for name, text in said.items()}
+        read = {name: cls._parsed(where, name, text) for name, text in profile.settings.items()}
         return values | by_default | {name: read[name] for name in read.keys() - given}
 
     @classmethod
@@ -159,8 +159,10 @@ class BatchSection(Settings):
     def site(self) -> Site:
         """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
         site = self.profile_called(self.profile).site
-        said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
-        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
+        in_environment = {
+            name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())
+        }
+        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - in_environment})
 
     def _beat_seconds(self) -> float:
         """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""

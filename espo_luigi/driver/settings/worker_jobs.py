@@ -58,13 +58,13 @@ def worker_jobs(
 
     `places` are the fields of `WorkerJobs` that users do not set.
     """
-    said = {name: as_text(name, table[name], where) for name in (*_NUMBERS, *_TEXTS) if name in table}
+    texts = {name: as_text(name, table[name], where) for name in (*_NUMBERS, *_TEXTS) if name in table}
     values: dict[str, Any] = {
         "jobs": resources.n_workers,
         "cores": resources.threads_per_worker,
         "memory": _share(resources),
         "walltime": resources.time,
-        **{name: _number(where, name, text) if name in _NUMBERS else text for name, text in said.items()},
+        **{name: _number(where, name, text) if name in _NUMBERS else text for name, text in texts.items()},
     }
     n = values.pop("n", None)
     chosen = asdict(options) | as_options({name: table[name] for name in asdict(options) if name in table}, where)
@@ -197,9 +197,9 @@ def scheduler_job(
     section: BatchSection, table: Mapping[str, Any], resources: Resources, options: JobOptions
 ) -> tuple[Resources, JobOptions]:
     """Return the resources and the options of the job of Dask's scheduler."""
-    said = {name: as_text(name, table.get(name, ""), "worker_jobs") for name in SCHEDULER_NAMES}
-    profile = section.profile_called(said["scheduler_profile"])
-    memory = said["scheduler_memory"] or profile.settings.get("memory", "")
-    time = said["scheduler_time"] or profile.settings.get("time", "") or resources.time
+    texts = {name: as_text(name, table.get(name, ""), "worker_jobs") for name in SCHEDULER_NAMES}
+    profile = section.profile_called(texts["scheduler_profile"])
+    memory = texts["scheduler_memory"] or profile.settings.get("memory", "")
+    time = texts["scheduler_time"] or profile.settings.get("time", "") or resources.time
     asked = Resources(memory=memory, time=time).completed()
-    return asked, scheduler_options(options, profile.options) if said["scheduler_profile"] else options
+    return asked, scheduler_options(options, profile.options) if texts["scheduler_profile"] else options

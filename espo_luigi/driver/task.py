@@ -21,7 +21,7 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.run.board import Job, board
+from espo_luigi.driver.run.board import BegunTask, board
 from espo_luigi.driver.run.engines import engine
 from espo_luigi.driver.settings.espo import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
@@ -223,7 +223,7 @@ class SlurmTask(luigi.Task):
         given, heartbeat = order.resources, str(order.files.heartbeat)
         words = " ".join([order.family, *sorted(self.wildcards.values(), key=len)])
         size = (given.cpus_per_task, given.memory_bytes)
-        board().begin(Job(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
+        board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
         except StoppedError:

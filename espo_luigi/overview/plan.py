@@ -20,7 +20,7 @@ from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
-from espo_luigi.overview.timing import Amounts, Capacity, Step, Timing, capacity, timing
+from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
@@ -70,7 +70,7 @@ class Plan:
         for task_id, planned in self.tasks.items():
             if planned.state.in_plan == RUN and planned.cost is not None:
                 temporary = planned.cost.size_bytes if _is_temporary(type(planned.task)) else 0.0
-                steps[task_id] = Step(planned.cost.seconds, planned.takes, planned.needs, temporary)
+                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, planned.needs, temporary)
         return timing(steps, self.capacity.amounts)
 
     def made_bytes(self, *, temporary: bool) -> float:

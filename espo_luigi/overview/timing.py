@@ -20,7 +20,7 @@ from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @dataclass(frozen=True)
-class Step:
+class TimedTask:
     """A task: its time, its part of the capacity (by thing), its needs, and the temporary bytes that it makes."""
 
     seconds: float
@@ -39,7 +39,7 @@ class Timing:
     temporary_bytes: float
 
 
-def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
+def timing(steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> Timing:
     """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
 
     Needs that are not among the steps are there already.
@@ -50,7 +50,7 @@ def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
 
 
 class _Simulation:
-    def __init__(self, steps: Mapping[str, Step], room: Mapping[str, float]) -> None:
+    def __init__(self, steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> None:
         self._steps, self._room = steps, dict(room)
         self._left = {name: sum(needed in steps for needed in step.needs) for name, step in steps.items()}
         self._users: dict[str, list[str]] = defaultdict(list)
@@ -79,11 +79,11 @@ class _Simulation:
         self.most = max(self.most, len(self._running))
         self.most_bytes = max(self.most_bytes, self._bytes)
 
-    def _fits(self, step: Step) -> bool:
+    def _fits(self, step: TimedTask) -> bool:
         # The thirds of a job may add up to a little more than 1.
         return all(taken <= self._room[name] * (1 + 1e-9) + 1e-9 for name, taken in step.room.items())
 
-    def _take(self, step: Step, times: int) -> None:
+    def _take(self, step: TimedTask, times: int) -> None:
         for name, taken in step.room.items():
             self._room[name] -= times * taken
 
@@ -101,7 +101,7 @@ class _Simulation:
                     self._bytes -= self._steps[needed].temporary_bytes
 
 
-def _longest_chain(steps: Mapping[str, Step]) -> float:
+def _longest_chain(steps: Mapping[str, TimedTask]) -> float:
     longest: dict[str, float] = {}
     for name, step in steps.items():
         longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)

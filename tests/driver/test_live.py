@@ -23,7 +23,7 @@ from throwaway_daemons import eventually
 
 from espo_luigi.driver.display.live import Screen, as_table, status_lines
 from espo_luigi.driver.display.status import status_of
-from espo_luigi.driver.run.board import Board, Job, Reporter, in_terminal, notify
+from espo_luigi.driver.run.board import BegunTask, Board, Reporter, in_terminal, notify
 from espo_luigi.jobs.order import Standing
 from espo_luigi.jobs.state import JobState
 
@@ -56,7 +56,9 @@ def large_board() -> Board:
     for number in range(10, 15):
         for task, standing in enumerate(standings * 2):
             name = f"{number}-{task}"
-            board.begin(Job(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere"))
+            board.begin(
+                BegunTask(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere")
+            )
             board.tell(name, standing)
         board.end(f"{number}-19", False, 60.0, f"Rule{number} n=19: ValueError: a reason")
     return board

@@ -21,7 +21,7 @@ from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, seconds_left
-from espo_luigi.driver.run.board import Board, Job, Reporter
+from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.jobs.order import Standing, write_json
 from espo_luigi.jobs.schedulers.slurm.reasons import in_words
 from espo_luigi.jobs.state import JobState
@@ -152,7 +152,7 @@ def test_how_long_a_job_is_at_work_is_said_by_the_clock_of_its_node(
     write_json(files.heartbeat, {"started": now + ahead - 660, "time": now + ahead, "pid": 7, "node": "n1"})
     assert f"{task.label()} is at work: process 7 on n1 for 11 min" in about(task)
     # The driver took the job over two minutes ago; its clock is right.
-    job = Job(task.task_id, task.label(), "Echo", now - 120, 1, 2**30, str(files.heartbeat))
+    job = BegunTask(task.task_id, task.label(), "Echo", now - 120, 1, 2**30, str(files.heartbeat))
     board = Board()
     board.expect("All", "slurm", [(task.task_id, "Echo")])
     board.begin(job)
@@ -170,7 +170,7 @@ def board_of_a_cluster() -> Board:
             Standing("planned, job -", state=JobState.READY),
         ]
     ):
-        board.begin(Job(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
+        board.begin(BegunTask(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
         board.tell(str(number), standing)
     return board
 
@@ -188,11 +188,11 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     board = Board()
     board.expect("All", "local", [(str(number), "Train") for number in range(10)])
     for number in range(4):
-        board.begin(Job(str(number), "", "Train", 0.0, 2, 1, ""))
+        board.begin(BegunTask(str(number), "", "Train", 0.0, 2, 1, ""))
         board.end(str(number), number > 0, 100.0, "no luck")
     state = board.snapshot()
     # 400 job-seconds in 100 s: four at once. Six are left, of 400 / 3 s each.
     assert seconds_left(state, state["started"] + 100) == pytest.approx(6 * 400 / 3 / 4)
     assert state["rules"]["Train"]["core_hours"] == pytest.approx(800 / 3600)
-    board.begin(Job("0", "", "Train", 0.0, 2, 1, ""))
+    board.begin(BegunTask("0", "", "Train", 0.0, 2, 1, ""))
     assert board.snapshot()["rules"]["Train"]["failed"] == 0

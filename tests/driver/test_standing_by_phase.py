@@ -9,7 +9,7 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, status_of
-from espo_luigi.driver.run.board import Board, Job
+from espo_luigi.driver.run.board import BegunTask, Board
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.handles import Progress
 from espo_luigi.jobs.lifecycle.progress import of_batch
@@ -43,7 +43,7 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     """The board after the scheduler's watcher has reported that row."""
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
-    board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
+    board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
     reason = row.reason if engine == "slurm" else f"{row.state}: {row.reason}"
     standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase, reason=reason))
     board.tell(task.task_id, standing)

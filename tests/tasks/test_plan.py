@@ -26,7 +26,7 @@ from espo_luigi.overview.dag import Node, as_mermaid, nodes_of
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
-from espo_luigi.overview.timing import Step, timing
+from espo_luigi.overview.timing import TimedTask, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
@@ -279,13 +279,13 @@ def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs
 
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
     one, two = {"cpus": 1}, {"cpus": 2}
-    chain = {"a": Step(10, one, ()), "b": Step(5, one, ["a"]), "c": Step(7, one, ["a", "elsewhere"])}
+    chain = {"a": TimedTask(10, one, ()), "b": TimedTask(5, one, ["a"]), "c": TimedTask(7, one, ["a", "elsewhere"])}
     assert timing(chain, {"cpus": 2}).seconds == 17
     assert timing(chain, {"cpus": 1}).seconds == 22
-    wide = {str(number): Step(1, two, ()) for number in range(10)}
+    wide = {str(number): TimedTask(1, two, ()) for number in range(10)}
     assert (timing(wide, {"cpus": 4}).seconds, timing(wide, {"cpus": 4}).most_at_once) == (5, 2)
     assert timing(wide, {"cpus": 1}).seconds == 10  # what is larger than all the room runs alone
-    held = {"a": Step(1, one, (), 8.0), "b": Step(1, one, ["a"], 4.0), "c": Step(1, one, ["b"], 2.0)}
+    held = {"a": TimedTask(1, one, (), 8.0), "b": TimedTask(1, one, ["a"], 4.0), "c": TimedTask(1, one, ["b"], 2.0)}
     assert timing(held, {"cpus": 9}).temporary_bytes == 12
     assert timing({}, {"cpus": 1}).seconds == 0
 

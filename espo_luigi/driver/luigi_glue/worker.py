@@ -25,7 +25,7 @@ from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, Thread
 from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
-from espo_luigi.driver.run.signals import Detach, Signals, Stopped, end_quietly
+from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
@@ -308,7 +308,7 @@ def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
 
 def _say_stopped(interrupt: KeyboardInterrupt) -> None:
     """Log that the run was stopped; where Luigi's command runs it, end that without a traceback."""
-    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
+    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Terminated) else signal.SIGINT
     logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
     if CmdlineParser.get_instance() is not None:
         end_quietly(interrupt)

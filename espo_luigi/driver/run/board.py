@@ -45,7 +45,7 @@ class Rule:
 
 
 @dataclass
-class Job:
+class BegunTask:
     """A task that was begun, and the state of its job. `running_since` is 0 until the job runs.
 
     `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people.
@@ -68,7 +68,7 @@ class Job:
 
 
 @dataclass
-class State:
+class RunState:
     """All that a board shows."""
 
     root: str = ""
@@ -81,7 +81,7 @@ class State:
     # "done", "failed", "stopped", "detached" or "refused", once it has ended.
     outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, BegunTask] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     # The stale tasks at its end (`stale.told_of`).
     stale: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Board:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.state = State()
+        self.state = RunState()
         self._expected: dict[str, str] = {}
         self._done: set[str] = set()
         self._stopped = ""
@@ -112,7 +112,7 @@ class Board:
             self.state.root = root
             self.state.failures[root] = reason
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: BegunTask) -> None:
         """Add a job that begins, for the first time or again."""
         with self._lock:
             self.state.jobs[job.id] = job

@@ -14,18 +14,18 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class Stopped(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """A signal other than Ctrl-C's ends the run; its argument is the signal's number."""
 
 
-class Detach(Stopped):
+class Detach(Terminated):
     """The driver ends, and leaves its jobs to the next driver: the terminal is gone, or the machine goes down."""
 
 
 class Signals:
     """Raises an exception in the main thread on the first signal, and logs all further signals, until `restore`.
 
-    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Stopped`. A second
+    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Terminated`. A second
     signal must not interrupt the work that follows: cancelling jobs, writing records.
     """
 
@@ -57,7 +57,7 @@ class Signals:
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         detaches = signum == signal.SIGHUP or self._leaves_jobs()
-        raise (Detach if detaches else Stopped)(signum)
+        raise (Detach if detaches else Terminated)(signum)
 
 
 def _note(signum: int, _frame: object) -> None:
@@ -76,7 +76,7 @@ def end_quietly(interrupt: KeyboardInterrupt) -> None:
     shell's loop around the command.
     """
     sys.excepthook = _without_traceback
-    if isinstance(interrupt, Stopped):
+    if isinstance(interrupt, Terminated):
         raise SystemExit(128 + int(interrupt.args[0] if interrupt.args else signal.SIGTERM)) from None
 
 

@@ -19,6 +19,7 @@ from luigi.task import Task
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import duration, is_alive
 from espo_luigi.driver.run.board import read_state
+from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.task import SlurmTask
@@ -300,8 +301,8 @@ def _log_path(record: Record, job_id: str) -> Path:
 
 
 def scheduler() -> Scheduler:
-    """Return the scheduler of luigi.cfg; for an engine without a scheduler, the first."""
-    return SCHEDULERS.get(settings().engine) or next(iter(SCHEDULERS.values()))
+    """Return the scheduler whose words explain a job's record."""
+    return SCHEDULERS[scheduler_name()]
 
 
 def traces_like(words: Sequence[str]) -> list[Trace]:

@@ -296,13 +296,13 @@ def places_of(task: Task) -> list[str]:
 def preview(task: SlurmTask) -> str:
     """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
     task.check()
-    name = _scheduler_name()
+    name = scheduler_name()
     return batch.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
 
 
 def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from a second terminal; return a sentence about it."""
-    name = _scheduler_name()
+    name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
     _refuse_driver_without_jobs()
     note = withdraw(state_dir(), Commands(slurm, chosen.commands))
@@ -324,6 +324,6 @@ def _refuse_driver_without_jobs() -> None:
         )
 
 
-def _scheduler_name() -> str:
-    # Where the local engine is configured, what Slurm would do can still be seen.
+def scheduler_name() -> str:
+    """Return the scheduler of ``[espo] engine``; for an engine without a scheduler, the first: Slurm."""
     return settings().engine if settings().engine in SCHEDULERS else next(iter(SCHEDULERS))

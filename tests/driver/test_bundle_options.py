@@ -1,4 +1,4 @@
-"""Where it is said how many tasks of a rule go together, and what is refused before anything is submitted."""
+"""The places that set how many tasks of a rule share a job, and the refusals before anything is submitted."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
 
 
 class Link(toy_tasks.SlurmTask):
-    """One of a chain."""
+    """A link of a chain."""
 
     n = luigi.IntParameter()
 

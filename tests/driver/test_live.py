@@ -1,4 +1,4 @@
-"""A run in its terminal: a table that fits, lines where there is none, and no harm from a terminal that is strange."""
+"""A run in its terminal: a table that fits, or lines of text; a strange terminal does no harm."""
 
 import fcntl
 import io
@@ -90,7 +90,7 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
 
 @pytest.fixture()
 def logger() -> Iterator[logging.Logger]:
-    """One that writes to the standard error of now."""
+    """A logger that writes to the current standard error."""
     logger = logging.getLogger("espo_luigi")
     handler = logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
@@ -158,7 +158,7 @@ def run_in_a_terminal(folder: Path, **environ: str) -> Iterator[tuple[subprocess
 
 
 def read_until(terminal: int, wanted: str, seconds: float = 60.0) -> str:
-    """What the terminal gets, until it has got `wanted` or nobody writes to it any more."""
+    """Return the terminal's text until it contains `wanted` or every writer has closed it."""
     text, until = "", time.monotonic() + seconds
     while wanted not in text:
         assert time.monotonic() < until, f"no {wanted!r} in {text[-500:]!r}"

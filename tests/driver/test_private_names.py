@@ -1,4 +1,4 @@
-"""What the driver relies on in Luigi's insides is there, as it is relied on; and the list of it has everything."""
+"""The private names of Luigi that the driver uses exist, with their signatures, and the list of them is complete."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""What luigi's command refuses of its own words is one paragraph."""
+"""Luigi's command refuses wrong words in a paragraph."""
 
 import subprocess
 import sys

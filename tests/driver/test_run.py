@@ -26,7 +26,7 @@ class Made(SlurmTask):
 
 
 class User(SlurmTask):
-    """A root beside which there is nothing that could need what it uses."""
+    """A root that covers everything: no task outside of its graph needs its inputs."""
 
     name = luigi.Parameter()
     covers_everything = True

@@ -1,4 +1,4 @@
-"""Where a job's Slurm options come from, and what is refused before anything is submitted."""
+"""The sources of a job's Slurm options, and the refusals before anything is submitted."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How a run stands, as others see it from its files, and its driver in its terminal."""
+"""How a run stands, read from its files, and shown by its driver."""
 
 import configparser
 import functools
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_fork_server")
 
 
 class Both(luigi.WrapperTask):
-    """One task that a signal kills, and one that goes well."""
+    """A task that a signal kills, and a task that succeeds."""
 
     folder = luigi.Parameter()
 

@@ -1,4 +1,4 @@
-"""Where a job stands is what its scheduler's state means, whatever the scheduler calls it."""
+"""A job's state follows from the meaning of its scheduler's state, not from its name."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run would do and cost, told before it does anything."""
+"""The plan and the cost of a run, before it begins."""
 
 import configparser
 import json
@@ -284,7 +284,7 @@ def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> 
     assert timing(chain, {"cpus": 1}).seconds == 22
     wide = {str(number): TimedTask(1, two, ()) for number in range(10)}
     assert (timing(wide, {"cpus": 4}).seconds, timing(wide, {"cpus": 4}).most_at_once) == (5, 2)
-    assert timing(wide, {"cpus": 1}).seconds == 10  # what is larger than all the room runs alone
+    assert timing(wide, {"cpus": 1}).seconds == 10  # a task larger than the capacity runs alone
     held = {"a": TimedTask(1, one, (), 8.0), "b": TimedTask(1, one, ["a"], 4.0), "c": TimedTask(1, one, ["b"], 2.0)}
     assert timing(held, {"cpus": 9}).temporary_bytes == 12
     assert timing({}, {"cpus": 1}).seconds == 0

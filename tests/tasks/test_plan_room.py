@@ -1,4 +1,4 @@
-"""What a plan takes for the room that jobs share, by the engine, and the memory that it expects."""
+"""The capacity that a plan assumes for jobs, by engine, and the memory that it expects."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -116,12 +116,14 @@ def heartbeat_files(workdir: Path) -> list[Path]:
 class Standing:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
-    `state` is the job's state, and `reason` the scheduler's code for why it pends, such as ``Priority``.
+    `phase` is the value of a `Phase`, where a scheduler says one. `state` is the job's state, and `reason` the
+    scheduler's code for why it pends, such as ``Priority``.
     """
 
     message: str
     percent: int | None = None
     dashboard: str = ""
+    phase: str = ""
     state: JobState | None = None
     reason: str = ""
 

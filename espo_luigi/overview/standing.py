@@ -36,7 +36,9 @@ from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
-_CAUSES = {cause.words(known): cause for known in SCHEDULERS.values() for cause in Cause}
+_CAUSES = {
+    text: cause for known in SCHEDULERS.values() for cause in Cause for text in (cause.value, cause.words(known))
+}
 # The words of a plan for a task's state.
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 STOPPED = "was stopped with its run"

@@ -174,15 +174,15 @@ class SlurmTask(luigi.Task):
         """Return the folders that a driver must have for itself to run tasks of this class."""
         return ()
 
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         """Delete outputs that only other tasks need; called once these are complete, if the run `covers_everything`."""
 
-    def is_released(self) -> bool:
-        """Return True if `release` has nothing to delete."""
+    def has_no_temporary(self) -> bool:
+        """Return True if there is nothing that `delete_temporary` would delete."""
         return False
 
     def stale(self, *, files: bool = True) -> list[str]:
-        """Return the names of the settings, raw files and inputs that differ from those behind the outputs.
+        """Return the names of settings, raw files and inputs that have changed since the outputs were made.
 
         Without `files`, only settings are compared, which is quick: a task that is stale then is *outdated*.
         """

@@ -187,9 +187,8 @@ class TaskState:
     | READY | it is not complete, and all that it needs is | to run |
     | TO_COME | it is not complete, and waits for tasks that are not complete either | to run |
 
-    Two more words, of the tasks themselves: a stale task is *outdated* if a setting has changed (`stale(files=False)`
-    looks at no file), and a task is *released* once its temporary outputs are deleted because nothing needs them. With
-    `rerun = stale`, a stale task is not complete. A plan looks at no job.
+    A plan looks at no job. `tasks.staleness` defines complete and stale for outputs; with `rerun = stale`, a stale task
+    is not complete.
     """
 
     stand: Stand = Stand.COMPLETE

@@ -209,14 +209,14 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the keys of the configuration that this task reads, `reads` with its wildcards."""
         return [key.format_map(self.wildcards) for key in self.reads]
 
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
         for path in () if settings().keep_temporary else self.temporary_paths():
             if store.is_complete(path):
                 logger.debug("Deleting %s: no task needs it any more", path)
                 store.remove(path)
 
-    def is_released(self) -> bool:
+    def has_no_temporary(self) -> bool:
         """Return True if none of the temporary outputs is there."""
         return not any(store.is_complete(path) for path in self.temporary_paths())
 

@@ -21,7 +21,7 @@ released: list[str] = []
 class Made(SlurmTask):
     name = luigi.Parameter()
 
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         released.append(str(self.name))
 
 
@@ -36,7 +36,7 @@ class User(SlurmTask):
 
 
 class Stubborn(SlurmTask):
-    def release(self) -> None:
+    def delete_temporary(self) -> None:
         raise StoreError("Device or resource busy")
 
 
@@ -72,7 +72,7 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
     run, one, two = Run(), User(name="one"), User(name="two")
     planned(run, one, one)
     planned(run, two, two)
-    run.release_left_over()
+    run.delete_left_over()
     assert released == []
     run.ended(one, True, 1.0, "")
     assert released == ["of one"]
@@ -84,7 +84,7 @@ def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
     run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
     planned(run, finished)
     planned(run, part, part)
-    run.release_left_over()
+    run.delete_left_over()
     run.ended(part, True, 1.0, "")
     assert released == []
 
@@ -116,7 +116,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:
     run, one = Run(), User(name="one")
     planned(run, one, one)
-    run.release_left_over()
+    run.delete_left_over()
     run.ended(one, False, 1.0, "out of luck")
     assert released == []
 
@@ -125,7 +125,7 @@ def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
     run, complete, pending = Run(), User(name="complete"), User(name="pending")
     planned(run, complete)
     planned(run, pending, pending)
-    run.release_left_over()
+    run.delete_left_over()
     assert released == ["of complete"]
 
 
@@ -133,7 +133,7 @@ def test_what_was_asked_for_is_kept() -> None:
     run, asked = Run(), Made(name="asked")
     planned(run, asked, asked)
     run.ended(asked, True, 1.0, "")
-    run.release_left_over()
+    run.delete_left_over()
     assert released == []
 
 
@@ -142,7 +142,7 @@ def test_an_output_that_cannot_be_deleted_does_not_stop_the_run(caplog: pytest.L
     planned(run, user, user)
     run.ended(user, True, 1.0, "")
     assert "Device or resource busy" in caplog.text
-    run.release_left_over()
+    run.delete_left_over()
 
 
 def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_good(

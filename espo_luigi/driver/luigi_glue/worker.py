@@ -53,7 +53,7 @@ def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
 
 
 class EspoWorker(luigi.worker.Worker):
-    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs deleted.
 
     For luigid, the successive drivers of a work folder are the same worker: luigid hands the tasks of a killed driver
     to the next driver at once. A restarted luigid is told the tasks again that it has forgotten.
@@ -209,7 +209,7 @@ class EspoWorker(luigi.worker.Worker):
             board().close("refused")
             return False
         self._say_how_many_at_once()
-        self._release_left_over()
+        self._delete_left_over()
         self._is_running = True
         with watched():
             succeeded = super().run()
@@ -244,7 +244,7 @@ class EspoWorker(luigi.worker.Worker):
                 self.worker_processes,
             )
 
-    def _release_left_over(self) -> None:
+    def _delete_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:
             return
         left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
@@ -254,7 +254,7 @@ class EspoWorker(luigi.worker.Worker):
             # This run has nothing else to do: else it would have been refused.
             logger.info("Temporary stores that nothing needs any more are not deleted now: %s", error)
         else:
-            self._run_of_tasks.release_left_over()
+            self._run_of_tasks.delete_left_over()
 
     def __enter__(self) -> EspoWorker:
         """Handle signals from here on."""

@@ -183,17 +183,17 @@ class Run:
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
-        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.is_released())]
+        held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
         kept = _with_outdated_products(held, self._graph)
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
-    def release_left_over(self) -> None:
-        """Release the outputs that a killed run has left and no task needs; called once all roots are planned."""
+    def delete_left_over(self) -> None:
+        """Delete the outputs that a killed run has left and no task needs; called once all roots are planned."""
         if self.covers_everything:
-            _release(self.left_over())
+            _delete_temporary(self.left_over())
 
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
-        """Record the end of `task`, and release the outputs that only it still needed."""
+        """Record the end of `task`, and delete the outputs that only it still needed."""
         with self._lock:
             if succeeded:
                 self._done.add(task.task_id)
@@ -217,7 +217,7 @@ class Run:
                 self._consumers[needed.task_id].discard(task.task_id)
             done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
         if self.covers_everything:
-            _release(done_with)
+            _delete_temporary(done_with)
 
     def stopped(self, task: Task, outcome: str) -> None:
         """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""
@@ -254,12 +254,12 @@ def _named(task: Task) -> str:
     return task.label() if isinstance(task, SlurmTask) else str(task)
 
 
-def _release(tasks: Iterable[Task]) -> None:
+def _delete_temporary(tasks: Iterable[Task]) -> None:
     # Outside of the lock: deleting a large store takes a while, and tasks end meanwhile.
     for task in tasks:
         if isinstance(task, SlurmTask):
             try:
-                task.release()
+                task.delete_temporary()
             except (EspoError, OSError) as error:
                 logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
 

@@ -35,12 +35,12 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _OTHERS[name]()
+            _engines[name] = (
+                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
+                if name in SCHEDULERS
+                else _OTHERS[name]()
+            )
         return _engines[name]
-
-
-def _batch_engine(name: str) -> BatchEngine:
-    return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
 
 
 def _local_engine() -> LocalEngine:

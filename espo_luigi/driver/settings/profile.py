@@ -192,18 +192,17 @@ def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any
 
 def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return options with text for scalars, and a list or a table where that is expected."""
-    return {name: _as_option(name, value, where) for name, value in values.items() if value is not None}
-
-
-def _as_option(name: str, value: Any, where: str) -> Any:
-    if name in LISTS:
-        return as_texts(name, value, where)
-    return as_table(name, value, where) if name in TABLES else as_text(name, value, where)
+    readers: dict[str, Callable[..., Any]] = {**dict.fromkeys(LISTS, as_texts), **dict.fromkeys(TABLES, as_table)}
+    given = {name: value for name, value in values.items() if value is not None}
+    return {name: readers.get(name, as_text)(name, value, where) for name, value in given.items()}
 
 
 def as_texts(name: str, value: Any, where: str) -> tuple[str, ...]:
     """Return a list, which may be written as text with commas: ``n[1-3,7],m1``."""
-    return _names(value) if isinstance(value, str) else tuple(as_text(name, one, where) for one in _list(value))
+    if isinstance(value, str):
+        # The comma of n[1-3,7] is part of a name.
+        return tuple(part.strip() for part in re.split(r",(?![^\[]*\])", value) if part.strip())
+    return tuple(as_text(name, entry, where) for entry in (value if isinstance(value, (list, tuple)) else [value]))
 
 
 def as_table(name: str, value: Any, where: str) -> dict[str, str]:
@@ -211,15 +210,6 @@ def as_table(name: str, value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{where}: {name} is {value!r}, expected names with values, such as NAME: value")
     return {str(key): as_text(f"{name}: {key}", one, where) for key, one in value.items()}
-
-
-def _names(text: str) -> tuple[str, ...]:
-    # The comma of n[1-3,7] is part of a name.
-    return tuple(name for part in re.split(r",(?![^\[]*\])", text) if (name := part.strip()))
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def as_text(name: str, value: Any, where: str) -> str:

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from espo_luigi.catalog.read import COLUMNS, Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset
 from espo_luigi.errors import CatalogError, as_text, nearest
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 12
+_OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "region", "branding_suffix")
+"""With its variables, what versions of one CMIP7 dataset have in common."""
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 """What makes a text a regular expression, for intake-esm too."""
 
@@ -43,7 +45,7 @@ def _equal(cell: str | None, value: Any) -> bool:
 
 
 def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
-    known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
+    known = {name for asset in assets for name in asset.columns} | {*COLUMNS, *CMIP7_COLUMNS}
     if column not in known:
         hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
         raise CatalogError(
@@ -84,6 +86,33 @@ def select(
         _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])
         assets = kept
     return assets
+
+
+def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclusions: Mapping[str, Any]) -> list[Asset]:
+    """Return the rows without those of older versions of the same CMIP7 dataset, which a message names.
+
+    Versions and paths that criteria or exclusions leave out do not count.
+    """
+    wanted = _as_list(criteria["version"]) if "version" in criteria else None
+    without = {column: _as_list(exclusions[column]) for column in ("version", "path") if column in exclusions}
+    datasets: dict[tuple[object, ...], dict[str, list[Asset]]] = {}
+    for asset in assets:
+        counts = wanted is None or _holds(asset, "version", wanted)
+        if asset.is_cmip7 and counts and not any(_holds(asset, column, values) for column, values in without.items()):
+            same = tuple(asset.columns.get(column, "") for column in _OF_A_DATASET)
+            versions = datasets.setdefault((asset.variables, *same), {})
+            versions.setdefault(asset.columns.get("version", ""), []).append(asset)
+    older: set[int] = set()
+    for versions in datasets.values():
+        *former, newest = sorted(versions, key=lambda version: (len(version), version))
+        for version in former:
+            older |= {id(asset) for asset in versions[version]}
+            first = versions[version][0]
+            logger.warning(
+                "%s, %s: version %s is used, and %s is left out (%s). An exclusion of version chooses another.",
+                *(first.id, listed(first.variables), newest, version or "without a number", first.path),
+            )
+    return [asset for asset in assets if id(asset) not in older]
 
 
 def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends.plugins import guess_engine
 
+from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 
@@ -19,6 +20,7 @@ TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
 # Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
+REFUSED_CALENDARS = ("julian", "utc", "tai")
 _NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
 
 
@@ -35,7 +37,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If it has a codec that may run code.
+        If it has a codec that may run code, or a calendar of `REFUSED_CALENDARS`.
     """
     from zarr.storage import ZipStore
 
@@ -49,13 +51,13 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
             "a compressor, a checksum or a filter of numbers. Do not open the store elsewhere; have its owner write it "
             "with another codec."
         )
-    ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
-    time = ds.variables.get("time", xr.Variable((), 0))
-    if "bounds" not in {**time.attrs, **time.encoding} or options.get("decode_times") is False:
-        return ds
     how = {name: options[name] for name in ("consolidated", "group", "storage_options") if name in options}
+    with_times = options.get("decode_times") is not False
     with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as raw:
-        return _with_midpoints(ds, raw)
+        if with_times:
+            _check_calendar(raw)
+        ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+        return _with_midpoints(ds, raw) if with_times else ds
 
 
 def open_netcdf(
@@ -70,15 +72,28 @@ def open_netcdf(
     Raises
     ------
     DataError
-        If another package than those for NetCDF would read the file.
+        If another package than those for NetCDF would read the file, or it has a calendar of `REFUSED_CALENDARS`.
     """
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
+        if options.get("decode_times") is not False:
+            _check_calendar(raw)
         held = [raw[name] for name in variables if name in raw]
+        held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
         return ds if options.get("decode_times") is False else _with_midpoints(ds, raw)
+
+
+def _check_calendar(raw: xr.Dataset) -> None:
+    """Refuse CMIP7's calendars that nothing here knows; xarray decodes julian, and does not say what is wrong."""
+    calendar = str(raw["time"].attrs.get("calendar", "")) if "time" in raw.variables else ""
+    if calendar.lower() in REFUSED_CALENDARS:
+        raise DataError(
+            f"the calendar of time is {calendar}, which is not supported; expected standard, proleptic_gregorian, "
+            "noleap, all_leap or 360_day. Convert the file to one of them, or exclude it"
+        )
 
 
 def _netcdf_engine(path: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.cells import is_url
+from espo_luigi.catalog.cmip7 import is_cmip7, searched_names
 from espo_luigi.catalog.coverage import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
-from espo_luigi.catalog.read import Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, floor_to_day
@@ -29,6 +32,13 @@ from espo_luigi.science.extract.dataset import (
 logger = logging.getLogger(__name__)
 
 _GRID_TOLERANCE_DEGREES = 1e-4
+# Global attributes of CMIP7's files that are one file's, one variable's, one run's beginning or one grid's.
+_OF_A_CMIP7_FILE = (
+    *("tracking_id", "creation_date", "product", "drs_specs", "data_specs_version", "cmip6_compound_name"),
+    *("variable_id", "branded_variable", "branding_suffix", "temporal_label", "vertical_label", "horizontal_label"),
+    *("area_label", "grid_label", "region", "nominal_resolution", "realm", "external_variables"),
+    *("*_index", "parent_*", "branch_*"),
+)
 
 
 def open_match(
@@ -70,22 +80,41 @@ def open_match(
     for name in match.variables:
         _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match)
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    if match.columns.get("mip_era") == "CMIP7":
+        combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
     return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
 
 
+def _lasting_attributes(attrs: Mapping[Any, Any], of_pieces: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Return the attributes of CMIP7's files that are true of all of them, and of what is made of them.
+
+    Files of a run and of its parent may have several institutions, sources and licences.
+    """
+    return {
+        name: value
+        for name, value in attrs.items()
+        if not any(fnmatchcase(str(name), pattern) for pattern in _OF_A_CMIP7_FILE)
+        and all(name not in each or np.array_equal(each[name], value) for each in of_pieces)
+    }
+
+
 def _catalogue_attributes(match: Match) -> dict[str, str]:
-    """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and what CMIP6 calls the run.
+    """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and the attributes of the run.
 
     The files' own `experiment_id` may be `historical`, where those of a scenario continue it.
     """
-    columns = {name: value for name, value in match.columns.items() if name not in ("path", "format")}
+    without = ("path", "format", *CMIP7_COLUMNS)
+    columns = {name: value for name, value in match.columns.items() if name not in without}
     columns["variable"] = ",".join(match.variables)
     dates = [
         (asset.columns["date_start"], asset.columns["date_end"]) for asset in match.assets if asset.start and asset.end
     ]
     if dates:
         columns["date_start"], columns["date_end"] = min(start for start, _ in dates), max(end for _, end in dates)
-    run = {f"{name}_id": columns[name] for name in ("activity", "experiment") if name in columns}
+    named = {"activity_id": "activity", "experiment_id": "experiment"}
+    if columns.get("mip_era") == "CMIP7":
+        named |= {"institution_id": "institution", "source_id": "source", "variant_label": "member"}
+    run = {name: columns[column] for name, column in named.items() if column in columns}
     return run | {f"cat:{name}": value for name, value in columns.items()}
 
 
@@ -110,7 +139,7 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
     DataError
         If it cannot be read, or lacks a wanted variable, coordinates or dates.
     """
-    ds = _open_file(asset, match, dict(open_kwargs), most_bytes)
+    ds = _with_searched_names(_open_file(asset, match, dict(open_kwargs), most_bytes), asset)
     missing = [name for name in wanted_of(asset, match) if name not in ds.data_vars]
     if missing:
         raise DataError(
@@ -121,7 +150,33 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         named = normalise_coordinates(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    return within(_floored(named, ds.get(TO_MIDPOINT), asset, match.periods), match.periods)
+    floored = _floored(named, ds.get(TO_MIDPOINT), asset, match.periods)
+    return within(_before(floored, asset.until), match.periods)
+
+
+def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
+    """Rename the variables of a raw file of CMIP7 to those that people search, whatever the catalogue says."""
+    if not is_cmip7(ds.attrs, asset.path):
+        return ds
+    maps = [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and data.ndim >= 3]
+    try:
+        names = searched_names(ds, maps, asset.path)
+    except DataError as error:
+        raise DataError(f"{asset.path}: {error}.") from None
+    renamed = ds.rename({name: searched for name, searched in names.items() if name != searched})
+    for data in renamed.data_vars.values():
+        # The variable that it names is not there, and the cells' areas are others after regridding.
+        data.attrs.pop("cell_measures", None)
+    return renamed
+
+
+def _before(ds: xr.Dataset, until: datetime | None) -> xr.Dataset:
+    """Return the days before the one on which another run goes on."""
+    if until is None:
+        return ds
+    time = ds["time"].dt
+    days = (time.year * 100 + time.month) * 100 + time.day
+    return ds.isel(time=np.flatnonzero(days.values < int(f"{until:%Y%m%d}")))
 
 
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:

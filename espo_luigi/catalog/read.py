@@ -26,6 +26,7 @@ from espo_luigi.catalog.cells import (
     parse_date,
     parse_variables,
 )
+from espo_luigi.catalog.cmip7 import normal_region, searched_name
 from espo_luigi.errors import CatalogError
 
 COLUMNS = (
@@ -54,6 +55,12 @@ COLUMNS = (
     "path",
 )
 """The columns of an xscen catalogue, in its order."""
+
+PARENT_COLUMNS = ("parent_mip_era", "parent_activity", "parent_source", "parent_experiment", "parent_member")
+"""The run that a run continues, as its files name it."""
+
+CMIP7_COLUMNS = ("branding_suffix", "grid_label", "region", *PARENT_COLUMNS)
+"""The columns that rows of CMIP7 have besides; a catalogue without such rows has none of them."""
 
 ID_COLUMNS = (
     "bias_adjust_project",
@@ -88,6 +95,8 @@ class Asset:
     """The file: absolute, or a URL."""
     faults: Mapping[str, str] = field(default_factory=dict, hash=False)
     """By column, each cell that cannot be used: file, line, what is there, and what was expected."""
+    until: datetime | None = None
+    """The day from which on the file is not used, as another run goes on from there; None for all of the file."""
 
     @property
     def id(self) -> str:
@@ -101,8 +110,14 @@ class Asset:
 
     @cached_property
     def end(self) -> datetime | None:
-        """The end of the last day (midnight of the next), None without a date."""
-        return parse_date(self.columns.get("date_end"), self.path, end=True)
+        """The end of the last day that is used (midnight of the next), None without a date."""
+        end = parse_date(self.columns.get("date_end"), self.path, end=True)
+        return end if end is None or self.until is None else min(end, self.until)
+
+    @property
+    def is_cmip7(self) -> bool:
+        """Whether the file is of CMIP7."""
+        return self.columns.get("mip_era") == "CMIP7"
 
     def with_columns(self, **columns: str) -> Asset:
         """Return a copy with other values in some columns."""
@@ -321,6 +336,10 @@ def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     listing = row.get("variable", "")
     # Of a faulty cell, what it may have meant: the search asks whether it may want the row.
     variables = parse_variables(listing) or tuple(name for name in _WORD.findall(listing) if name not in ABSENT)
+    if columns.get("mip_era") == "CMIP7":
+        # Catalogues of other tools list the names in the files.
+        variables = tuple(searched_name(name, columns.get("branding_suffix", "")) for name in variables)
+        given |= {"region": normal_region(columns["region"])} if "region" in columns else {}
     return Asset(columns={**columns, **given, "path": path}, variables=variables, path=path, faults=faults)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
-from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
-from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
+from espo_luigi.catalog.criteria import exclude, listed, newest_versions, refuse_empty, select, values_of
+from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
 from espo_luigi.errors import CatalogError
 
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
 """Variables that can be derived, each with what it is derived from."""
+
+_OF_ONE_GRID = ("grid_label", "region")
+"""Columns of CMIP7 that are the same for all files of a dataset: grids never mix."""
 
 _SHOWN = 5
 """How many faulty rows a message names."""
@@ -171,12 +174,13 @@ class Catalog:
             )
         if faulty:
             trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
-        dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), {})
+        newest = newest_versions(self.assets, other_search_criteria or {}, exclusions or {})
+        dispatched = dispatch_history(newest, wanted.periods) if match_hist_and_fut else Dispatched(newest)
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
-        joined = (HISTORICAL,) if match_hist_and_fut else ()
+        joined = HISTORIES if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
@@ -192,6 +196,8 @@ class Catalog:
             raise CatalogError(f"nothing found. {listed(dropped) or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
             _tell_what_is_left_out(faulty, spoiled)
+        for name in left.keys() & dispatched.doubts.keys():
+            logger.warning("%s: %s.", name, dispatched.doubts[name])
         return left
 
 
@@ -268,6 +274,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
             objections += _underivable(objection, [reason for _, reason in answers.values() if reason])
         else:
             objections.append(objection)
+    for column in _OF_ONE_GRID:
+        labels = {name: values_of(files, column) for name, files in chosen.items() if files[0].is_cmip7}
+        if len({label for found in labels.values() for label in found}) > 1:
+            shown = "; ".join(f"{name}: {', '.join(found)}" for name, found in labels.items())
+            objections.append(f"its variables have several values of {column} ({shown}); expected one")
     return (None if objections else _as_match(name, chosen, derived, wanted.periods)), objections
 
 
@@ -285,7 +296,9 @@ def _files(
     exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
     if not exact:
         return [], f"{variable} has no rows of frequency {frequency} (there are {listed(values_of(having, 'xrfreq'))})"
-    for column in ("processing_level", "domain"):
+    for column in ("processing_level", "domain", *_OF_ONE_GRID):
+        if column in _OF_ONE_GRID and not exact[0].is_cmip7:
+            continue
         if len(values := values_of(exact, column)) > 1:
             return (
                 [],
@@ -332,7 +345,9 @@ def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, i
         raise CatalogError(f"restrict_members is {dict(restrictions)}; expected {{ordered: n}} with n = 1 or more.")
     groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
     for match in found.values():
-        groups[_identity(match, ("member", "driving_member"))].append(match)
+        # Hindcasts of several starts (s1960-r1i1p1f1) are no members of one another.
+        start = re.match(r"s\d+-|", match.columns.get("member", ""))
+        groups[(start[0] if start else "", *_identity(match, ("member", "driving_member")))].append(match)
     kept: set[str] = set()
     for members in groups.values():
         ordered = sorted(members, key=lambda match: natural_key(_member(match)))

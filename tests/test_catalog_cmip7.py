@@ -141,6 +141,13 @@ def test_a_file_holds_the_variable_that_its_suffix_and_cell_methods_mean(
     assert row.get("version", "") == ("" if name else "v20260901")
 
 
+def test_a_name_with_one_date_is_read_and_goes_before_its_folders(tmp_path: Path) -> None:
+    path = store(tmp_path, "pr", (2022, 2022), attributes=False)
+    other = path.with_name(path.name.replace("r1i1p1f1", "r8i1p1f1").replace("20220101-20221231", "202201"))
+    path.rename(other)
+    assert describe(other)["member"] == "r8i1p1f1"
+
+
 @pytest.mark.parametrize(
     ("held", "suffix", "methods"),
     [

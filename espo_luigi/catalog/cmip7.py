@@ -21,7 +21,7 @@ _SUFFIX = r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+){3}"
 _NAME = re.compile(
     rf"(?P<variable_id>[A-Za-z0-9]+)_(?P<branding_suffix>{_SUFFIX})_(?P<frequency>[A-Za-z0-9]+)_(?P<region>[A-Za-z0-9-]+)"
     r"_(?P<grid_label>g[A-Za-z0-9]+)_(?P<source>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
-    r"_(?P<member>r\d+i\d+[a-z]?p\d+f\d+)(?:_\d{4,}-\d{4,})?$"
+    r"_(?P<member>r\d+i\d+[a-z]?p\d+f\d+)(?:_\d{4,}(?:-\d{4,})?)?$"
 )
 _FOLDERS = (
     *("mip_era", "activity", "institution", "source", "experiment", "member", "region", "frequency"),

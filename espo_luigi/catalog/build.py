@@ -71,24 +71,24 @@ _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 @dataclass(frozen=True)
 class CatalogReport:
-    """What `make_catalog` found."""
+    """The result of `make_catalog`."""
 
     found: int
     """The number of files and stores in the catalogue."""
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
-    """What is not in it, and why."""
+    """The files that were left out, each with the reason."""
 
 
 def make_catalog(folder: Path, out: Path) -> CatalogReport:
     """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
-    What a file is comes from its attributes (``cat:…`` first, then those of CMIP6 or CORDEX), then from its name
+    Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
 
     Raises
     ------
     CatalogError
-        If the folder does not exist, holds nothing that can be read, or the catalogue cannot be written there.
+        If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
@@ -98,11 +98,11 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
     for path in sorted(find_data(folder)):
         try:
             rows.append(describe(path.absolute()))
-        # A damaged file may raise nearly anything from its backend; each is reported, none stops the others.
+        # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
         except Exception as error:
             reason = str(error) if isinstance(error, EspoError) else first_line(error)
             unreadable.append((path, reason))
-            # The name of a file may hold bytes that are not UTF-8, which no terminal and no log takes.
+            # Terminals and logs refuse names with bytes other than UTF-8.
             logger.warning("%s is not in the catalogue: %s", as_text(str(path)), reason)
     if not rows:
         reasons = (
@@ -137,8 +137,8 @@ def describe(path: Path) -> dict[str, str]:
     Raises
     ------
     CatalogError
-        If its source (the model or dataset), its frequency or its variables cannot be told, or a cell of its row would
-        be refused when the catalogue is read.
+        If its source (the model or dataset), its frequency or its variables are unknown, or a cell of its row could
+        not be read again.
     DataError
         If its calendar is unknown, or its branding suffix (CMIP7) contradicts its `cell_methods`.
     """
@@ -166,9 +166,9 @@ def describe(path: Path) -> dict[str, str]:
 
 
 def describe_product(ds: xr.Dataset) -> dict[str, str]:
-    """Return what a product of ours fills of a row: its ``cat:…`` attributes, variables and dates; no format, no path.
+    """Return a row for a product of ours: its ``cat:…`` attributes, variables and dates, without format and path.
 
-    Empty if its attributes do not say which dataset it is.
+    It is empty if the attributes do not name a dataset.
     """
     stated = {key.removeprefix("cat:"): str(value) for key, value in ds.attrs.items() if key.startswith("cat:")}
     row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
@@ -200,7 +200,7 @@ def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
     if "member" in found and (start := _stated(attrs, "sub_experiment_id")):
         found["member"] = f"{start}-{found['member'].removeprefix(f'{start}-')}"
     if found.get("mip_era") == "CORDEX":
-        # The files of CORDEX have no MIP era: `project_id` is all that they say, and CORDEX-CMIP6's is another.
+        # CORDEX's files of CMIP5 only have this `project_id`; those of CMIP6 have a `mip_era`.
         found |= {"mip_era": "CMIP5", "activity": "CORDEX"}
     if found.get("mip_era") == "CMIP6" and found.get("experiment", "").startswith("ssp"):
         found |= _contradicting_parent(attrs, found)
@@ -211,13 +211,13 @@ def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stated(attrs: Mapping[str, Any], name: str) -> str:
-    """Return an attribute's text, nothing where it says that there is none."""
+    """Return an attribute's text; empty for "none", "no parent" and the like."""
     text = str(attrs.get(name, "")).strip()
     return "" if text.lower() in _ABSENT else text
 
 
 def _contradicting_parent(attrs: Mapping[str, Any], row: Mapping[str, str]) -> dict[str, str]:
-    """Return the parent of a scenario of CMIP6 if it is not `historical` of its own run, which the search joins."""
+    """Return the parent of a scenario of CMIP6 if it differs from the `historical` run that the search joins."""
     parent = {column: _stated(attrs, name) for column, name in _PARENT_ATTRIBUTES.items()}
     own = {"parent_experiment": "historical", "parent_source": row.get("source"), "parent_member": row.get("member")}
     differs = any(parent[column] not in ("", value) for column, value in own.items())
@@ -312,7 +312,7 @@ def _frequency(times: np.ndarray) -> str | None:
 
 
 def stamp(time: Any) -> str:
-    """Return a date as xscen writes it, at midnight; the last days of a 360-day February become one known to Python."""
+    """Return a date as xscen writes it, at midnight; 29 and 30 February of other calendars become 28 February."""
     text = str(time)[:10]
     day = "28" if text[5:7] == "02" and int(text[8:10]) > 28 and not isinstance(time, np.datetime64) else text[8:10]
     return f"{text[:8]}{day} 00:00"

@@ -1,4 +1,4 @@
-"""CMIP7's files: what their names and folders say, and which variable they hold.
+"""CMIP7's files: the columns in their names and folders, and the variables that they hold.
 
 Files hold `tas` for the daily mean, maximum and minimum. Only the branding suffix and `cell_methods` tell these apart.
 
@@ -54,7 +54,7 @@ NAMES_IN_FILES: Mapping[str, str] = {searched: held for (held, _), (searched, _)
 
 
 def is_cmip7(attrs: Mapping[Any, Any], path: str) -> bool:
-    """Whether a file is a raw one of CMIP7, by its attributes, or else by its name or its folders."""
+    """Whether a file is raw data of CMIP7, by its attributes, or else by its name or its folders."""
     if str(attrs.get("cat:processing_level", "raw")) != "raw":
         return False
     era = str(attrs.get("mip_era", "")).strip()
@@ -63,7 +63,7 @@ def is_cmip7(attrs: Mapping[Any, Any], path: str) -> bool:
 
 
 def described_by_path(path: str) -> dict[str, str]:
-    """Return what a CMIP7 file's name and folders say, by column; empty if neither follows CMIP7's rules."""
+    """Return the columns that a file's name and folders fill; empty if neither follows CMIP7's rules."""
     folders, name = Path(path).parts[:-1], re.sub(r"(\.nc4?|\.zarr|\.zarr\.zip)$", "", Path(path).name)
     tree = dict(zip(_FOLDERS, folders[-len(_FOLDERS) :], strict=False))
     found = tree if tree.get("mip_era") == "CMIP7" and len(tree) == len(_FOLDERS) else {}
@@ -79,7 +79,7 @@ def normal_region(region: str) -> str:
 
 
 def suffix_of(attrs: Mapping[Any, Any], path: str) -> str:
-    """Return a file's branding suffix, by its attributes and its path; nothing if none of them names it.
+    """Return the branding suffix that a file's attributes or path name; empty if it is absent.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def _meaning(name: str, suffix: str, cell_methods: str) -> str:
 
 
 def _agree(cell_methods: str, expected: str) -> bool:
-    """Whether `cell_methods` are the expected ones; those that are absent contradict nothing."""
+    """Whether `cell_methods` agree with the expected methods; an absent method agrees."""
     said, wanted = _methods(cell_methods), _methods(expected)
     return all(said.get(dim, method) == method for dim, method in wanted.items())
 

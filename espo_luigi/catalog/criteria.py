@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = 12
 _OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "region", "branding_suffix")
-"""With its variables, what versions of one CMIP7 dataset have in common."""
+"""The columns that versions of a CMIP7 dataset share, as they share its variables."""
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 """What makes a text a regular expression, for intake-esm too."""
 
@@ -31,7 +31,7 @@ def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
 
 
 def _is_unknown(asset: Asset, column: str) -> bool:
-    """Whether a faulty cell does not say what it should hold, so that the row may be one that is wanted."""
+    """Whether a cell is faulty and empty, so that the search may want its row."""
     return column in asset.faults and not (asset.variables if column == "variable" else asset.columns.get(column))
 
 
@@ -75,7 +75,7 @@ def select(
 ) -> list[Asset]:
     """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
 
-    A warning names the wanted values that no row has, but for those whose rows were `joined` to others.
+    A warning names the wanted values that no row has, except the `joined` values.
     """
     for column, value in criteria.items():
         values = _as_list(value)
@@ -136,7 +136,7 @@ def refuse_empty(
     trail: Sequence[str],
     wanted: Sequence[Any] = (),
 ) -> None:
-    """Raise `CatalogError` if no row is left: what was wanted, what there was, and the counts so far."""
+    """Raise `CatalogError` if no row is left, with the wanted values, the values there, and the counts so far."""
     if kept:
         return
     values = values_of(before, column)

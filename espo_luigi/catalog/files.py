@@ -1,4 +1,4 @@
-"""Opening one NetCDF file or Zarr store lazily, in chunks that suit how it is stored."""
+"""Opening NetCDF files and Zarr stores lazily, in chunks that suit the stored chunks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 
-# A coordinate of what is opened: how many days after a stamp the middle of its interval is.
+# The coordinate with the days from a stamp to the middle of its interval.
 TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
-# Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
+# On a small grid, several years make a chunk: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
 REFUSED_CALENDARS = ("julian", "utc", "tai")
 _NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
@@ -37,7 +37,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If it has a codec that may run code, or a calendar of `REFUSED_CALENDARS`.
+        If a codec of the store may run code, or its calendar is one of `REFUSED_CALENDARS`.
     """
     from zarr.storage import ZipStore
 
@@ -63,16 +63,17 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
 def open_netcdf(
     path: str, variables: Sequence[str], options: Mapping[str, Any], most_bytes: float = math.inf
 ) -> xr.Dataset:
-    """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy.
+    """Open a NetCDF file in chunks of a year or some megabytes; lazy.
 
-    `most_bytes` makes chunks smaller than that where a year is more: of fewer days, and of stored chunks of many days,
-    of some rows of the map. Where times have bounds, which `drop_variables` may name, the coordinate `TO_MIDPOINT`
-    says how many days after each stamp the middle of its interval is.
+    A chunk holds whole stored chunks of `variables`. Where a year takes more than `most_bytes`, chunks have fewer days.
+    Where stored chunks of many days take more, chunks have fewer rows of the map. Where times have bounds, the
+    coordinate `TO_MIDPOINT` has the days from each stamp to the middle of its interval, even if `drop_variables` names
+    the bounds.
 
     Raises
     ------
     DataError
-        If another package than those for NetCDF would read the file, or it has a calendar of `REFUSED_CALENDARS`.
+        If xarray would read the file with a package that is not for NetCDF, or the calendar is refused.
     """
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
@@ -87,7 +88,7 @@ def open_netcdf(
 
 
 def _check_calendar(raw: xr.Dataset) -> None:
-    """Refuse CMIP7's calendars that nothing here knows; xarray decodes julian, and does not say what is wrong."""
+    """Refuse unsupported calendars of CMIP7 by name; xarray decodes julian and gives no reason for utc and tai."""
     calendar = str(raw["time"].attrs.get("calendar", "")) if "time" in raw.variables else ""
     if calendar.lower() in REFUSED_CALENDARS:
         raise DataError(
@@ -97,9 +98,9 @@ def _check_calendar(raw: xr.Dataset) -> None:
 
 
 def _netcdf_engine(path: str) -> str:
-    """The engine that xarray takes by itself, if it is one for NetCDF.
+    """Return the engine that xarray takes by itself; refuse engines that are not for NetCDF.
 
-    Others are chosen by a file's name: kerchunk's reads a Zarr store that nobody has looked at, cfgrib's reads pickles.
+    A file's name may choose them: kerchunk's reads an unchecked Zarr store, cfgrib's reads pickles.
     """
     engine = guess_engine(path)
     if engine not in _NETCDF_ENGINES:
@@ -123,7 +124,7 @@ def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
 def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> tuple[np.ndarray, str]:
     """Return how many days after each stamp the middle of its interval is, from numbers as they are stored.
 
-    NaN where the bounds make no sense; then also what is wrong with them.
+    The text describes the first wrong bounds; their value is NaN.
     """
     if bounds.dims[:1] != ("time",) or bounds.shape[1:] != (2,):
         problem = (
@@ -177,12 +178,12 @@ def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
 
 
 def _bytes_per_day(data: xr.DataArray) -> int:
-    """Return a map's size in single precision, whatever it is packed in."""
+    """Return a map's size in single precision, also of packed data."""
     return max(math.prod(size for dim, size in data.sizes.items() if dim != "time") * 4, 1)
 
 
 def tracking_id(path: str) -> str:
-    """Return a file's attribute `tracking_id`, by which ESGF knows it; nothing without one, or if it cannot be read."""
+    """Return the attribute `tracking_id`, ESGF's name of a file; empty if it is absent or the file is unreadable."""
     try:
         if is_zarr(path):
             ds = open_zarr(path, {"decode_times": False})
@@ -190,7 +191,7 @@ def tracking_id(path: str) -> str:
             ds = xr.open_dataset(path, decode_cf=False, engine=_netcdf_engine(path))
         with ds:
             return str(ds.attrs.get("tracking_id", ""))
-    # A damaged file may raise nearly anything from its backend; other checks report what is wrong.
+    # A damaged file may raise nearly anything from its backend; other checks report the damage.
     except Exception:
         return ""
 

@@ -14,11 +14,11 @@ HISTORICAL = "historical"
 HISTORIES = (HISTORICAL, "esm-hist")
 """The experiments that scenarios of CMIP7 continue: with concentrations, and with emissions."""
 NO_PARENT = "no parent"
-"""What `parent_experiment` is where a file says that its run has no parent."""
+"""The `parent_experiment` of a run whose files deny a parent."""
 
 _NOT_FUTURE = {HISTORICAL, "piControl"}
 _SAME_RUN = tuple(column for column in ID_COLUMNS if column not in ("activity", "experiment"))
-# A run whose data end so much before another begins may be stamped by months, or lack days, which opening names.
+# Monthly stamps leave such a gap between parent and child. Opening daily data names each missing day.
 _LONGEST_GAP = timedelta(days=31)
 
 
@@ -30,14 +30,14 @@ class Dispatched:
     objections: Mapping[str, str] = field(default_factory=dict)
     """By id, why a future cannot be used: no historical run precedes it, or its run has two ids."""
     doubts: Mapping[str, str] = field(default_factory=dict)
-    """By id, what the files of a future of CMIP6 say against the historical run that is joined to it."""
+    """By id, the parent that a scenario of CMIP6 names in place of the historical run that is joined to it."""
 
 
 def dispatch_history(assets: Sequence[Asset], periods: Sequence[Period] = ()) -> Dispatched:
     """Copy the rows of historical runs to the futures that continue them, with those futures' ids.
 
-    A future of CMIP7 continues its parent, that one its own parent, and so on until the `periods` are covered. Any
-    other future continues `historical` of the same run. The historical rows themselves are left out. Rows without an
+    A future of CMIP7 continues its parent, and its parent's parent, until the `periods` are covered. Any other future
+    continues `historical` of the same run. The historical rows themselves are left out. Rows without an
     experiment (observations, reanalyses) stay.
     """
     older = _join_historical([asset for asset in assets if not asset.is_cmip7])
@@ -76,7 +76,7 @@ def _join_historical(assets: Sequence[Asset]) -> Dispatched:
 
 
 def _futures(run: Sequence[Asset]) -> tuple[dict[tuple[str, str], Asset], dict[str, str]]:
-    """Return one row of each future (activity and experiment) of a run, and objections to those with several ids."""
+    """Return a row of each future (activity and experiment) of a run, and objections to futures with two ids."""
     futures: dict[tuple[str, str], Asset] = {}
     objections: dict[str, str] = {}
     for asset in run:
@@ -94,7 +94,7 @@ def _futures(run: Sequence[Asset]) -> tuple[dict[tuple[str, str], Asset], dict[s
 
 
 def _copy(asset: Asset, future: Asset, columns: Sequence[str] = ("activity", "experiment")) -> Asset:
-    """Return a row of a run as one of the future that continues it."""
+    """Return a row of a run with the id of the future that continues the run."""
     return asset.with_columns(**{name: future.columns[name] for name in ("id", *columns) if name in future.columns})
 
 
@@ -122,9 +122,9 @@ def _is_control(asset: Asset) -> bool:
 
 
 def _chain(run: list[Asset], runs: Iterable[list[Asset]], periods: Sequence[Period]) -> tuple[list[Asset], str]:
-    """Return the rows of the runs before a run, as its own, and what is wrong with a run that is needed.
+    """Return the rows of the runs before a run with that run's id, and an objection if a needed run is absent.
 
-    Each run is cut on the first day of the one that continues it. The chain ends where the periods begin, at a run
+    Each run is cut on the first day of its child. The chain ends where the periods begin, at a run
     without parent, and at control runs, whose years are not those of the calendar.
     """
     begin = min((bounds(period)[0] for period in periods), default=None)
@@ -165,7 +165,7 @@ def _first_day(rows: Iterable[Asset]) -> datetime | None:
 
 
 def _parent_named(asset: Asset) -> tuple[str, ...]:
-    """Return the parent that a row names, by `PARENT_COLUMNS`; empty texts for what it does not say."""
+    """Return the cells of a row's `PARENT_COLUMNS`; absent cells are empty texts."""
     return tuple(asset.columns.get(column, "") for column in PARENT_COLUMNS)
 
 
@@ -192,10 +192,10 @@ def _called(parent: Sequence[str]) -> str:
 def _rows_of_parent(
     parent: Sequence[str], child: Sequence[Asset], runs: Iterable[list[Asset]]
 ) -> tuple[list[Asset], str]:
-    """Return the rows of a named run on the child's grid and region, or what is wrong."""
+    """Return the rows of a named run on the child's grid and region, or an objection."""
     found = [run for run in runs if _fits(run[0], parent, child[0])]
     same = [run for run in found if run[0].columns.get("institution") == child[0].columns.get("institution")]
-    # Its institution is not named, and may be another.
+    # Files do not name the parent's institution, which may differ.
     chosen = same or found
     if not chosen:
         return [], "is not in the catalogue"

@@ -86,7 +86,7 @@ _MAKE_ONE = "`espo catalog FOLDER --out cat.json` makes a catalogue from a folde
 
 @dataclass(frozen=True)
 class Asset:
-    """One row of a catalogue: some variables of one dataset, over some time, in one NetCDF file or Zarr store."""
+    """A row of a catalogue: variables of a dataset over a time, in a NetCDF file or Zarr store."""
 
     columns: Mapping[str, str] = field(hash=False)
     """The filled cells of the row by column, `variable` and `path` included as they are written."""
@@ -130,7 +130,7 @@ def make_id(columns: Mapping[str, str]) -> str:
 
 
 def read_catalogue(path: Path) -> list[Asset]:
-    """Read the assets of one catalogue (a JSON file with its CSV beside it or inside it).
+    """Read the assets of a catalogue (a JSON file with its CSV beside it or inside it).
 
     Paths that are not absolute are relative to the JSON file's folder. Rows without an id get the id that xscen makes.
     A row with a cell that cannot be used is an asset with `faults`: only a search can tell whether it wants that row.
@@ -205,7 +205,7 @@ def _text(path: Path) -> str:
 
 
 def _named(description: Mapping[str, Any], key: str, name: str, path: Path) -> str | None:
-    """The column that the description names for the paths or the variables, None if it names none."""
+    """Return the column that the description names for the paths or the variables, or None."""
     section = _of_kind(description.get(key), dict, f"{key} of {path}")
     return _of_kind(section.get(name), str, f"{key}.{name} of {path}") if section else None
 
@@ -221,7 +221,7 @@ def _kind(value: Any) -> str:
 
 
 def table_of(path: Path) -> Path:
-    """Return the CSV file of a catalogue whose rows are in one.
+    """Return the CSV file of a catalogue.
 
     Raises
     ------
@@ -293,7 +293,7 @@ def _table_rows(table: Path, path: Path, wanted: Mapping[str, str]) -> Iterator[
 
 
 def _columns(names: Sequence[str], wanted: Mapping[str, str], where: str) -> list[str | None]:
-    """The columns' names here; None for one that is not read, as the description names another for the same."""
+    """The columns' names here; None marks a column that the description replaces."""
     stripped = [name.strip() for name in names]
     twice = [name for name, count in Counter(stripped).items() if name and count > 1]
     if twice:
@@ -334,7 +334,7 @@ def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     path = written if is_url(written) or not written else str(folder / written)
     given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
     listing = row.get("variable", "")
-    # Of a faulty cell, what it may have meant: the search asks whether it may want the row.
+    # A faulty cell is guessed at: the search has to know whether it may want the row.
     variables = parse_variables(listing) or tuple(name for name in _WORD.findall(listing) if name not in ABSENT)
     if columns.get("mip_era") == "CMIP7":
         # Catalogues of other tools list the names in the files.

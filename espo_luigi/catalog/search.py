@@ -35,7 +35,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Match:
-    """A dataset that answers a search: the files to open, and what the catalogue says about it."""
+    """A dataset that answers a search: the files to open, and the catalogue's columns."""
 
     id: str
     assets: tuple[Asset, ...]
@@ -94,12 +94,12 @@ class Catalog:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Catalog:
-        """Read catalogues (intake-esm JSON files) one after another; rows that are there twice count once.
+        """Read catalogues (intake-esm JSON files) in order; double rows count once.
 
         Raises
         ------
         CatalogError
-            If there is none, or one is missing or unreadable.
+            If no catalogue is given, or a catalogue is missing or unreadable.
         """
         if not paths:
             raise CatalogError("no catalogue to search; name at least one in data_catalogs.")
@@ -123,11 +123,12 @@ class Catalog:
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
 
-        The steps, in order: history joined to futures, exclusions, criteria, variables (stored, or derived from others
-        that are) covering at least 99 % of each period's hours by files that do not overlap, members. Ids that lack a
-        variable are dropped, each with a warning that says which and why. So are those of which the search may want a
-        row with a cell that cannot be used: a sound row in its place could change the result. No other member takes
-        their place. One more warning counts all such rows.
+        The steps, in order: older versions of CMIP7 left out, history joined to futures, exclusions, criteria,
+        variables, members. A variable is stored or derived. Its files cover 99 % of each period's hours without
+        overlap. Ids that lack a variable are dropped, each with a warning that says which and why.
+
+        A row with a cell that cannot be used drops its id, if the search may want the row: a sound row in its place
+        could change the result. No other member takes the place of a dropped id. A last warning counts all such rows.
 
         Parameters
         ----------
@@ -184,7 +185,7 @@ class Catalog:
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
-        # A member that would not be kept anyway does not matter.
+        # Only rows of members that are kept count.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
         spoiled = {name: _faults_of(rows) for name in kept if (rows := [one for one in suspects if one.id == name])}
@@ -211,12 +212,12 @@ def _tell_what_is_left_out(faulty: Sequence[str], spoiled: Mapping[str, Sequence
 
 
 def _called(name: str) -> str:
-    """A dataset's id as a text; a faulty one may be empty, or hold control characters."""
+    """Return an id as printable text; a faulty id may be empty, or hold control characters."""
     return (name if name.isprintable() else repr(name)) or "what has no id"
 
 
 def _faults_of(assets: Iterable[Asset]) -> list[str]:
-    """What is wrong with each faulty row, once, however many futures it was joined to."""
+    """Return the faults of each faulty row once, also of a row that was joined to several futures."""
     return list(dict.fromkeys("; ".join(asset.faults.values()) for asset in assets if asset.faults))
 
 
@@ -240,7 +241,7 @@ def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
 def _complete(
     assets: Sequence[Asset], wanted: _Wanted, of_history: Mapping[str, str]
 ) -> tuple[dict[str, Match], list[str]]:
-    """The ids that have all that is wanted; the others with what they lack, each with a warning."""
+    """Return the complete ids, and the objections to all other ids, which are logged as warnings."""
     by_id: dict[str, list[Asset]] = defaultdict(list)
     for asset in assets:
         by_id[asset.id].append(asset)
@@ -259,7 +260,7 @@ def _complete(
 
 
 def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
-    """One id's match, or the objections: one for each wanted variable that it lacks."""
+    """Return an id's match, or an objection for each wanted variable that it lacks."""
     chosen: dict[str, list[Asset]] = {}
     derived: list[str] = []
     objections: list[str] = []
@@ -289,7 +290,7 @@ def _underivable(objection: str, lacking: Sequence[str]) -> list[str]:
 def _files(
     assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
 ) -> tuple[list[Asset], str | None]:
-    """The files of one variable at one frequency, or why they do not do."""
+    """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
     if not having:
         return [], f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})"
@@ -328,7 +329,7 @@ def _as_match(
 
 
 def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Return a sort key by which r2i1p1f1 comes before r10i1p1f1."""
+    """Return a sort key that puts r2i1p1f1 before r10i1p1f1."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 
 
@@ -345,7 +346,7 @@ def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, i
         raise CatalogError(f"restrict_members is {dict(restrictions)}; expected {{ordered: n}} with n = 1 or more.")
     groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
     for match in found.values():
-        # Hindcasts of several starts (s1960-r1i1p1f1) are no members of one another.
+        # Hindcasts of several starts (s1960-r1i1p1f1) are not members of a common ensemble.
         start = re.match(r"s\d+-|", match.columns.get("member", ""))
         groups[(start[0] if start else "", *_identity(match, ("member", "driving_member")))].append(match)
     kept: set[str] = set()

@@ -36,7 +36,7 @@ from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
 
-# Raised whenever the same seed gives other data: older folders are then made anew.
+# A new number makes folders of earlier editions again: raise it when the same seed gives other data.
 _EDITION = 2
 _RECORD_NAME = "demo.json"
 _MAKER = "the demonstration of espo_luigi; all data are invented"
@@ -45,8 +45,8 @@ _MAKER = "the demonstration of espo_luigi; all data are invented"
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 110 MB in a few seconds: `simulation.json` and `reconstruction.json` (intake-esm catalogues, each with
-    its CSV) and NetCDF files with the names and attributes of CMIP6 or CMIP7. The same seed gives the same data.
+    Makes about 110 MB in a few seconds: NetCDF files with the names and attributes of CMIP6 or CMIP7, and their
+    catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
     Several processes may call it at once.
 
     Parameters
@@ -120,7 +120,7 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:
-    """Write one source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
+    """Write a source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
     years = [year for pair in source.experiments.values() for year in pair]
     days = days_of(source.calendar, min(years), max(years))
     logger.info("Demo: %s, %d days of %d cells", source.name, days.years.size, len(source.lats) * len(source.lons))

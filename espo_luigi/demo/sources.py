@@ -39,7 +39,7 @@ _VARIABLE_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Source:
-    """One invented dataset: its name, its climate, its grid (degrees) and its calendar."""
+    """An invented dataset: its name, its climate, its grid (degrees) and its calendar."""
 
     name: str
     climate: Climate

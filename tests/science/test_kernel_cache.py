@@ -101,10 +101,7 @@ def test_an_installation_elsewhere_finds_what_the_first_has_compiled(
 def test_a_process_that_was_killed_while_it_compiled_holds_nobody_up(copy: Path) -> None:
     holder = start(copy)
     deadline = time.monotonic() + 20
-    while (
-        not list(copy.glob("espo_luigi/science/adjust/kernels/__pycache__/kernels-*/*.lock"))
-        and time.monotonic() < deadline
-    ):
+    while not list(copy.glob("espo_luigi/science/adjust/kernels/__pycache__/kernels-*/*.lock")) and time.monotonic() < deadline:
         time.sleep(0.01)
     holder.kill()
     holder.communicate()

@@ -231,6 +231,16 @@ def test_without_a_suffix_cell_methods_decide_and_without_both_a_file_is_left_ou
         describe(path)
 
 
+def test_the_suffix_is_that_of_the_files_variable_and_of_no_other_in_it(tmp_path: Path) -> None:
+    path = store(tmp_path, "tasmax", (2050, 2050))
+    ds = xr.load_dataset(path, decode_times=False)
+    path.unlink()
+    ds.assign(orog=ds["tas"][0].drop_vars("time").assign_attrs(cell_methods="area: mean"), other=ds["tas"]).to_netcdf(
+        path
+    )
+    assert describe(path)["variable"] == "('tasmax', 'orog', 'other')"
+
+
 def test_variables_are_renamed_where_they_are_opened(tmp_path: Path) -> None:
     store(tmp_path, "tasmax", (2050, 2050), value=290.0)
     store(tmp_path, "tasmin", (2050, 2050), value=270.0)

@@ -109,7 +109,7 @@ def searched_names(ds: xr.Dataset, names: list[str], path: str) -> dict[str, str
     suffix = suffix_of(ds.attrs, path)
     held = str(ds.attrs.get("variable_id") or described_by_path(path).get("variable_id", ""))
     # A suffix is that of one variable. Tests made from CMIP6 hold `tasmax` where `variable_id` is `tas`.
-    of_suffix = {held, searched_name(held, suffix)} if held and len(names) > 1 else set(names)
+    of_suffix = {held, searched_name(held, suffix)} & set(names) or set(names)
     methods = {name: str(ds[name].attrs.get("cell_methods", "")) for name in names}
     return {name: _meaning(name, suffix if name in of_suffix else "", methods[name]) for name in names}
 
@@ -124,7 +124,7 @@ def searched_name(name: str, suffix: str) -> str:
 
 def _meaning(name: str, suffix: str, cell_methods: str) -> str:
     fitting = [one for held, one in VARIABLES.items() if name in (held[0], one[0]) and suffix in ("", held[1])]
-    if suffix and not fitting:
+    if not fitting:
         return searched_name(name, suffix)
     agreeing = [searched for searched, expected in fitting if _agree(cell_methods, expected)]
     if len(agreeing) == 1 and (suffix or cell_methods):

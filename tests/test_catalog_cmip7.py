@@ -167,6 +167,18 @@ def test_a_look_alike_is_searched_by_its_branded_name_alone(
     assert describe(path)["variable"] == repr((f"{held}_{suffix}",))
 
 
+@pytest.mark.parametrize("period", [None, ("2050", "2050")])
+def test_look_alikes_beside_the_plain_variables_are_not_opened_with_them(
+    tmp_path: Path, period: tuple[str, str] | None
+) -> None:
+    run(tmp_path, (2050, 2050))
+    for held, suffix in (("pr", "tmax-u-hxy-u"), ("tas", "tmax-h2m-hxy-crp"), ("tas", "tavg-h2m-hxy-u")):
+        methods = METHODS["tas"] if suffix.startswith("tavg") else "area: mean where crops time: maximum"
+        store(tmp_path, held, (2050, 2050), held=(held, suffix), methods=methods)
+    match = only(search(tmp_path, period))
+    assert sorted("_".join(path.name.split("_")[:2]) for path in match.files) == sorted(map("_".join, HELD.values()))
+
+
 def test_maxima_are_not_taken_for_means(tmp_path: Path) -> None:
     store(tmp_path, "tasmax", (2050, 2050))
     with pytest.raises(CatalogError, match=r"tas is missing \(there are tasmax\)"):

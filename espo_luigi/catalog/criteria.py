@@ -103,15 +103,15 @@ def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclus
             versions = datasets.setdefault((asset.variables, *same), {})
             versions.setdefault(asset.columns.get("version", ""), []).append(asset)
     older: set[int] = set()
+    named: list[str] = []
     for versions in datasets.values():
         *former, newest = sorted(versions, key=lambda version: (len(version), version))
         for version in former:
             older |= {id(asset) for asset in versions[version]}
-            first = versions[version][0]
-            logger.warning(
-                "%s, %s: version %s is used, and %s is left out (%s). An exclusion of version chooses another.",
-                *(first.id, listed(first.variables), newest, version or "without a number", first.path),
-            )
+            first, number = versions[version][0], version or "a version without number"
+            named.append(f"{first.id}, {listed(first.variables)}: version {newest} is used, and {number} is left out")
+    if named:
+        logger.warning("%s. An exclusion of version chooses another.", listed(named, "; "))
     return [asset for asset in assets if id(asset) not in older]
 
 
@@ -154,8 +154,8 @@ def values_of(assets: Iterable[Asset], column: str) -> list[str]:
     return sorted({asset.columns[column] for asset in assets if column in asset.columns})
 
 
-def listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[Any], separator: str = ", ") -> str:
     """Return values as a text that stays short."""
     texts = [as_text(str(value)) for value in values]
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
+    return separator.join(texts[:_SHOWN]) + more

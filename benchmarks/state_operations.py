@@ -61,7 +61,7 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
                 path.touch()
     settings = JobSettings(folder, folder / "logs", max_jobs=jobs)
     commands = Commands(slurm, CommandSettings(max_submit_per_second=0), {"PATH": f"{stand_ins}/bin:/usr/bin:/bin"})
-    manager = JobManager(settings, commands, folder / "slurm")
+    manager = JobManager(settings, commands, folder / "scheduler")
     manager.start()
     orders = [_order(folder, number, rules) for number in range(jobs)]
     handles = [manager.submit(_request(order)) for order in orders]

@@ -264,7 +264,7 @@ def test_the_salt_survives_a_crash_of_the_machine(tmp_path: Path, monkeypatch: p
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noting)
-    state = tmp_path / "work" / "slurm"
+    state = tmp_path / "work" / "scheduler"
     RecordStore(state).create_folders()
     file, *folders = synced
     assert Path(file).parent == state and ".salt." in file
@@ -311,7 +311,7 @@ def test_a_colleague_of_the_group_takes_over_where_the_folder_is_the_groups(tmp_
     shared.chmod(0o2775)
     before = os.umask(0o002)
     try:
-        store = RecordStore(shared / "slurm")
+        store = RecordStore(shared / "scheduler")
         store.create_folders()
         record = Record("t", "rule", {}, memory_bytes=1, time_minutes=1, log_pattern="")
         store.save(record)
@@ -319,7 +319,7 @@ def test_a_colleague_of_the_group_takes_over_where_the_folder_is_the_groups(tmp_
         assert _as_user(4244, 4245, store, record) == 13, "somebody outside of the group"
     finally:
         os.umask(before)
-    assert RecordStore(shared / "slurm").load("t").job_id == "7"  # type: ignore[union-attr]
+    assert RecordStore(shared / "scheduler").load("t").job_id == "7"  # type: ignore[union-attr]
 
 
 def _as_user(uid: int, gid: int, store: RecordStore, record: Record) -> int:

@@ -24,8 +24,8 @@ from espo_luigi.files import aside_of, replace_text, write_new
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# In a run's work folder, the folder of the records, whatever the scheduler.
-STATE_FOLDER = "slurm"
+# The folder of the records, in a run's work folder, whatever the scheduler.
+STATE_FOLDER = "scheduler"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import write_atomically
@@ -116,8 +117,8 @@ def heartbeat_files(workdir: Path) -> list[Path]:
 class Standing:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
-    `phase` is the value of a `Phase`, where a scheduler says one. `state` is the job's state, and `reason` the
-    scheduler's code for why it pends, such as ``Priority``.
+    `reason` is the scheduler's code for why it pends, such as ``Priority``, and `phase` the value of its `Phase`; the
+    job with `job_id`, if it has an id yet, is the task's `attempt`, on that `node`.
     """
 
     message: str
@@ -126,6 +127,40 @@ class Standing:
     phase: str = ""
     state: JobState | None = None
     reason: str = ""
+    job_id: str | None = None
+    attempt: int = 1
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a job may go: its attempts beside the first, what it may ask for at most, how long it may be silent.
+
+    `max_uncharged` ends a series of submissions that are no attempts, such as those to failing nodes.
+    """
+
+    retries: int = 0
+    memory_cap_bytes: int | None = None
+    time_cap_minutes: int | None = None
+    max_uncharged: int = 20
+    stall_timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a scheduler's engine carries out an order.
+
+    `run` is the run's name, which is part of the job's; `command` does the work, `pilot` that of a bundle's plan, whose
+    path follows. `bundling` says with how many of its kind the job may go, `warning_seconds` how long before the end of
+    so many minutes it gets a signal.
+    """
+
+    run: str = ""
+    command: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    bundling: Bundling = field(default_factory=Bundling)
+    pilot: tuple[str, ...] = ()
+    warning_seconds: Callable[[int], int] = lambda minutes: 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +173,7 @@ class JobOrder:
     ``jobqueue``, as `workers` says, or ``allocation``, on all of its nodes. `preload` are modules to import once for
     all jobs. `beat_seconds` is how often it gives a sign of life while it gets on. `size` is how much there is to do,
     in a unit of the task's own, by which figures of other jobs are scaled; 0 if unknown. `is_complete` is called
-    after the job has ended, `on_progress` whenever its standing changes.
+    after the job has ended, `on_progress` whenever its standing changes. `terms` are a scheduler's engine's.
     """
 
     id: str
@@ -159,6 +194,7 @@ class JobOrder:
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
+    terms: Terms = field(default_factory=Terms)
 
     def write(self, **more: Any) -> None:
         """Write the order file, with what an engine has to add."""
@@ -189,7 +225,7 @@ class JobOrder:
 
 
 # Callbacks, what is in the scheduler's own script, and what was imported before the job began.
-_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress", "terms")
 
 
 class Engine(Protocol):

@@ -85,6 +85,12 @@ class Minutely:
             logger.warning(message, *values)
 
 
+def growing_pause(failures: int, first: float, longest: float, factor: float = 2.0) -> float:
+    """Return the seconds to wait after so many failures in a row: `first`, and each time `factor` times as long."""
+    # A higher power may be too large for a float.
+    return min(first * factor ** min(failures - 1, 60), longest)
+
+
 def persistently(
     action: Callable[[], T],
     seconds: float,
@@ -95,14 +101,14 @@ def persistently(
 
     Raises what the last try raised, and at once what does not pass.
     """
-    until = time.monotonic() + seconds
-    wait = _FIRST_PAUSE_SECONDS
+    until, failures = time.monotonic() + seconds, 0
     while True:
         try:
             return action()
         except OSError as error:
+            failures += 1
+            wait = growing_pause(failures, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
             if not passes(error) or time.monotonic() + wait > until:
                 raise
             warn("%s: trying again in %.0f s", error, wait)
         pause(wait)
-        wait = min(2 * wait, _LONGEST_PAUSE_SECONDS)

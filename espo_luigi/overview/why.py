@@ -18,14 +18,15 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError, nearest
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.policy import Cause, words_of
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.node.outcome import ResultWord
 from espo_luigi.jobs.order import end_of_log
-from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.state import JobState
 from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
@@ -33,7 +34,7 @@ from espo_luigi.tasks.make import task_for
 
 # The outcomes of runs, and of records, that are no failure of the job.
 _STOPPED_RUNS = ("stopped", "detached")
-_STOPPED_RECORDS = (Cause.DRIVER_CANCELLED.value, Cause.DETACHED.value)
+_STOPPED_RECORDS = (Cause.DRIVER_CANCELLED, Cause.DETACHED)
 _LINES_OF_LOG = 12
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
 
@@ -194,8 +195,8 @@ def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
     if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
         return str(trace.result.get("exception")) or said
     record = trace.record
-    if record is not None and record.state == FINISHED and record.outcome not in ("", ResultWord.SUCCESS):
-        return said or record.outcome
+    if record is not None and record.state == FINISHED and record.outcome not in ("", JobState.SUCCEEDED):
+        return said or words_of(record.outcome, _scheduler())
     is_over = bool(trace.order) and trace.result is None and not is_alive(run)
     return said or (f"its job ended without a result: {KILLED}" if is_over else "")
 
@@ -231,8 +232,8 @@ def _about_complete(task: SlurmTask) -> str:
 
 
 def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
-    causes = {cause.words(one): cause.explanation(one) for one in SCHEDULERS.values() for cause in Cause}
-    known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
+    code = trace.record.outcome if trace.record is not None else ""
+    known = Cause(code).explanation(_scheduler()) if code in set(Cause) else ""
     logs = trace.logs()
     end = (
         f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"
@@ -242,6 +243,10 @@ def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
     hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
     meaning = f" ({known})" if known else ""
     return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
+
+
+def _scheduler() -> Scheduler:
+    return SCHEDULERS.get(settings().engine, SCHEDULERS["slurm"])
 
 
 def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:

@@ -77,7 +77,7 @@ def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_
     assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
     records = list(RecordStore(driver.folder / "work" / "scheduler").all())
     assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
-    assert {one.history[0]["ended"] for one in records} == {"cancelled by the driver"}
+    assert {one.history[0]["ended"] for one in records} == {"driver_cancelled"}
 
 
 def test_a_driver_that_is_terminated_leaves_its_jobs_to_the_next(driver: Driver) -> None:
@@ -144,7 +144,7 @@ def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_a
     assert "ordered under another configuration (A, now B)" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
-    assert [past["ended"] for past in record.history] == ["configuration changed"]
+    assert [past["ended"] for past in record.history] == ["configuration"]
     assert (record.submission, record.attempt) == (2, 1)
     assert driver.starts() == Counter({"1": 1})
 

@@ -10,12 +10,13 @@ from luigi.configuration import get_config
 from espo_luigi.driver.display.status import standing_of, status_lines
 from espo_luigi.driver.run.board import Board, Job
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs.lifecycle.handles import Progress
-from espo_luigi.jobs.lifecycle.progress import of_batch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.state import Job as Submitted
+from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
 from espo_luigi.overview import why
 from espo_luigi.overview.traces import trace_of
@@ -42,7 +43,8 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id=row.job_id)
+    standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
     board.tell(task.task_id, standing.message, standing.percent, standing.phase)
     return board
 

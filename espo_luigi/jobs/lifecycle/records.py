@@ -38,7 +38,9 @@ class Record:
     """One task's submissions: the current one, and in `history` what became of those before.
 
     `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
-    that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
+    that are not (a node failed, the job was preempted). `ending` is why the driver cancelled the job, as a code: that
+    of a `Cause`, or `policy.RESULT_WRITTEN`. `outcome` is the code of a `Cause`, or ``succeeded``; so is ``ended`` of
+    each entry of `history`.
     `learnt_memory_bytes` and `learnt_time_minutes` are what the task was given once less had proved too little; 0 if
     that never happened. The next run begins with them. `bundle` is what the scheduler calls the job that carries this
     submission with others, or this element of an array.
@@ -79,7 +81,7 @@ class Record:
         return shares_job(self.bundle)
 
     def next_submission(self, why: str, **changes: Any) -> Record:
-        """The record of the submission after this one."""
+        """The record of the submission after this one, which ended for a cause, `why`."""
         past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
         fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
         fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
@@ -234,6 +236,17 @@ def create_whole(path: Path, text: str) -> None:
         os.link(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def listed_names(folder: Path) -> set[str]:
+    """The names in a folder, none where it is not there (yet); one listing, however many jobs write there.
+
+    A listing also makes a network file system look again, where asking for one file may get a remembered "no".
+    """
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -38,10 +38,10 @@ _ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cau
 class BatchSettings:
     """How jobs go to a scheduler.
 
-    `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
-    does what an order file says, Python first. `node_cpus` and `node_memory_bytes` are the most that a job asks for,
-    where nodes are small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little
-    memory or time (which grow up to the caps), a stall, an end without a result, a lost job or a failed file system.
+    The jobs' names begin with the name of `workdir`, the run's folder; `state_dir` holds the records. The command
+    `work`, Python first, carries out an order file. A job asks for `node_cpus` and `node_memory_bytes` at most. A job
+    that exceeds the `site`'s limits is refused. `retries` are further attempts after a charged cause
+    (`policy.CAUSES`); memory and time grow up to the caps.
     """
 
     workdir: Path
@@ -64,7 +64,7 @@ class BatchSettings:
 
 
 class BatchEngine:
-    """Has one `JobManager` bring every job to its end, for as long as the folders are `still_ours`."""
+    """Brings jobs to their end by a `JobManager`, for as long as the folders are `still_ours`."""
 
     def __init__(
         self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
@@ -106,7 +106,7 @@ class BatchEngine:
         if isinstance(outcome, Success):
             order.report(done(outcome.result))
             return seconds_of(outcome.result)
-        assert outcome is not None  # without a time-out, there is one
+        assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
 
     def _written(self, order: JobOrder) -> JobOrder:
@@ -115,7 +115,7 @@ class BatchEngine:
             return order
         theirs = read_json(order.files.order) or {}
         _warn_of_another_configuration(order, theirs)
-        # Another version may have its jobs give their signs of life elsewhere.
+        # Jobs of an earlier version may give their signs of life elsewhere.
         heartbeat = theirs.get("files", {}).get("heartbeat", order.files.heartbeat)
         return replace(order, files=replace(order.files, heartbeat=Path(heartbeat)))
 
@@ -183,7 +183,7 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
 
 
 def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
-    """Return what an order asks for on the cluster's nodes, and what of it is against the site's rules."""
+    """Return an order's resources on the cluster's nodes, and its violations of the site's rules."""
     order = fitted(order, settings)
     return order.resources, _refusals(order, settings)
 
@@ -232,10 +232,10 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
 
 
 def _layout(order: JobOrder, name: str) -> str:
-    """What is to be said of the Dask cluster that the job called `name` will start."""
+    """Return sentences about the Dask cluster that the job called `name` will start."""
     resources, workers = order.resources, order.workers
     if workers:
-        # Dask takes half a second to import, which who asks for nothing of it need not wait for.
+        # Importing Dask takes half a second.
         from espo_luigi.jobs.dask.jobqueue import job_script
 
         return f"# Dask's workers: {workers.said} as follows\n\n{job_script(workers, name)}"
@@ -247,7 +247,7 @@ def _layout(order: JobOrder, name: str) -> str:
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
-    """Cancel or detach a run from another terminal; return what was done, in words."""
+    """Cancel or detach a run from a second terminal; return a sentence for its user."""
     if request_stop(settings.state_dir, how):
         return f"asked the driver of {settings.state_dir} to {how}"
     if how == DETACH:

@@ -1,7 +1,7 @@
-"""Carries out what `policy.decide` says of a job: it is left alone, cancelled, submitted again, or over.
+"""Carries out the actions of `policy.decide`.
 
-If a step fails because of a file, it is taken again in the next cycle. So each writes its files before anything changes
-here or at the scheduler, and taken again it writes the same.
+If an action fails because of a file, it is taken again in the next cycle. So each action writes its files before
+anything changes here or at the scheduler, and writes the same when it is taken again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Actions:
     ended: Counter[JobState] = field(default_factory=Counter)
 
     def take_step(self, now: float, job: Job) -> None:
-        """Do what follows from what is known of the job."""
+        """Decide the job's next action, and take it."""
         patience = self.submitter.patience
         self.submitter.save(job)
         action = decide(job, now, patience)
@@ -81,7 +81,7 @@ class Actions:
             self._cancel(job, action.ending)
 
     def _cancel(self, job: Job, ending: str) -> None:
-        # On disk first: the next driver must not take our own cancellation for somebody's wish.
+        # On disk first: the next driver must not take this for a user's cancellation.
         record = replace(job.record, ending=ending)
         self.store.save(record)
         job.record = record
@@ -102,7 +102,7 @@ class Actions:
         self.submitter.nodes.does_well(job.node, job.seen.off_node)
         name = job.record.name
         if job.record.shares_job:
-            # If it does not end by itself, this stops it.
+            # This stops a member that does not end by itself.
             self.store.close(name)
             self.finish(job, success_of(job))
             return
@@ -115,7 +115,7 @@ class Actions:
         if not job.adopted:
             self._retry_or_fail(job, Cause.NO_OUTPUT)
             return
-        # An old success, whose output was removed since: the work has to be done again.
+        # An old success, whose output was removed since: the job is submitted again.
         logger.info("%s: its result is of an earlier run and its output is gone; submitting anew", job.record.name)
         self._again(job, job.record.next_submission(Cause.NO_OUTPUT, attempt=1))
 
@@ -127,7 +127,7 @@ class Actions:
             self.finish(job, failure_of(job, Cause.REFUSED, words))
 
     def _goes_elsewhere(self, job: Job, cause: Cause, words: str) -> bool:
-        """Submit a job that gets no place again, where it asks for less: whether there is such a way."""
+        """Submit a job that gets no place alone, or to any node; return False if it asked for no less already."""
         if job.record.bundle:
             logger.warning("%s: in a bundle: %s; trying again without", job.record.name, words)
             self._again(job, job.record.next_submission(cause), alone=True)
@@ -141,7 +141,7 @@ class Actions:
         return False
 
     def _give_up_name(self, job: Job, now: float) -> None:
-        """A submission without an answer left no trace: see that it never will, and try again under a new name."""
+        """Close the claim of a submission that has left no trace, and submit the task under a new name."""
         if not self.store.close_unclaimed(job.record.name):
             owner = self.store.claim_owner(job.record.name)
             if owner is not None:
@@ -157,7 +157,7 @@ class Actions:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
 
     def _close_empty_claim(self, job: Job, now: float) -> None:
-        """Close a claim that names nobody, and stays so: a driver or a job could not write it."""
+        """Close a claim that stays empty: a driver or a job could not write it."""
         if not self.store.is_claimed_by_nobody(job.record.name):
             return
         since = now if job.files.unclaimed is None else job.files.unclaimed
@@ -170,7 +170,7 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        # From here on, nobody's `scontrol requeue` can make the old job work beside the new one.
+        # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
         name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
         if CAUSES[cause].may_be_done and _is_complete(job, otherwise=False):
@@ -187,7 +187,7 @@ class Actions:
             self._again(job, following)
 
     def _following(self, job: Job, cause: Cause) -> Record | None:
-        """The record of another submission after the job has ended for a cause; None if there is to be none."""
+        """The record of the next submission after the job has ended; None if it is not tried again."""
         now = self.commands.clock.now()
         excused = self.submitter.nodes.learn(job, cause, now)
         if cause is Cause.CONFIGURATION and job.adopted:
@@ -204,7 +204,7 @@ class Actions:
         job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
         del self.jobs[record.task]
         if self.submitter.nodes.in_trouble:
-            # The next task is tried, lest one that fails anywhere keeps all others waiting.
+            # A task that fails anywhere must not keep the rest waiting: the next task is tried.
             self.ready.append(job)
         else:
             self.ready.appendleft(job)
@@ -228,7 +228,7 @@ class Actions:
 
 
 def _is_complete(job: Job, otherwise: bool) -> bool:
-    """Whether the job's output is there; `otherwise` where nobody can say that."""
+    """Whether the job's output is there; `otherwise` if the order does not say how to find out."""
     return otherwise if job.order.is_complete is None else job.order.is_complete()
 
 
@@ -245,7 +245,7 @@ def cause_of_loss(job: Job, store: RecordStore, commands: Commands) -> Cause:
     forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)
     if not (forgets and waited):
         return Cause.LOST
-    # A job that has begun since would be in the accounting, if there is one; else there is its claim.
+    # The accounting, or without it the claim, would show that the job has begun since.
     accounted = job.row is not None and not commands.lacking
     return Cause.CANCELLED if accounted or store.close_unclaimed(job.record.name) else Cause.LOST
 

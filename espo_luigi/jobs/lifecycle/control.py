@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
-# What a manager does by itself that cannot go on: jobs stay, as after `DETACH`, but the run has failed.
+# A manager that cannot go on leaves its jobs, as after `DETACH`, but the run has failed.
 BREAK = "break"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
@@ -42,7 +42,7 @@ _LAST_PAUSES = (0.0, 1.0, 2.0, 4.0)
 class Signals:
     """Collects cancellations and requests for stacks, which are sent together at the end of a cycle.
 
-    Each command may take a minute of a busy scheduler, so that there is one for all jobs.
+    A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
     """
 
     def __init__(self, commands: Commands, bundles: Bundles) -> None:
@@ -87,7 +87,7 @@ class Signals:
 
 
 class Leftovers:
-    """The jobs, by name, that have succeeded and do not end: they hold their allocation until they are cancelled.
+    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled.
 
     `patience` is how long, in seconds, such a job may stay.
     """
@@ -154,14 +154,14 @@ def _said(alive: Iterable[Row]) -> list[str]:
 
 
 def _is_gone(row: Row) -> bool:
-    # What is leaving has no processes any more: its epilog is the site's business.
+    # A job that leaves has no processes any more; its epilog is the site's business.
     return row.phase.ended or row.phase is Phase.LEAVING
 
 
 def cancel_records(
     store: RecordStore, commands: Commands, records: Iterable[Record], patience: Patience | None = None
 ) -> int | None:
-    """Cancel the jobs of these records, and no others; return how many, or None if the scheduler did not answer."""
+    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer."""
     out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
     by_job: dict[str, list[Record]] = {}
     for record in out:
@@ -195,9 +195,9 @@ def _finish(store: RecordStore, record: Record) -> None:
 
 
 def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, list[Record]]) -> int | None:
-    """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler did not answer.
+    """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler is silent.
 
-    A command that did not end may have cancelled some of them: those that are left are cancelled anew.
+    A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
     for _ in range(_CANCEL_TRIES):
@@ -207,7 +207,7 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
         # Found by id and name: an id may be that of somebody else's job by now.
         owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
-        # On disk first: if this driver is killed from here on, the next one finds who has cancelled these jobs.
+        # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):
             _save(store, replace(record, ending=Cause.DRIVER_CANCELLED))
         cancelled.update(alive)
@@ -224,9 +224,9 @@ def _save(store: RecordStore, record: Record) -> None:
 
 
 def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience) -> int:
-    """Cancel the jobs of all records of this run, of which a driver knows some `newer` than on disk; return how many.
+    """Cancel the jobs of all records of this run; return how many. `newer` records replace those on disk.
 
-    The records also hold the jobs of earlier drivers, which this one may not have come to yet.
+    The records on disk include jobs of earlier drivers that this driver may not have taken over yet.
     """
     records: dict[str, Record] = {}
     try:
@@ -260,7 +260,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
         if time.monotonic() >= until:
             holder = lock.holder()
             if holder is None:
-                # It ended meanwhile: the next one is not to be stopped.
+                # It ended meanwhile, and the next driver must not be stopped.
                 control.unlink(missing_ok=True)
                 return False
             raise SubmissionError(
@@ -273,7 +273,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
 
 
 def take_control(state_dir: Path) -> str | None:
-    """What the driver of `state_dir` is asked to do, once: `CANCEL`, `DETACH` or None."""
+    """Take the request to the driver of `state_dir`, if there is any: `CANCEL`, `DETACH` or None."""
     # A listing makes a network file system look again, where asking for one file may get a remembered "no".
     if _CONTROL not in os.listdir(state_dir):
         return None

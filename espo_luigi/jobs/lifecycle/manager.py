@@ -1,8 +1,8 @@
 """The job manager: thousands of jobs from one thread, each brought to an outcome once.
 
-`JobManager.submit` returns a handle at once. One thread does the rest, in a cycle that costs the same number of
-commands however many jobs there are: submit what may be submitted; look at what became of the jobs (`Watcher`); decide
-each job's next step (`policy.decide`) and take it (`Actions`). All state that must survive the driver is in `records`.
+`JobManager.submit` returns a handle at once. One thread does the rest, in cycles. Each submits ready jobs, looks
+at all jobs (`Watcher`), decides each job's next action (`policy.decide`) and takes it (`Actions`). The number of
+commands in a cycle does not depend on the number of jobs. `records` hold all that must survive the driver.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class JobManager:
     def start(self) -> None:
         """Take the driver's lock and begin.
 
-        Raises SecondDriverError when another driver has it, SubmissionError while jobs of another layout live.
+        Raises SecondDriverError if a living driver has it, SubmissionError while jobs of another layout live.
         """
         persistently(self._lock.acquire, DRIVERS_PATIENCE_SECONDS)
         try:
@@ -146,7 +146,7 @@ class JobManager:
     def submit(self, order: JobOrder) -> Handle:
         """Take an order and return at once; its `on_progress` is called in the manager's thread, and must be quick.
 
-        What an earlier driver submitted for the same run, rule and wildcards is taken over instead of submitted again.
+        If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
         task = self.task_of(order)
@@ -156,7 +156,7 @@ class JobManager:
         return handle
 
     def status(self) -> dict[JobState, int]:
-        """How many orders are in which state; of those that are over, so far."""
+        """The number of orders in each state."""
         ready = {JobState.READY: len(self._requests.incoming) + len(self._ready)}
         return {**ready, **Counter(job.state for job in list(self._jobs.values())), **self._actions.ended}
 
@@ -229,7 +229,7 @@ class JobManager:
         return min(longest, self.commands.submit_rate.wait_seconds) if self._next_ready() else longest
 
     def _guarded(self, step: Callable[[Job], None], job: Job) -> bool:
-        """Take a step, whose trouble (an unwritable folder, say) must not end the others; whether there was none."""
+        """Take a step for a job, whose trouble must not stop other jobs; return whether there was none."""
         try:
             step(job)
             job.trouble_since = None
@@ -242,7 +242,7 @@ class JobManager:
         return False
 
     def _survive(self, job: Job, error: OSError) -> None:
-        """Take the step again in the next cycle; what no waiting cures is given up after a while."""
+        """Take the step again in the next cycle; give up after a while if the error does not pass."""
         now = self._clock.now()
         job.trouble_since = now if job.trouble_since is None else job.trouble_since
         self._trouble.warn("trouble with the files of %s, going on: %s", job.record.name, error)
@@ -308,7 +308,7 @@ class JobManager:
     # Submitting.
 
     def _submit_ready(self) -> None:
-        """Submit for as long as one look at the results may wait."""
+        """Submit until it is time to look at the results."""
         until = self._clock.now() + self._cycle_seconds
         while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
             group = self._next_ready()
@@ -317,7 +317,7 @@ class JobManager:
             self._submit(group)
 
     def _next_ready(self) -> list[Job]:
-        """The next jobs that may be submitted now, as one; none where more may come for it in a moment."""
+        """The next jobs to submit together; none while more may come for their bundle."""
         now = self._clock.now()
         room = self.settings.max_jobs - len({job.record.job_name for job in self._jobs.values()})
         if room <= 0 or self.stopping is not None or self.submitter.held(now):
@@ -363,7 +363,7 @@ class JobManager:
         try:
             self.submitter.prepare(submission, place)
         except OSError:
-            # Put last: the files of this one may be the only ones that fail.
+            # Put last: other jobs' files may work.
             self._ready.remove(job)
             self._ready.append(job)
             self.submitter.pause()

@@ -1,7 +1,7 @@
 """Nodes on which jobs end as soon as they start, and pauses when jobs do so on all nodes.
 
-A broken node is always free, so that it gets job after job. And where something fails for all nodes (the file system
-with the programs, for example), every job of a run would use up its attempts within a minute.
+A broken node is always free, and gets job after job. If all nodes fail, as the file system with the programs does, all
+jobs of a run would use up their attempts within a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from espo_luigi.jobs.trouble import growing_pause
 
 logger = logging.getLogger(__name__)
 
-# A node is avoided after so many different tasks ended at once there, none of which gave a result.
+# A node is avoided after so many different tasks ended at once there without a result.
 _TASKS_ON_A_NODE = 3
 _MOST_NODES = 20
 # Submission pauses after so many different tasks in a row ended at once, on nodes that are not avoided.
@@ -27,22 +27,21 @@ _TASKS_IN_A_ROW = 6
 # After each pause one job is tried; after the last, an hour in all, the run goes on as if nothing were known.
 _PAUSES = 6
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 1800.0
-# How often the accounting is asked for the host of a job, at successive polls: it may be written 15 s late, and each
-# question reads all of it.
+# How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
 _MOST_QUESTIONS = 5
 
 
 class NodeWatch:
-    """What a run learns of nodes from how jobs end on them. Times are the driver's monotonic clock."""
+    """Learns from the ends of jobs which nodes are broken. Times are the driver's monotonic clock."""
 
     def __init__(self, patience: Patience | None = None) -> None:
         self._quick = (patience or Patience()).quick
         self.excluded: tuple[str, ...] = ()
         self._anywhere: set[str] = set()
         self._seen: set[str] = set()
-        # when jobs of which tasks ended at once on a node, since a job that started later did well there
+        # By node and task, when jobs ended at once there; a job that starts later and does well clears a node's.
         self._crashed: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        # on which node the jobs of which tasks ended at once, since a job that started after `_row_since` did well
+        # By task, the node where its job ended at once; a job that starts after `_row_since` and does well clears it.
         self._in_a_row: dict[str, str] = {}
         self._row_since = -math.inf
         self.in_trouble = False
@@ -50,11 +49,11 @@ class NodeWatch:
         self._pauses = 0
 
     def avoided_by(self, task: str) -> tuple[str, ...]:
-        """The nodes to which no job of the task goes, whatever has become of its own jobs there."""
+        """The nodes that the run avoids for this task."""
         return () if task in self._anywhere else self.excluded
 
     def allow_all(self, task: str) -> None:
-        """Avoid no node for this task any more: there is none for it without them."""
+        """Let this task's jobs go to any node, as the rest is not enough for it."""
         self._anywhere.add(task)
 
     def held(self, now: float) -> bool:
@@ -80,7 +79,7 @@ class NodeWatch:
     def does_well(self, node: str, started_after: float | None) -> None:
         """Take in that a job wrote a result there, or works there for a while; it started after that moment.
 
-        A job that had started before others ended at once says nothing of what has happened to the node since.
+        It says nothing of the node's state after that moment.
         """
         if started_after is None:
             return
@@ -108,7 +107,7 @@ class NodeWatch:
             self._pause(now)
 
     def submitted(self, now: float) -> None:
-        """Take in a submission: while there is trouble, one at a time."""
+        """Take in a submission: while there is trouble, jobs go singly."""
         if not self.in_trouble:
             return
         if self._pauses < _PAUSES:

@@ -1,4 +1,4 @@
-"""What became of the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
+"""Looks at the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
 
 A look costs the same number of commands, and of folder listings, however many jobs there are.
 """
@@ -86,7 +86,7 @@ class Watcher:
         self._next_poll = 0.0
 
     def notice_absence(self, jobs: Iterable[Job], pause: float) -> None:
-        """After a gap, let all waiting begin anew: what was seen before it is old."""
+        """After a gap, let all waiting start from zero: the observations before it are old."""
         now = self._commands.clock.now()
         away, self._last_cycle = now - self._last_cycle, now
         if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
@@ -151,7 +151,7 @@ class Watcher:
         return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
 
     def _look_at(self, job: Job, now: float) -> None:
-        # Also of a job that is in no listing: one with a heartbeat is not lost, even if never seen running.
+        # A missing job with a heartbeat is not lost, even if it was never seen running.
         if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
             age = math.inf if job.seen.off_node is None else now - job.seen.off_node
             job.listen(now, between_beats(age, self._settings.beat_seconds))
@@ -159,7 +159,7 @@ class Watcher:
         job.report("\n".join(self._drained))
 
     def _without_result(self, missing: list[Job], now: float) -> list[Job]:
-        """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""
+        """Leave out the jobs that succeeded: the scheduler's accounting need not be asked for them."""
         self._read_results(missing, now)
         return [job for job in missing if not job.files.succeeded]
 
@@ -196,15 +196,15 @@ class Watcher:
         return True
 
     def _ask_memory(self, missing: list[Job], leaving: list[Job], now: float) -> bool:
-        # The members of a bundle may share one.
+        # The members of a bundle may share an id.
         ids = dict.fromkeys(job.record.job_id for job in (*missing, *leaving) if job.record.job_id)
         names = dict.fromkeys(job.record.job_name for job in missing if not job.record.job_id)
         known_names = dict.fromkeys(job.record.job_name for job in (*missing, *leaving) if job.record.job_id)
         rows = self._commands.remembered(ids, names, known_names)
-        # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
+        # The accounting may list a job as running that the scheduler has forgotten: only ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
         for job in leaving:
-            # Where the accounting has its end already, a site's epilog is not waited for.
+            # The driver does not wait for a site's epilog if the accounting has the job's end.
             self._take_in(job, by_name, now)
         for job in missing:
             known = self._take_in(job, by_name, now)

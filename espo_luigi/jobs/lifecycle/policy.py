@@ -1,7 +1,7 @@
-"""What is decided about a job, as pure functions: the next action, why it ended, and what follows from that.
+"""Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
 
-`decide` is the table of a living job's transitions, `CAUSES` the table of causes and their consequences, `Patience`
-has all times that the driver waits.
+`decide` is the table of transitions; `CAUSES` is the table of causes and consequences. The driver's waits are in
+`Patience`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,35 @@ RESULT_WRITTEN = "result written"
 
 @dataclass(frozen=True)
 class Patience:
-    """How long, in seconds, the driver waits for what may still come, and why so long."""
+    """How long, in seconds, the driver waits for different things, and why so long."""
 
-    # A network file system shows a file that late: attribute caches last a minute.
+    # A network file system shows a new file after a minute at most, which its caches last.
     latency_wait: float = 60.0
-    # A scheduler's answers lack a job for so long before it counts as gone: a controller that was restarted
-    # lists all again in a few minutes.
+    # A job that the answers lack counts as gone after that: a restarted controller lists all in a few minutes.
     absent_after: float = 300.0
     # A submission that gave no id may still reach the scheduler; then its job is listed by its name.
     settle: float = 15.0
     # A refusal may pass whose words are unknown.
     unclear_refusal: float = 300.0
-    # A pending job whose reason no waiting cures: an administrator who changes a limit needs some minutes.
+    # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
     hopeless: float = 600.0
     # A stalled job writes its stack to its log before it is cancelled.
     stack_dump: float = 5.0
-    # An error with a job's files that does not pass by itself (no permission, a folder that is gone) may be mended.
+    # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
     lasting_trouble: float = 300.0
     # More tasks that may go in the same bundle come within moments, as Luigi finds them.
     gather: float = 2.0
-    # After a file system that failed under a job, the next submission waits; each time longer, half an hour at most.
+    # A file system failed under a job: the next submission waits, each time five times as long, for 30 times at most.
     after_trouble: float = 60.0
     # A cancellation is lost when the controller goes down: it is repeated.
     cancel_again: float = 60.0
     # A job that ends without a result sooner is more likely the node's fault than the task's.
     quick: float = 300.0
-    # After submissions without an id, the next waits; each time twice as long, so long at most.
+    # A submission got no id: the next waits, each time twice as long, and at most that long.
     longest_refusal: float = 300.0
     # Records of cancelled jobs are written as soon as a file system that fails works again.
     writing_down: float = 30.0
-    # A driver that ends waits for its thread: for a cycle and a cancellation, each command of which hangs.
+    # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.
     ending: float = 600.0
 
 
@@ -90,7 +89,7 @@ class Cause(enum.StrEnum):
         return CAUSES[self].words.format(scheduler=scheduler.NAME if scheduler else "the scheduler")
 
     def explanation(self, scheduler: Scheduler | None = None) -> str:
-        """What it means, and what to do."""
+        """Its meaning for the user, and the remedy."""
         name, submit = (scheduler.NAME, scheduler.SUBMIT) if scheduler else ("the scheduler", "the scheduler")
         return CAUSES[self].explanation.format(scheduler=name, submit=submit)
 
@@ -101,7 +100,7 @@ def words_of(code: str, scheduler: Scheduler | None = None) -> str:
 
 
 class Retry(enum.Enum):
-    """Whether a job is submitted again after a cause, and what that costs."""
+    """Whether a job is submitted again after a cause, and at which cost."""
 
     NEVER = "it would end in the same way"
     CHARGED = "an attempt: after `retries` there is no other"
@@ -111,22 +110,16 @@ class Retry(enum.Enum):
 
 @dataclass(frozen=True)
 class Consequences:
-    """What follows from a cause, beside its words for people.
-
-    `with_blocks` is the retry of a job that has completed blocks of its output: it goes on from there. `grows` is what
-    the next submission asks for more of, `other_node` whether it avoids the node, which is as likely to be at fault as
-    the task. The output may be there nevertheless if `may_be_done`. After `forgets`, the next run asks for what it is
-    told, not for what this one has learnt.
-    """
+    """The consequences of a cause, and its words for people."""
 
     words: str
     explanation: str
     retry: Retry = Retry.CHARGED
-    with_blocks: Retry | None = None
-    grows: str = ""
-    other_node: bool = False
-    may_be_done: bool = True
-    forgets: bool = False
+    with_blocks: Retry | None = None  # for a job that completed blocks of its output, and goes on from there
+    grows: str = ""  # the resource of which the next submission asks for more
+    other_node: bool = False  # the next submission avoids the node, which is as likely to be at fault as the task
+    may_be_done: bool = True  # the output may be complete nevertheless
+    forgets: bool = False  # the next run asks for the amounts of its configuration, not for those of this run
 
 
 _NEVER, _, _UNCHARGED, _FREE = Retry
@@ -135,7 +128,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.EXCEPTION: Consequences(
         "exception", "Python raised an exception, which would come again: not retried", _NEVER, may_be_done=False
     ),
-    # The driver has the input made again, and then asks for the job again.
+    # The driver makes the input again, and then asks for the job again.
     Cause.INPUT: Consequences(
         "input gone or replaced",
         "an input was not the one that it began with, and nothing was published",
@@ -198,13 +191,13 @@ CAUSES: Mapping[Cause, Consequences] = {
 
 
 class Do(enum.Enum):
-    """What the manager has to do about a job."""
+    """The manager's next step for a job."""
 
     WAIT = "wait"
-    SUCCEED = "succeed"  # its output is looked for
-    END = "end"  # `cause_of` says why, and `next_record` what follows
-    LOSE = "lose"  # as `END`, of a job that nobody knows any more
-    GIVE_UP_NAME = "give up name"  # of a submission that left no trace
+    SUCCEED = "succeed"  # look for its output
+    END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
+    LOSE = "lose"  # the same for a job that has left no trace
+    GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
     DUMP_STACK = "dump stack"
     CANCEL = "cancel"
 
@@ -221,13 +214,13 @@ WAIT = Action(Do.WAIT)
 
 
 def decide(job: Job, now: float, patience: Patience) -> Action:
-    """Return what is to be done now about a job that was submitted.
+    """Return the next action for a job that was submitted.
 
-    The first row that holds counts; otherwise, and where the time in brackets has not passed, the action is WAIT.
-    Times count from when this driver began to look (`Job.watched_since`).
+    The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
+    count from when this driver began to look (`Job.watched_since`).
 
     ============================================================ ====================================================
-    What is known                                                Action
+    State                                                        Action
     ============================================================ ====================================================
     its result says success                                      SUCCEED
     it has ended, and has a result                               END
@@ -255,7 +248,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
         over = files.result is not None or job.in_vain(job.ended_since, now, patience.latency_wait)
         return Action(Do.END) if over else WAIT
     if record.shares_job and job.intent.cancelled is not None:
-        # Its claim is closed: it stops by itself, and without that it can do nothing that counts any more.
+        # Its claim is closed, so that it stops by itself, or works in vain.
         return Action(Do.END) if job.lasts(job.intent.cancelled, now, patience.absent_after) else WAIT
     just_cancelled = job.intent.cancelled is not None and not job.lasts(
         job.intent.cancelled, now, patience.cancel_again
@@ -305,13 +298,12 @@ def _while_running(job: Job, now: float, patience: Patience) -> Action:
 
 
 def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:
-    """Whether the job's processes are gone, without a result, and something of the site's still goes on."""
+    """Whether the job's processes are gone without a result, while the site's epilog goes on."""
     unknown = job.files.result is None and job.ended_since is None
     return unknown and job.lasts(job.seen.since_when(Phase.LEAVING), now, patience.latency_wait)
 
 
-# By the outcome with which a job says itself that it has failed. "stopped" is not among them, as the signal may be a
-# requeue's: the scheduler decides what became of the job.
+# Outcomes that a failed job writes itself. "stopped" is missing: its signal may be a requeue's.
 _SAID: Mapping[str, Cause] = {
     ResultWord.ERROR: Cause.EXCEPTION,
     ResultWord.INPUT: Cause.INPUT,
@@ -319,7 +311,7 @@ _SAID: Mapping[str, Cause] = {
     ResultWord.FILES: Cause.FILES,
     ResultWord.MEMORY: Cause.MEMORY,
 }
-# By the outcome of a job that got a signal to end, where the scheduler says no more than that it ended.
+# Outcomes of a job that got a signal to end. They count if the scheduler gives no reason itself.
 _TOLD: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 _BY_PHASE = {
     Phase.MEMORY: Cause.MEMORY,
@@ -344,9 +336,9 @@ def cause_of_end(job: Job) -> Cause:
 def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str, log_says_memory: bool) -> Cause:
     """Why a job that ended did not succeed.
 
-    The scheduler's word goes before the job's own where it is definite: a job that is being stopped may well write down
-    the exception that the stopping caused. `phase` is None if the scheduler says nothing of the job, `ending` is why
-    the driver cancelled it.
+    A definite word of the scheduler's goes before the job's own: a job that is being stopped may report the exception
+    that the stopping caused. `phase` is None if the scheduler does not know the job. `ending` is why the driver
+    cancelled it.
     """
     outcome = result.get("outcome") if result else None
     if ending in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
@@ -368,11 +360,10 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 def next_record(
     record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
 ) -> Record | None:
-    """The record of another submission after `cause`, or None when there is to be none.
+    """The record of the next submission after `cause`; None if the job is not tried again.
 
-    An end is `excused` that is known to be the node's or the cluster's fault. A job that has `progressed` has completed
-    a part of its output, and goes on from there: it may be preempted, lose its node or run out of time any number of
-    times.
+    An end that is known to be the cluster's fault is `excused`. A job that completed a part of its output has
+    `progressed`.
     """
     follows = CAUSES[cause]
     retry = (progressed and follows.with_blocks) or follows.retry
@@ -400,14 +391,14 @@ def pause_before(record: Record, first: float) -> float:
 
 
 def last_record(record: Record, cause: Cause | None) -> Record:
-    """The record of a task that is not tried again in this run, after success (None) or for a cause."""
+    """The last record of a task in this run, after success (None) or for a cause."""
     record = replace(record, state=FINISHED, outcome=cause or JobState.SUCCEEDED)
     forgets = cause is not None and CAUSES[cause].forgets
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
 
 
 def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int] | None:
-    """What grows; None when it is at its cap already, as the same again would fail again."""
+    """The larger amounts to ask for; None if they are at their caps, as the same amounts would fail again."""
     if grows == "memory":
         memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
         more = {"memory_bytes": memory, "learnt_memory_bytes": memory}

@@ -1,4 +1,4 @@
-"""What goes into the `JobManager`, an order, and what comes out: a handle to wait on, and an outcome."""
+"""The orders that a `JobManager` has, with their handles and outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Success:
 
 @dataclass(frozen=True)
 class Failure:
-    """The job did not succeed and is not tried again. `message` says why in words, `tail` is the traceback's end."""
+    """The job failed for good. `message` says why in words, `tail` is the traceback's end."""
 
     cause: Cause
     attempts: int
@@ -53,7 +53,7 @@ class Handle:
         self._done = threading.Event()
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
-        """The outcome, or None when there is none within `timeout` seconds."""
+        """The outcome, or None after `timeout` seconds."""
         self._done.wait(timeout)
         return self.outcome
 
@@ -74,7 +74,7 @@ class Handle:
 
 
 class Requests:
-    """The orders that have no outcome yet, from any thread; `incoming` are those that the manager has not taken."""
+    """The orders without an outcome, from any thread; the manager still has to take those in `incoming`."""
 
     def __init__(self) -> None:
         self.incoming: deque[Handle] = deque()

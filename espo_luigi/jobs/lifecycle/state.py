@@ -1,8 +1,7 @@
-"""One job as values: what the scheduler says of it, what its files say, what the driver intends, and its state.
+"""A job as three values, replaced whole at each submission: `Seen`, `Files` and `Intent`; and the state they give.
 
-A `Job` lives from its order to its outcome. Each submission begins with new values of `Seen`, `Files` and `Intent`.
-Nothing here runs a command or decides anything; `policy.decide` does the latter. All times are the driver's monotonic
-clock, in seconds.
+A `Job` lives from its order to its outcome. Decisions about it are in `policy`. All times are seconds of the driver's
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,19 +26,13 @@ _SHORTEST_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Seen:
-    """What the scheduler says of a submission.
+    """The scheduler's word on a submission."""
 
-    `since` is when it began to say what `row` means: that the job pends, waits without hope, runs, leaves or has
-    ended. `missing` is since when its answers lack the job; `answered` is whether it answered the last question.
-    `off_node` is the last moment at which the job was known to be on no node; None if an earlier driver's job never
-    was.
-    """
-
-    row: Row | None = None
-    since: float = 0.0
-    missing: float | None = None
-    answered: bool = True
-    off_node: float | None = None
+    row: Row | None = None  # its last row of the job
+    since: float = 0.0  # when it first said that the job pends, waits without hope, runs, leaves or has ended
+    missing: float | None = None  # since when its answers lack the job
+    answered: bool = True  # whether it answered the last question
+    off_node: float | None = None  # the last moment at which the job cannot have been on a node, if that is known
 
     def told(self, row: Row, now: float) -> Seen:
         """After an answer that lists the job."""
@@ -52,11 +45,11 @@ class Seen:
         return replace(self, missing=now if self.missing is None else self.missing, answered=True)
 
     def unanswered(self) -> Seen:
-        """After a question without an answer: only answers can show that the job is gone."""
+        """After a question without a reply: only replies can show that the job is gone."""
         return replace(self, missing=None, answered=False)
 
     def since_when(self, phase: Phase) -> float | None:
-        """Since when the job is in that phase; None if it is in another."""
+        """Since when the job is in that phase; None if it is not."""
         return self.since if self.row is not None and self.row.phase is phase else None
 
 
@@ -66,25 +59,19 @@ def _meaning(row: Row) -> tuple[object, bool]:
 
 @dataclass(frozen=True)
 class Files:
-    """What the files of a submission say.
-
-    `void` is the result of an earlier start of a requeued job. `beat` is the heartbeat's text, `heard` when it last
-    changed, `looked` when it was last read. Of a member whose job other tasks share, `begun` is when its claim was
-    found, and `exit_code` and `ended` are how and when it ended. `unreadable` is when the result could last not be
-    looked for; `unclaimed` is since when the claim names nobody.
-    """
+    """The word of a submission's files on it; a member is a job that shares the scheduler's job with other tasks."""
 
     result: Mapping[str, Any] | None = None
     result_since: float | None = None
-    void: Mapping[str, Any] | None = None
-    beat: bytes = b""
-    heard: float | None = None
-    looked: float | None = None
-    begun: float | None = None
-    exit_code: int | None = None
-    ended: float | None = None
-    unreadable: float = 0.0
-    unclaimed: float | None = None
+    void: Mapping[str, Any] | None = None  # the result of an earlier start, before the job was requeued
+    beat: bytes = b""  # the heartbeat's text
+    heard: float | None = None  # when that last changed
+    looked: float | None = None  # when it was last read
+    begun: float | None = None  # when a member's claim was found
+    exit_code: int | None = None  # how a member ended
+    ended: float | None = None  # and when
+    unreadable: float = 0.0  # the last failed look for the result
+    unclaimed: float | None = None  # since when the claim names nobody
 
     @property
     def outcome(self) -> str:
@@ -102,7 +89,7 @@ class Files:
         return files if self.result is None or self.succeeded else replace(files.without_result(), void=self.result)
 
     def without_result(self) -> Files:
-        """Without a result file; one that reported success may be gone."""
+        """Without a result file; the file may vanish after it reported success."""
         return self if self.succeeded else replace(self, result=None, result_since=None)
 
     def member(self, begun: bool, exit_code: int | None, now: float) -> Files:
@@ -116,7 +103,7 @@ class Files:
         )
 
     def read_beat(self, path: Path, now: float) -> Files:
-        """After a look at the heartbeat: any change of the file counts, whatever the node's clock says."""
+        """After a look at the heartbeat: any change of the file counts, as nodes' clocks differ."""
         try:
             beat = path.read_bytes()
         except FileNotFoundError:
@@ -129,62 +116,52 @@ class Files:
 
 @dataclass(frozen=True)
 class Refused:
-    """A submission that got no id: what that means for another try, in whose words, and since when."""
+    """A submission without an answer that gives an id."""
 
     meaning: Refusal
-    words: str
+    words: str  # the scheduler's
     since: float
 
 
 @dataclass(frozen=True)
 class Intent:
-    """What the driver intends with a submission, and has done about it.
+    """The driver's plans for a submission, and its actions."""
 
-    It is `ready` since that moment, is not submitted `not_before`, and goes in no bundle if `alone`. `refused` is
-    about the last submission without an id. `dumped` is when the job was asked for its stack, `cancelled` when the
-    driver cancelled it, because of the scheduler's `complaint`, if any.
-    """
-
-    ready: float = 0.0
-    not_before: float = 0.0
-    alone: bool = False
-    refused: Refused | None = None
-    dumped: float | None = None
-    cancelled: float | None = None
-    complaint: str = ""
+    ready: float = 0.0  # since when it may be submitted
+    not_before: float = 0.0  # when its pause ends
+    alone: bool = False  # whether it goes in no bundle
+    refused: Refused | None = None  # how the last try failed
+    dumped: float | None = None  # when the job was asked for its stack
+    cancelled: float | None = None  # when the driver cancelled it
+    complaint: str = ""  # the scheduler's words that made it do so
 
 
 @dataclass(eq=False)
 class Job:
-    """A job between its order and its outcome; `record` is what is on disk of its submissions.
-
-    `tell` is called with where it stands. `adopted`: an earlier driver wrote its order, maybe under another
-    configuration, and submitted it. `unsaved`: the record on disk is older than `record`. `trouble_since` is since
-    when its files fail this driver. Waiting counts from `watched_since`, if nobody looked before.
-    """
+    """A job between its order and its outcome."""
 
     order: JobOrder
     record: Record
     scheduler: Scheduler
     tell: Callable[[Standing], None] = lambda standing: None
-    adopted: bool = False
+    adopted: bool = False  # an earlier driver wrote its order, maybe under another configuration, and submitted it
     seen: Seen = field(default_factory=Seen)
     files: Files = field(default_factory=Files)
     intent: Intent = field(default_factory=Intent)
-    unsaved: bool = False
-    trouble_since: float | None = None
-    watched_since: float = 0.0
+    unsaved: bool = False  # the record on disk is older than `record`
+    trouble_since: float | None = None  # since when this driver cannot use its files
+    watched_since: float = 0.0  # when this driver began to look, without a gap since
 
     def again(self, record: Record, intent: Intent) -> None:
         """Begin another submission."""
         self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
 
-    # What was observed.
+    # Observations.
 
     def saw(self, row: Row, now: float) -> None:
         """Take in the scheduler's row of the job."""
         if row.phase is Phase.LEAVING and self.ended_since is not None:
-            # How it ended is accounted; what the site does on the node after that is not waited for.
+            # Its end is accounted; the driver does not wait for the site's epilog.
             self.seen = replace(self.seen, answered=True)
             return
         self.seen = self.seen.told(row, now)
@@ -192,7 +169,7 @@ class Job:
             self.files = self.files.requeued()
 
     def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
-        """Take in what the claims say of a member whose job other tasks share."""
+        """Take in a member's claims."""
         # Before the job runs, its files are of an earlier start.
         if self.row is not None and self.row.phase is not Phase.PENDING:
             self.files = self.files.member(begun, exit_code, now)
@@ -211,7 +188,7 @@ class Job:
             self.files = replace(self.files, result=result, result_since=since)
 
     def saw_no_files(self, now: float) -> None:
-        """Take in that the file system did not answer: a missing result has to be missed anew."""
+        """Take in that the file system did not answer: the wait for a result starts from zero."""
         if self.files.result is None:
             self.files = replace(self.files, unreadable=now)
 
@@ -220,7 +197,7 @@ class Job:
         if self.files.looked is None or now - self.files.looked >= every_seconds:
             self.files = self.files.read_beat(self.order.files.heartbeat, now)
 
-    # What follows from that.
+    # Conclusions.
 
     @property
     def state(self) -> JobState:
@@ -275,11 +252,11 @@ class Job:
         return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
 
     def lasts(self, since: float | None, now: float, seconds: float) -> bool:
-        """Whether something that began at `since` lasts for so long, and this driver was there to look."""
+        """Whether so many seconds have passed since then, during which this driver looked."""
         return since is not None and now - max(since, self.watched_since) >= seconds
 
     def in_vain(self, since: float | None, now: float, seconds: float) -> bool:
-        """As `lasts`, for the wait for a result: while files cannot be read, it cannot be seen."""
+        """As `lasts`, during which the result could be looked for, too."""
         return since is not None and self.lasts(max(since, self.files.unreadable), now, seconds)
 
     def ended_at_once(self, now: float, quick: float) -> bool:
@@ -288,7 +265,7 @@ class Job:
         return began is not None and (self.ended_since or now) - began < quick
 
     def does_well(self, now: float, quick: float) -> bool:
-        """Whether the job shows signs of life for longer than a job on a broken node does."""
+        """Whether the job has given signs of life for longer than it could on a broken node."""
         runs = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.files.beat)
         return runs and self.seen.off_node is not None and now - self.seen.off_node >= quick
 
@@ -388,6 +365,6 @@ def _tunnel(port: int, beat: Mapping[str, Any]) -> str:
 
 
 def _number(said: Mapping[str, Any], name: str) -> int:
-    """Return a number of a file that another version may have written; 0 if it is none."""
+    """Return a number of a file of any version; 0 if the value is no number."""
     value = said.get(name)
     return int(value) if isinstance(value, (int, float)) else 0

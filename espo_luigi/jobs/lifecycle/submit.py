@@ -1,4 +1,4 @@
-"""Submitting jobs, alone or as a bundle, so that whatever happens on the way, each goes to the scheduler once."""
+"""Submits jobs, alone or as a bundle, each once, even if the driver dies on the way."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Submitter:
         self.patience = settings.patience
         self.nodes = NodeWatch(settings.patience)
 
-    # What a submission is made of.
+    # The parts of a submission.
 
     def check(self, task: str, order: JobOrder) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
@@ -81,7 +81,7 @@ class Submitter:
             self.preview(task, order, 1)
 
     def preview(self, task: str, order: JobOrder, members: int = 0) -> str:
-        """Return the script of the task's first job, or that of a bundle of so many members like this one."""
+        """Return the script of the task's first job, or of a bundle of so many members like it."""
         record = self.plan(task, order, None)
         if not members:
             return self._scheduler.render(self._script_values(order, record))
@@ -90,9 +90,9 @@ class Submitter:
         return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
 
     def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` one if there was one.
+        """The first record of a new run of the task, after the `old` run's record, if any.
 
-        What was too little in an earlier run is not tried again, unless that is as much as retries may ask for.
+        It asks for no less than an earlier run has learnt to ask for, within the caps.
         """
         asked, limits = order.resources, order.terms.limits
         learnt_bytes, learnt_minutes = (old.learnt_memory_bytes, old.learnt_time_minutes) if old else (0, 0)
@@ -123,7 +123,7 @@ class Submitter:
         return group
 
     def made_of(self, jobs: Sequence[Job]) -> Submission:
-        """How these go to the scheduler as one. Raises SubmissionError for a value that cannot be passed safely."""
+        """The submission of these jobs together. Raises SubmissionError for values that cannot be passed safely."""
         return self._alone(jobs[0]) if len(jobs) == 1 else self._bundle(tuple(jobs))
 
     def _alone(self, job: Job) -> Submission:
@@ -134,7 +134,7 @@ class Submitter:
 
     def _bundle(self, jobs: tuple[Job, ...]) -> Submission:
         orders = [job.order for job in jobs]
-        # A name that is never given twice, whatever becomes of the members.
+        # The name is unique: members may be bundled again.
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
         bundle = self._bundle_values(name, orders, [job.record for job in jobs])
         text, path = self._scheduler.bundled(bundle), self._store.script_path(name)
@@ -187,7 +187,7 @@ class Submitter:
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
     def _script_values(self, order: JobOrder, record: Record) -> ScriptValues:
-        """What the script of the record's submission is made of."""
+        """The values in the script of the record's submission."""
         exclude = dict.fromkeys((*order.options.exclude, *self._avoided(record)))
         return ScriptValues(
             name=record.name,
@@ -205,7 +205,7 @@ class Submitter:
         )
 
     def avoids_nodes(self, job: Job) -> bool:
-        """Whether the job may not go to nodes to which it could go if jobs had not ended badly there."""
+        """Whether the job avoids nodes because jobs ended badly there."""
         return bool({*self._avoided(job.record)} - set(job.order.options.exclude))
 
     def _avoided(self, record: Record) -> tuple[str, ...]:
@@ -251,10 +251,10 @@ class Submitter:
         files.heartbeat.unlink(missing_ok=True)
 
     def submit(self, submission: Submission) -> str | None:
-        """Submit what is prepared; return the scheduler's words when it will never take this job.
+        """Run the submission's command; return the scheduler's words if it will never take this job.
 
-        After any other answer the jobs are under way. If it gave no id, what became of them is found out by name.
-        Raises no OSError: they must not be submitted again.
+        After any other answer the jobs are under way; without an id, the watcher finds them by name. It never raises
+        OSError, after which they would be submitted again.
         """
         answer = self._commands.submit(submission.command)
         now = self._commands.clock.now()
@@ -282,7 +282,7 @@ class Submitter:
         job.report()
 
     def save(self, job: Job) -> None:
-        """Write down what is known of the job, if that is not yet done."""
+        """Write the job's record, unless that on disk is the same."""
         if job.unsaved:
             self._store.save(job.record)
             job.unsaved = False
@@ -307,7 +307,7 @@ def _is_like(one: Job, other: Job) -> bool:
 
 
 def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
-    """Who is in the bundle, and what a pilot does for each."""
+    """The members of a bundle, as its pilot reads them."""
     members = [
         {
             "name": one.name,

@@ -233,6 +233,13 @@ def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fak
     assert time.process_time() - used < 0.5 * elapsed
 
 
+def test_a_job_of_seconds_is_over_before_the_next_regular_look_at_results(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a"), fake.manager(poll_seconds=100.0, result_seconds=60.0))
+    fake.clock.go_on(5)
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 3), Success)
+
+
 def test_an_error_in_the_listener_disturbs_nobody(fake: FakeCluster, work: Work) -> None:
     def listener(_: object) -> None:
         raise RuntimeError("listener")

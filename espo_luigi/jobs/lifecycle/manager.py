@@ -110,7 +110,6 @@ class JobManager:
         self._signals = Signals(commands, self._bundles)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._salt = ""
         self._actions = Actions(
             commands=commands,
             store=self.store,
@@ -135,13 +134,10 @@ class JobManager:
         except EspoError:
             self._lock.release()
             raise
-        self._salt = persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
+        # It is kept from here on.
+        persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
         take_control(self.store.folder)
         self._thread.start()
-
-    def task_of(self, order: JobOrder) -> str:
-        """The name of an order's task in records and, with a number, of its jobs."""
-        return task_name(order.terms.run, order.family, order.wildcards, self._salt)
 
     def submit(self, order: JobOrder) -> Handle:
         """Take an order and return at once; its `on_progress` is called in the manager's thread, and must be quick.
@@ -149,7 +145,7 @@ class JobManager:
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = self.task_of(order)
+        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
         handle = self._requests.add(task, order)
         self._wake.set()

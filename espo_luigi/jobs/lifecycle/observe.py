@@ -75,8 +75,14 @@ class Watcher:
         if now >= self._next_results or any(self._has_just_ended(job) for job in jobs):
             self._read_results(jobs, now)
             self._last_results = now
-            self._next_results = now + min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+            self._next_results = now + self._until_next_results(jobs, now)
         return unwanted
+
+    def _until_next_results(self, jobs: Iterable[Job], now: float) -> float:
+        """Seconds until the next look: while a job is young, that is soon, so that a job of seconds is over in time."""
+        longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+        youngest = max((job.began for job in jobs if job.began is not None), default=-math.inf)
+        return between_beats(now - youngest, longest)
 
     def _has_just_ended(self, job: Job) -> bool:
         return job.ended_since is not None and job.ended_since > self._last_results

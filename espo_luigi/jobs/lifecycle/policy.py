@@ -102,10 +102,10 @@ def words_of(code: str, scheduler: Scheduler | None = None) -> str:
 class Retry(enum.Enum):
     """Whether a job is submitted again after a cause, and at which cost."""
 
-    NEVER = "it would end in the same way"
-    CHARGED = "an attempt: after `retries` there is no other"
-    UNCHARGED = "no attempt, as it is not the job's fault; after `max_uncharged` in a row there is no other"
-    FREE = "nothing"
+    NEVER = "never"  # it would end in the same way
+    CHARGED = "charged"  # up to `retries` times
+    UNCHARGED = "uncharged"  # up to `max_uncharged` times in a row, as it is not the job's fault
+    FREE = "free"  # any number of times
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Consequences:
     words: str
     explanation: str
     retry: Retry = Retry.CHARGED
-    with_blocks: Retry | None = None  # for a job that completed blocks of its output, and goes on from there
+    goes_on: bool = False  # free for a job that completed blocks of its output: it goes on from there
     grows: str = ""  # the resource of which the next submission asks for more
     other_node: bool = False  # the next submission avoids the node, which is as likely to be at fault as the task
     may_be_done: bool = True  # the output may be complete nevertheless
@@ -149,15 +149,15 @@ CAUSES: Mapping[Cause, Consequences] = {
         "out of memory", "it needed more memory than it had; raise `memory` or its cap", grows="memory"
     ),
     Cause.TIMEOUT: Consequences(
-        "time limit", "it ran into its time limit; raise `time` or its cap", with_blocks=_FREE, grows="time"
+        "time limit", "it ran into its time limit; raise `time` or its cap", goes_on=True, grows="time"
     ),
-    Cause.NODE: Consequences("node failed", "nodes failed under it", _UNCHARGED, _FREE, other_node=True),
-    Cause.PREEMPTED: Consequences("preempted", "it was preempted again and again", _UNCHARGED, _FREE),
+    Cause.NODE: Consequences("node failed", "nodes failed under it", _UNCHARGED, goes_on=True, other_node=True),
+    Cause.PREEMPTED: Consequences("preempted", "it was preempted again and again", _UNCHARGED, goes_on=True),
     Cause.NOT_BEGUN: Consequences(
         "not begun when its bundle ended",
         "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
         _UNCHARGED,
-        _FREE,
+        goes_on=True,
     ),
     Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
     Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
@@ -366,7 +366,7 @@ def next_record(
     `progressed`.
     """
     follows = CAUSES[cause]
-    retry = (progressed and follows.with_blocks) or follows.retry
+    retry = Retry.FREE if progressed and follows.goes_on else follows.retry
     if excused and retry is Retry.CHARGED:
         retry = Retry.UNCHARGED
     changes: dict[str, Any] = {}

@@ -99,7 +99,7 @@ class RecordStore:
         """Where a scheduler's jobs find the environment that it is not to hand on, as it would show it."""
         return self.folder / "environment.sh"
 
-    @property
+    @functools.cached_property
     def salt(self) -> str:
         """Text in the hash of task names: runs with the same name in two folders differ in it."""
         return self._salt_path.read_text(encoding="utf-8")

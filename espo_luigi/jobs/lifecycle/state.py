@@ -232,6 +232,11 @@ class Job:
         return min((one for one in (seen, self.files.ended) if one is not None), default=None)
 
     @property
+    def began(self) -> float | None:
+        """The last moment at which the job may have begun to run; None if it pends, or nobody knows."""
+        return self.seen.off_node if self.row is None else self.seen.since_when(Phase.RUNNING)
+
+    @property
     def heard_since(self) -> float | None:
         """The last moment that counts as a sign of life: a job that begins or goes on gets its full time again."""
         began = self.seen.since_when(Phase.RUNNING)

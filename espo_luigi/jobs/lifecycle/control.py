@@ -35,8 +35,6 @@ DETACH = "detach"
 BREAK = "break"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
-# At the end of a run, the jobs that were the last to write their result get so long, in seconds, to end by themselves.
-_LAST_PAUSES = (0.0, 1.0, 2.0, 4.0)
 
 
 class Signals:
@@ -87,12 +85,9 @@ class Signals:
 
 
 class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled.
+    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
 
-    `patience` is how long, in seconds, such a job may stay.
-    """
-
-    def __init__(self, commands: Commands, patience: float) -> None:
+    def __init__(self, commands: Commands, patience: Patience) -> None:
         self._commands = commands
         self._patience = patience
         self._since: dict[str, float] = {}
@@ -112,7 +107,7 @@ class Leftovers:
         """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
         late_rows: list[Row] = []
         for name, since in list(self._since.items()):
-            row, late = rows.get(name), now - since >= self._patience
+            row, late = rows.get(name), now - since >= self._patience.latency_wait
             if row is None and not late:
                 continue  # an answer may be older than the job
             if row is None or _is_gone(row):
@@ -125,7 +120,7 @@ class Leftovers:
     def unwanted_at_the_end(self) -> list[str]:
         """The ids of those that do not go within a few seconds: nobody looks any more after this run."""
         alive: list[Row] = []
-        for pause in _LAST_PAUSES if self._since else ():
+        for pause in self._patience.last_looks if self._since else ():
             self._commands.clock.sleep(pause)
             rows = self._commands.jobs() or []
             alive = [row for row in rows if row.name in self._since and not _is_gone(row)]

@@ -37,8 +37,6 @@ from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, passes, 
 
 logger = logging.getLogger(__name__)
 
-_CYCLE_SECONDS = 2.0
-
 
 class Ownership:
     """Whether a driver may still act: at the last look, not long ago, its locks were still its own.
@@ -217,7 +215,7 @@ class JobManager:
 
     @property
     def _cycle_seconds(self) -> float:
-        return min(_CYCLE_SECONDS, self.settings.result_seconds, self.settings.poll_seconds)
+        return min(self.settings.patience.cycle, self.settings.result_seconds, self.settings.poll_seconds)
 
     def _pause(self) -> float:
         """Seconds until the next cycle; with more to submit, no longer than the rate of submission demands."""

@@ -26,7 +26,6 @@ _MOST_NODES = 20
 _TASKS_IN_A_ROW = 6
 # After each pause one job is tried; after the last, an hour in all, the run goes on as if nothing were known.
 _PAUSES = 6
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 1800.0
 # How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
 _MOST_QUESTIONS = 5
 
@@ -35,7 +34,7 @@ class NodeWatch:
     """Learns from the ends of jobs which nodes are broken. Times are the driver's monotonic clock."""
 
     def __init__(self, patience: Patience | None = None) -> None:
-        self._quick = (patience or Patience()).quick
+        self._patience = patience or Patience()
         self.excluded: tuple[str, ...] = ()
         self._anywhere: set[str] = set()
         self._seen: set[str] = set()
@@ -66,14 +65,14 @@ class NodeWatch:
         # A file system that failed under the job may be the node's own: no evidence that the node works.
         if has_failed(job) and cause is not Cause.FILES:
             self.does_well(node, job.seen.off_node)
-        if cause is not Cause.CRASHED or not job.ended_at_once(now, self._quick):
+        if cause is not Cause.CRASHED or not job.ended_at_once(now, self._patience.quick):
             return False
         self.crashed(task, node, now)
         return self.in_trouble or node in self.avoided_by(task)
 
     def look(self, job: Job, now: float) -> None:
         """Learn from a job that works on its node for a while."""
-        if job.does_well(now, self._quick):
+        if job.does_well(now, self._patience.quick):
             self.does_well(job.node, job.seen.off_node)
 
     def does_well(self, node: str, started_after: float | None) -> None:
@@ -132,7 +131,7 @@ class NodeWatch:
 
     def _pause(self, now: float) -> None:
         self._pauses += 1
-        seconds = growing_pause(self._pauses, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        seconds = growing_pause(self._pauses, self._patience.broken_nodes, self._patience.longest)
         self._hold_until = now + seconds
         logger.warning(
             "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "

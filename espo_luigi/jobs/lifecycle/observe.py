@@ -53,7 +53,7 @@ class Watcher:
         self._drained: tuple[str, ...] = ()
         self._pending_since: float | None = None
         self._unstartable = Unstartable(commands, submitter.nodes)
-        self.leftovers = Leftovers(commands, settings.patience.latency_wait)
+        self.leftovers = Leftovers(commands, settings.patience)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.

@@ -45,14 +45,23 @@ class Patience:
     lasting_trouble: float = 300.0
     # More tasks that may go in the same bundle come within moments, as Luigi finds them.
     gather: float = 2.0
-    # A file system failed under a job: the next submission waits, each time five times as long, for 30 times at most.
+    # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
     after_trouble: float = 60.0
+    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
+    # waits take an hour, in which an administrator may notice.
+    broken_nodes: float = 60.0
+    # No wait of a driver that tries again is longer.
+    longest: float = 1800.0
     # A cancellation is lost when the controller goes down: it is repeated.
     cancel_again: float = 60.0
     # A job that ends without a result sooner is more likely the node's fault than the task's.
     quick: float = 300.0
     # A submission got no id: the next waits, each time twice as long, and at most that long.
     longest_refusal: float = 300.0
+    # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
+    cycle: float = 2.0
+    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
+    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
     # Records of cancelled jobs are written as soon as a file system that fails works again.
     writing_down: float = 30.0
     # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.

@@ -151,8 +151,9 @@ class JobManager:
 
     def status(self) -> dict[JobState, int]:
         """The number of orders in each state."""
-        ready = {JobState.READY: len(self._requests.incoming) + len(self._ready)}
-        return {**ready, **Counter(job.state for job in list(self._jobs.values())), **self._actions.ended}
+        counts = Counter(job.state for job in list(self._jobs.values()))
+        counts[JobState.READY] += len(self._requests.incoming) + len(self._ready)
+        return {**counts, **self._actions.ended}
 
     def cancel_all(self, timeout: float | None = None) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""

@@ -22,6 +22,7 @@ from espo_luigi.jobs.local.forkserver import ForkServer
 from espo_luigi.jobs.node.outcome import ResultWord
 from espo_luigi.jobs.order import JobOrder, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.state import JobState
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
@@ -202,7 +203,7 @@ class LocalEngine:
             If the job fails; the message has its error's last lines and the path of its log.
         """
         order = self.fitted(order)  # one that asks for more than there is would wait for ever
-        order.report(Standing("waiting for free CPUs"))
+        order.report(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             # It may have waited for long, the whole process stopped: another driver may be at the same work by now.
             if self._stopping:
@@ -212,7 +213,7 @@ class LocalEngine:
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
             persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
-            order.report(Standing("running"))
+            order.report(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Checked before the CPUs are freed, so that no further job is started in an allocation that is over.
             return self._ended(order)

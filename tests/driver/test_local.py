@@ -308,7 +308,7 @@ def test_a_job_that_finds_the_configuration_edited_refuses_with_both(
 def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines._held, "_every", 0.05)
     engine("local")
-    lock = own_workdir / "slurm" / "driver.lock"
+    lock = own_workdir / "scheduler" / "driver.lock"
     before = lock.stat().st_mtime_ns
     eventually(lambda: lock.stat().st_mtime_ns > before, 10)
 

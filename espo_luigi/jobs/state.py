@@ -1,4 +1,4 @@
-"""The states of a job: the same codes in records, in `run.json`, in `espo status` and on the page."""
+"""The states of a job: the same codes in `run.json`, in `espo status` and on the page; a record's outcome is one, too."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
-        assert (job["label"], column_of(job["state"]), told["left"]) == (task.label(), "running", {})
+        assert (job["label"], column_of(job["state"], True), told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:

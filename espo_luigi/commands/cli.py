@@ -18,6 +18,7 @@ from typing import TextIO
 import click
 
 from espo_luigi.commands import views
+from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, log_as_text
 
 # Errors whose texts are enough; of others, the kind is printed, too.
@@ -117,7 +118,8 @@ class _OneScreen(click.Group):
         self.format_commands(ctx, formatter)
 
 
-@click.group(cls=_OneScreen, options_metavar="[--debug] [--help]")
+@click.group(cls=_OneScreen, options_metavar="[--debug] [--version] [--help]")
+@click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
     """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
@@ -367,7 +369,7 @@ def report(out: Path) -> None:
     say(out)
 
 
-for _command in views.COMMANDS:
+for _command in (init, *views.COMMANDS):
     espo.add_command(_command)
 
 

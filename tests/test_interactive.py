@@ -17,7 +17,7 @@ CLUSTER = ClusterSpec(nodes=2, cpus=8, conf=("PartitionName=c-iq Nodes=ALL MaxTi
 
 
 class Here:
-    """A folder with a luigi.cfg, in which somebody gives commands."""
+    """A folder with a luigi.cfg, for giving commands in."""
 
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Here:
         assert wait(lambda: self.state(job_id) == "PENDING", 20), self.job(job_id)
 
     def begin_again(self, job_id: str) -> None:
-        """Have a job start that was queued again."""
+        """Start a job that was queued again."""
         drivers = self.log(job_id).count("driver starts")
         self.cluster.start_at_once(job_id, lambda: self.log(job_id).count("driver starts") > drivers)
 

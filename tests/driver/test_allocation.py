@@ -33,7 +33,7 @@ def start(driver: Driver, *words: str) -> subprocess.Popen[str]:
 
 
 def allocated(driver: Driver, *options: str) -> str:
-    """Have an allocation in which nothing runs yet; return its id."""
+    """Make an idle allocation; return its id."""
     done = subprocess.run(
         ["salloc", "--no-shell", *options], env=driver.environ, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Where it is said how many tasks of a rule go together, and what is refused before anything is submitted."""
+"""The places that set how many tasks of a rule share a job, and the refusals before anything is submitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import ARRAY, PILOT, Bundling

@@ -136,8 +136,8 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     own_workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    real = why.read_state
-    monkeypatch.setattr(why, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
+    real = standing.read_state
+    monkeypatch.setattr(standing, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
     top = Layer(depth=8, n=0)
     chain = why.Search().chain(top)
     assert [task.depth for task in chain] == list(range(8, -1, -1))
@@ -153,7 +153,7 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
 
 
 class Link(toy_tasks.SlurmTask):
-    """One of a chain."""
+    """A link of a chain."""
 
     n = luigi.IntParameter()
 

@@ -22,7 +22,7 @@ CLUSTER = ClusterSpec(nodes=2, cpus=16)
 
 
 class Driver:
-    """The `luigi` command in a folder of its own."""
+    """The `luigi` command in its own folder."""
 
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder

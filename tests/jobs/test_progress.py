@@ -14,6 +14,7 @@ from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.gridengine.parse import phase_of
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.state import JobState
 
 BEAT = {
     "percent": 43,
@@ -29,10 +30,10 @@ BEAT = {
 )
 def test_a_running_job_is_told_with_its_node_progress_and_memory(state: str, phase: Phase) -> None:
     assert of_batch(Progress(state, "1234", 1, "n3", BEAT, phase)) == Standing(
-        "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43, phase="running"
+        "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43, state=JobState.RUNNING
     )
     starting = of_batch(Progress(state, "1234", 2, "n3", phase=phase))
-    assert starting == Standing("job 1234 on n3, attempt 2, starting", phase="running")
+    assert starting == Standing("job 1234 on n3, attempt 2, starting", state=JobState.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +46,16 @@ def test_a_running_job_is_told_with_its_node_progress_and_memory(state: str, pha
     ],
 )
 def test_what_does_not_run_is_told_with_its_state(state: str, expected: str) -> None:
-    assert of_batch(Progress(state, None if state == "planned" else "7")) == Standing(expected)
+    assert of_batch(Progress(state, None if state == "planned" else "7")).message == expected
 
 
 def test_a_pending_job_is_told_with_what_its_reason_means(work: Work) -> None:
     record = Record("a", "rule", {}, 1, 1, "log", state=SUBMITTED, job_id="7")
     row = slurm_answers.row("7", "a.1", "PENDING", reason="Licenses")
     found = Flight(work.request("a"), Handle("a", "a"), record, slurm, row=row).progress()
-    assert of_batch(found) == Standing("PENDING (Licenses), job 7: it waits for a licence", phase="pending")
+    assert of_batch(found) == Standing(
+        "PENDING (Licenses), job 7: it waits for a licence", state=JobState.QUEUED, reason="Licenses"
+    )
 
 
 def test_the_dashboard_is_told_with_the_line_that_reaches_it() -> None:
@@ -78,8 +81,10 @@ def test_signs_of_life_that_make_no_sense_are_told_without_figures() -> None:
 
 def test_what_is_done_is_told_with_its_time_and_most_memory() -> None:
     result = {**BEAT, "node": "n3", "job_id": "1234", "started": 10.0, "ended": 22.5}
-    assert done(result) == Standing("done: job 1234 on n3, 12.5 s, 12.1 of 32 GiB", 100)
-    assert done({"node": "here", "started": 1.0, "ended": 2.0}) == Standing("done: on here, 1.0 s", 100)
+    assert done(result) == Standing("done: job 1234 on n3, 12.5 s, 12.1 of 32 GiB", 100, state=JobState.SUCCEEDED)
+    assert done({"node": "here", "started": 1.0, "ended": 2.0}) == Standing(
+        "done: on here, 1.0 s", 100, state=JobState.SUCCEEDED
+    )
 
 
 def test_a_young_job_is_listened_to_more_often() -> None:

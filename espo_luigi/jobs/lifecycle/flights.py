@@ -374,8 +374,9 @@ class Flight:
         heartbeat = {key: value for key, value in said.items() if key != "time"}
         row, pends = self.row, self.row.phase is Phase.PENDING
         why = self.scheduler.in_words(row.reason) if pends and row.reason else ""
+        reason = row.reason if why or not row.reason else f"{row.state}: {row.reason}"
         why = "\n".join(filter(None, (why, self.drained_words if pends else "")))
-        return Progress(row.said, row.job_id, self.record.attempt, row.node, heartbeat, row.phase, why)
+        return Progress(row.said, row.job_id, self.record.attempt, row.node, heartbeat, row.phase, why, reason)
 
 
 def _over(since: float | None, now: float, limit: float, default: bool = False) -> bool:

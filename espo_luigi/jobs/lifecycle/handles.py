@@ -73,6 +73,7 @@ class Progress:
     heartbeat: Mapping[str, Any] = field(default_factory=dict)
     phase: Phase | None = None
     why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)

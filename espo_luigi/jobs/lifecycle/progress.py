@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from espo_luigi.jobs.lifecycle.handles import Progress
-from espo_luigi.jobs.lifecycle.records import PLANNED
+from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING
 from espo_luigi.jobs.order import Standing, seconds_of
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.state import JobState
 
 # The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
 _SHORTEST_SECONDS = 0.5
@@ -25,7 +26,17 @@ def between_beats(age: float, every_seconds: float) -> float:
 
 def of_batch(progress: Progress) -> Standing:
     """Return where a scheduler's job stands."""
-    return replace(_of_batch(progress), phase=progress.phase.value if progress.phase is not None else "")
+    state = _STATES.get(progress.state, JobState.READY) if progress.phase is None else _state_of(progress.phase)
+    return replace(_of_batch(progress), state=state, reason=progress.reason)
+
+
+_STATES = {SUBMITTING: JobState.SUBMITTING, SUBMITTED: JobState.QUEUED}
+
+
+def _state_of(phase: Phase) -> JobState:
+    if phase.ended:
+        return JobState.ENDED
+    return JobState.QUEUED if phase in (Phase.PENDING, Phase.SUSPENDED) else JobState.RUNNING
 
 
 def _of_batch(progress: Progress) -> Standing:
@@ -47,14 +58,15 @@ def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
         str(beat.get("message", "")),
         f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
     ]
-    return Standing("\n".join(filter(None, lines)), percent if beat else None, url)
+    return Standing("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
 
 
 def done(result: Mapping[str, Any]) -> Standing:
     """Return where and how long the job worked, from its result, and the most memory that it took."""
     job = f"job {result['job_id']}" if result.get("job_id") else ""
     node = f"on {result['node']}" if result.get("node") else ""
-    return Standing("done: " + _listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result)), 100)
+    took = _listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result))
+    return Standing(f"done: {took}", 100, state=JobState.SUCCEEDED)
 
 
 def _listed(*parts: str) -> str:

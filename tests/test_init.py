@@ -1,5 +1,7 @@
 """`espo init` writes a folder that can be run as it is, and overwrites nothing."""
 
+import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -72,3 +74,11 @@ def test_a_folder_that_holds_other_files_is_filled_and_the_next_step_told(capsys
     assert {Path(line) for line in written} | {here / "notes.txt"} == set(here.iterdir())
     assert last == "Next: `cd 'my runs'`, then `espo plan`; README.md has the other steps."
     assert len((here / "README.md").read_text().splitlines()) <= 10
+
+
+def test_a_run_in_a_folder_without_luigi_cfg_says_in_two_lines_how_to_have_one() -> None:
+    command = [sys.executable, "-m", "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (35, "")
+    first, second = done.stderr.splitlines()
+    assert "Nothing was started: no configuration" in first and "`espo init`" in second

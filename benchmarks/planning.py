@@ -166,7 +166,7 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
     from espo_luigi.jobs.order import Standing
     from espo_luigi.jobs.state import JobState
 
-    board, store = Board(), RecordStore(workdir / "slurm")
+    board, store = Board(), RecordStore(workdir / "scheduler")
     store.create_folders()
     board.expect("All", "slurm", [(str(number), f"Rule{number % 28}") for number in range(n)])
     for number in range(n):

@@ -107,7 +107,7 @@ def test_a_driver_in_a_job_that_is_terminated_twice_goes_on_until_the_run_is_don
     assert here.starts() == Counter({str(n): 1 for n in range(4)})
     assert len(list(here.folder.glob("slow-*.txt"))) == 3
     assert "Restarts=2" in here.job(job_id)
-    assert not (here.folder / "work" / "slurm" / "driver-job.json").exists()
+    assert not (here.folder / "work" / "scheduler" / "driver-job.json").exists()
 
 
 def test_a_driver_that_somebody_cancels_does_not_come_back(here: Here) -> None:

@@ -35,9 +35,6 @@ from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
-_CAUSES = {
-    text: cause for known in SCHEDULERS.values() for cause in Cause for text in (cause.value, cause.words(known))
-}
 # The words of a plan for a task's state.
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 STOPPED = "was stopped with its run"
@@ -272,7 +269,9 @@ class TaskStates:
 
 def _cause(record: Record | None) -> Cause | None:
     """Return why the job of a finished record failed."""
-    return _CAUSES.get(record.outcome) if record is not None and record.state == FINISHED else None
+    if record is None or record.state != FINISHED or record.outcome not in set(Cause):
+        return None
+    return Cause(record.outcome)
 
 
 def problem_of(task: SlurmTask) -> str:

@@ -100,4 +100,4 @@ def test_outside_of_an_allocation_nothing_is_started_and_it_is_said_what_to_do(d
     errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35, timeout=60)
     assert "Nothing was started: engine = allocation runs the tasks inside an allocation of Slurm" in errors
     assert "espo shell" in errors
-    assert read_json(driver.folder / "work" / "slurm" / "driver.lock") is None
+    assert read_json(driver.folder / "work" / "scheduler" / "driver.lock") is None

@@ -11,12 +11,13 @@ from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, status_of
 from espo_luigi.driver.run.board import BegunTask, Board
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs.lifecycle.handles import Progress
-from espo_luigi.jobs.lifecycle.progress import of_batch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.state import Job as Submitted
+from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
 from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import why
@@ -44,8 +45,8 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    reason = row.reason if engine == "slurm" else f"{row.state}: {row.reason}"
-    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase, reason=reason))
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id=row.job_id)
+    standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
     board.tell(task.task_id, standing)
     return board
 

@@ -13,7 +13,6 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN, Stand, TaskState, TaskStates
@@ -69,7 +68,7 @@ def test_a_job_that_is_out_is_running_in_its_state(own_workdir: Path, record_sta
 def test_a_failed_job_has_its_cause_as_a_code_and_is_none_while_it_is_planned_again(own_workdir: Path) -> None:
     get_config().set("espo", "engine", "slurm")
     task = Product()
-    record(task, own_workdir, FINISHED, Cause.TIMEOUT.words(SCHEDULERS["slurm"]))
+    record(task, own_workdir, FINISHED, Cause.TIMEOUT)
     assert (state_of(task).stand, state_of(task).cause) == (Stand.FAILED, Cause.TIMEOUT)
     record(task, own_workdir, PLANNED)
     assert state_of(task).stand is Stand.READY

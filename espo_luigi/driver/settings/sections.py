@@ -25,7 +25,7 @@ from espo_luigi.driver.settings.profile import (
 )
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchSettings
-from espo_luigi.jobs.lifecycle.flights import Patience
+from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers.commands import CommandSettings

@@ -130,12 +130,13 @@ def espo() -> None:
 @click.option(
     "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
 )
+@click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
 @_json_option
-def catalog(folder: Path, out: Path, as_json: bool) -> None:
+def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
     """Make a catalogue of a folder's CMIP6-style files."""
     from espo_luigi.catalog import make_catalog
 
-    report = make_catalog(folder, out)
+    report = make_catalog(folder, out, source)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
         return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 VERSION = SETUP["metadata"]["version"]

@@ -10,7 +10,7 @@ import pytest
 from espo_luigi import config
 from espo_luigi.commands import cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RAW = dict.fromkeys(("ESPO_OUTPUT", "ESPO_SCRATCH", "ESPO_CATALOGS"), "/site")
 
 

@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
 def test_who_has_no_configuration_here_is_told_so(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "get_config", configparser.ConfigParser)
     assert report.render(report.read())[0].endswith(
-        "there is no luigi.cfg in this folder: give the command where yours is"
+        "there is no luigi.cfg in this folder: give the command where yours is (`espo init` writes one)"
     )
 
 

@@ -212,10 +212,19 @@ def test_an_attempt_that_notes_another_time_in_a_history_has_the_same_fingerprin
 def test_one_of_several_that_start_at_once_goes_on_from_the_blocks_and_all_publish_the_same(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.01)
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.1)
     killed(path, counted, 10)
     before = counted.blocks
-    children = [fork(lambda: (write(counted, path), os._exit(0))) for _ in range(3)]  # type: ignore[func-returns-value]
+    gate, opener = os.pipe()
+
+    def start_with_the_others() -> None:
+        os.close(opener)
+        os.read(gate, 1)
+        write(counted, path)
+        os._exit(0)
+
+    children = [fork(start_with_the_others) for _ in range(3)]
+    os.close(opener)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
     assert 2 * BLOCKS < counted.blocks - before <= 3 * BLOCKS - 8
     assert contents(path) == undisturbed

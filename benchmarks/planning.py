@@ -161,10 +161,12 @@ def status_seconds(n: int) -> dict[str, float]:
 
 
 def _make_state(workdir: Path, n: int, updated: float) -> None:
-    from espo_luigi.driver.run.board import FILE, Board, Job
+    from espo_luigi.driver.run.board import FILE, BegunTask, Board
     from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+    from espo_luigi.jobs.order import Standing
+    from espo_luigi.jobs.state import JobState
 
-    board, store = Board(), RecordStore(workdir / "slurm")
+    board, store = Board(), RecordStore(workdir / "scheduler")
     store.create_folders()
     board.expect("All", "slurm", [(str(number), f"Rule{number % 28}") for number in range(n)])
     for number in range(n):
@@ -172,8 +174,9 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
         if is_done:
             board.end(str(number), True, 60.0, "")
         elif number < n // 2 + 500:
-            board.begin(Job(str(number), f"{rule} n={number}", rule, updated, 4, 2**30, str(beat)))
-            board.tell(str(number), "PENDING (Priority), job 1" if number % 2 else "RUNNING", None)
+            board.begin(BegunTask(str(number), f"{rule} n={number}", rule, updated, 4, 2**30, str(beat)))
+            pending = Standing("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority")
+            board.tell(str(number), pending if number % 2 else Standing("RUNNING", state=JobState.RUNNING))
         state = "submitted" if n // 2 <= number < n // 2 + 500 else "finished"
         store.save(Record(f"{rule}-{number}", rule, {"n": str(number)}, 2**30, 60, "log", state=state, job_id="1"))
     (workdir / FILE).write_text(json.dumps(board.snapshot() | {"updated": updated}))

@@ -37,6 +37,7 @@ from luigi.configuration import get_config
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
 from espo_luigi.jobs import engine as batch
+from espo_luigi.jobs.order import JobOrder, Terms
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -121,15 +122,15 @@ def drive(n: int, shell: bool) -> None:
     ):
         configuration.set(section, option, value)
     if shell:
-        original = batch.request_of
+        original = batch.terms_of
 
-        def request_of(order: Any, settings: Any) -> Any:
-            request, output = original(order, settings), Path("out").absolute() / f"{order.wildcards['n']}.txt"
-            words = ("/bin/sh", str(Path("job.sh").absolute()), str(output), str(request.result_file))
-            return replace(request, argv=words)
+        def terms_of(order: JobOrder, settings: batch.BatchSettings) -> Terms:
+            output = Path("out").absolute() / f"{order.wildcards['n']}.txt"
+            words = ("/bin/sh", str(Path("job.sh").absolute()), str(output), str(order.files.result))
+            return replace(original(order, settings), command=words)
 
         Path("job.sh").write_text(JOB)
-        batch.request_of = request_of
+        batch.terms_of = terms_of
     result = luigi.build(
         [Touch(n=i) for i in range(n)],
         local_scheduler=True,

@@ -16,19 +16,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "jobs"))
 import fake_slurm
 
-from espo_luigi.jobs.lifecycle.handles import JobRequest
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import signs_of_life
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
@@ -61,18 +60,18 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
                 path.touch()
     settings = JobSettings(folder, folder / "logs", max_jobs=jobs)
     commands = Commands(slurm, CommandSettings(max_submit_per_second=0), {"PATH": f"{stand_ins}/bin:/usr/bin:/bin"})
-    manager = JobManager(settings, commands, folder / "slurm")
+    manager = JobManager(settings, commands, folder / "scheduler")
     manager.start()
     orders = [_order(folder, number, rules) for number in range(jobs)]
-    handles = [manager.submit(_request(order)) for order in orders]
-    while not all(handle.progress.job_id for handle in handles):
+    handles = [manager.submit(order) for order in orders]
+    while not all(handle.standing.job_id for handle in handles):
         time.sleep(0.5)
     for order in orders:
         order.files.heartbeat.parent.mkdir(parents=True, exist_ok=True)
         order.files.heartbeat.write_text('{"percent": 1, "message": "working"}')
     listed = stand_ins / "jobs"
     listed.write_text(listed.read_text().replace("|PENDING||Priority|", "|RUNNING|n1|None|"))
-    while not all(handle.progress.state == "RUNNING" for handle in handles):
+    while not all(handle.standing.state == "running" for handle in handles):
         time.sleep(0.5)
     (folder / "START").touch()
     time.sleep(seconds)
@@ -89,29 +88,11 @@ def _order(folder: Path, number: int, rules: int) -> JobOrder:
         family=family,
         parameters={},
         wildcards=wildcards,
-        resources=Resources(),
+        resources=Resources(memory="1GB"),
         files=JobFiles.of(folder, family, wildcards),
     )
-    if "beat_seconds" not in {one.name for one in fields(JobOrder)}:
-        return order
-    return replace(order, beat_seconds=JobSettings.beat_seconds)
-
-
-def _request(order: JobOrder) -> JobRequest:
-    return JobRequest(
-        run="run",
-        label=order.label,
-        rule=order.family,
-        wildcards=order.wildcards,
-        argv=("true",),
-        job_file=order.files.order,
-        result_file=order.files.result,
-        heartbeat_file=order.files.heartbeat,
-        cpus_per_task=1,
-        memory_bytes=2**30,
-        time_minutes=60,
-        stall_timeout_seconds=1800,
-    )
+    terms = Terms(run="run", command=("true",), limits=Limits(stall_timeout_seconds=1800))
+    return replace(order, beat_seconds=JobSettings.beat_seconds, terms=terms)
 
 
 def counted(folder: Path, *arguments: str) -> Counter[str]:

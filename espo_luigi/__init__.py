@@ -1,7 +1,7 @@
 """Bias-adjusted climate scenarios from raw simulations: the ESPO-G production line as Luigi tasks.
 
-`build` runs tasks from Python; `SlurmTask` is the base class for jobs of any Luigi project, which calls `install`
-where its tasks are defined; `science` is usable alone.
+`build` runs tasks from Python. `SlurmTask` is the base class for jobs of any Luigi project, which has to call `install`
+where its tasks are defined. `science` can be used alone.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: a job imports only what it needs."""
+    """Import a public name at its first use, to keep the start of jobs short."""
     import importlib
 
     if name not in _HOMES:

@@ -167,7 +167,7 @@ class Run:
     def _inject_while_it_runs(
         self, driver: subprocess.Popen[bytes], left: list[Kind], pause: tuple[float, float]
     ) -> None:
-        lock = self.folder / "work" / "slurm" / "driver.lock"
+        lock = self.folder / "work" / "scheduler" / "driver.lock"
         while driver.poll() is None and (read_json(lock) or {}).get("pid") != driver.pid and self._in_time():
             time.sleep(0.2)
         while left and driver.poll() is None and self._in_time():

@@ -20,12 +20,12 @@ READ_ERRORS = ("ESTALE", "EIO")
 _WRITE = "create write rename fsync"
 # Name, client, operations, path.
 _WRITTEN = (
-    ("driver's records", "login", _WRITE, "*/slurm/records/*"),
+    ("driver's records", "login", _WRITE, "*/scheduler/records/*"),
     ("driver's lock", "login", f"{_WRITE} open stat", "*driver.lock*"),
-    ("driver's scripts", "login", _WRITE, "*/slurm/scripts/*"),
+    ("driver's scripts", "login", _WRITE, "*/scheduler/scripts/*"),
     ("driver's orders", "login", _WRITE, "*/work/jobs/*"),
-    ("driver's claims", "login", f"{_WRITE} open stat", "*/slurm/claims/*"),
-    ("job's claims", "nodes", _WRITE, "*/slurm/claims/*"),
+    ("driver's claims", "login", f"{_WRITE} open stat", "*/scheduler/claims/*"),
+    ("job's claims", "nodes", _WRITE, "*/scheduler/claims/*"),
     ("job's heartbeats", "nodes", f"{_WRITE} mkdir", "*heartbeat*"),
     ("job's results", "nodes", _WRITE, "*result*"),
     ("job's products", "nodes", f"{_WRITE} mkdir close link", "*/products/*"),

@@ -22,7 +22,7 @@ FORKS.set_forkserver_preload(["espo_luigi.commands.cli", "espo_luigi.tasks"])
 
 
 class Done(NamedTuple):
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     returncode: int
     stdout: str
@@ -122,7 +122,7 @@ def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder:
     assert [one["rule"] for one in figures] == [line.split()[0] for line in table.splitlines()[1:]]
     assert [one["jobs"] for one in figures] == [1, 1, 1]
     assert all(0 < one["total_seconds"] == one["longest_seconds"] for one in figures)
-    # What another region will cost is learnt from these.
+    # The cost of a second region is learnt from these.
     planned = json.loads(espo(folder, "plan", "ReferenceCalendar", "--region", "middle", "--json").stdout)
     costs = {one["rule"]: one["cost"] for one in planned["tasks"] if one["state"] == "to run"}
     assert costs.keys() == {"RefDefault", "ReferenceCalendar"}

@@ -236,7 +236,14 @@ def test_two_at_once_make_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize(
     "section",
-    [{}, {"folder": ""}, {"folder": "x", "seeds": 1}, {"folder": "x", "seed": -1}, {"folder": "x", "seed": "a"}],
+    [
+        {},
+        {"folder": ""},
+        {"folder": "x", "seeds": 1},
+        {"folder": "x", "seed": -1},
+        {"folder": "x", "seed": "a"},
+        {"folder": "x", "mip_era": "CMIP5"},
+    ],
 )
 def test_a_wrong_section_is_refused(
     section: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

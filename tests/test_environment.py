@@ -15,7 +15,7 @@ from espo_luigi.commands import cli, environment
 from espo_luigi.errors import InstallationError
 
 ROOT = Path(__file__).parent.parent
-# No index, no folder of wheels from a configuration file, and no way out to any other host.
+# Without an index, a configuration file or a network.
 OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "ALL_PROXY": "http://127.0.0.1:9"}
 # The second process that imports something need not parse it again.
 UNSET = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
@@ -100,7 +100,7 @@ def test_an_environment_made_of_the_wheelhouse_alone_runs_a_task(installed: Path
 def test_the_requirements_are_what_pip_finds_needed(installed: Path, tmp_path: Path) -> None:
     told = espo_here(tmp_path, "env", "--requirements").stdout
     pip = (sys.executable, "-m", "pip", "--python", installed / "python")
-    # pip installed the project's newest wheel, and what that requires: it knows nothing of our list.
+    # pip installed the project's newest wheel and its requirements: it knows nothing of our list.
     frozen = run(*pip, "freeze", "--all", folder=tmp_path, environ=offline()).stdout.splitlines()
     assert sorted(line for line in told.splitlines() if not line.startswith("#")) == sorted(frozen)
     assert espo_here(tmp_path, "env", "--requirements", "pins.txt").returncode == 0
@@ -130,7 +130,7 @@ def test_without_an_index_the_command_says_what_it_needs_and_leaves_nothing_half
 
 @pytest.fixture()
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Installed distributions that require one another in a circle, under markers, and by extras."""
+    """Installed distributions that require each other in a circle, under markers, and by extras."""
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "top", "middle[fast,Slow]", "never; sys_platform == 'nowhere'")
     install(tmp_path, "middle", "quick; extra == 'fast'", "idle; extra == 'unasked'", "Deep_One")

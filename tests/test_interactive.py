@@ -17,7 +17,7 @@ CLUSTER = ClusterSpec(nodes=2, cpus=8, conf=("PartitionName=c-iq Nodes=ALL MaxTi
 
 
 class Here:
-    """A folder with a luigi.cfg, in which somebody gives commands."""
+    """A folder with a luigi.cfg, for giving commands in."""
 
     def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Here:
         assert wait(lambda: self.state(job_id) == "PENDING", 20), self.job(job_id)
 
     def begin_again(self, job_id: str) -> None:
-        """Have a job start that was queued again."""
+        """Start a job that was queued again."""
         drivers = self.log(job_id).count("driver starts")
         self.cluster.start_at_once(job_id, lambda: self.log(job_id).count("driver starts") > drivers)
 
@@ -107,7 +107,7 @@ def test_a_driver_in_a_job_that_is_terminated_twice_goes_on_until_the_run_is_don
     assert here.starts() == Counter({str(n): 1 for n in range(4)})
     assert len(list(here.folder.glob("slow-*.txt"))) == 3
     assert "Restarts=2" in here.job(job_id)
-    assert not (here.folder / "work" / "slurm" / "driver-job.json").exists()
+    assert not (here.folder / "work" / "scheduler" / "driver-job.json").exists()
 
 
 def test_a_driver_that_somebody_cancels_does_not_come_back(here: Here) -> None:

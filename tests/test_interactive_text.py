@@ -6,7 +6,7 @@ import pytest
 from luigi.configuration import LuigiConfigParser, get_config
 
 from espo_luigi.commands.interactive import OPTIONS, allocation_command, request_of, script_command
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, SubmissionError
 
 # Their aliases, as that document has them.
 ALIASES = {
@@ -78,3 +78,9 @@ def test_of_a_script_the_command_lines_sizes_stand_then_its_own_then_those_of_lu
 def test_no_value_holds_what_a_terminal_or_slurm_would_take_for_more_than_text(name: str) -> None:
     with pytest.raises(EspoError, match="control character"):
         allocation_command(request_of({name: "a\nb"}), [])
+
+
+def test_a_scheduler_that_is_not_slurm_is_refused_with_its_own_commands() -> None:
+    get_config().set("espo", "engine", "sge")
+    with pytest.raises(SubmissionError, match=r"engine = sge, .* on Grid Engine, give qrsh or qsub with"):
+        request_of({})

@@ -1,4 +1,4 @@
-"""Finding datasets: intake-esm/xscen catalogues, searching them, opening what is found, and making catalogues."""
+"""Finding datasets: making, reading and searching catalogues of intake-esm and xscen, and opening the matches."""
 
 from __future__ import annotations
 

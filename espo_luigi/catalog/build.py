@@ -1,4 +1,4 @@
-"""Making a catalogue from a folder of CMIP6-style NetCDF files and Zarr stores."""
+"""Making a catalogue from a folder of NetCDF files and Zarr stores of CMIP6, CMIP7 or CORDEX."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.cells import fault_of
+from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region, searched_names, suffix_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
-from espo_luigi.catalog.read import COLUMNS, make_id
-from espo_luigi.errors import CatalogError, as_text
+from espo_luigi.catalog.history import HISTORIES, NO_PARENT
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, make_id
+from espo_luigi.errors import CatalogError, EspoError, as_text
 from espo_luigi.files import replace_text
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 
@@ -38,12 +40,21 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "domain": ("domain_id", "CORDEX_domain"),
     "version": ("version",),
 }
-"""Where each column is found in a file's global attributes: CMIP6 and CORDEX names, in order of preference."""
+"""Where each column is found in a file's global attributes: CMIP and CORDEX names, in order of preference."""
+
+_PARENT_ATTRIBUTES = {
+    "parent_mip_era": "parent_mip_era",
+    "parent_activity": "parent_activity_id",
+    "parent_source": "parent_source_id",
+    "parent_experiment": "parent_experiment_id",
+    "parent_member": "parent_variant_label",
+}
 
 _FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h"}
 _XRFREQ_OF_DAYS = ((1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
 _FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()}
-_MEMBER = r"r\d+i\d+p\d+(?:f\d+)?"
+# Hindcasts of DCPP begin with the year of their start: s1960-r1i1p1f1.
+_MEMBER = r"(?:s\d+-)?r\d+i\d+p\d+(?:f\d+)?"
 _CMIP_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)_(?P<source>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)_(?P<member>{_MEMBER})"
     r"(?:_(?P<grid>g[a-z0-9]+))?(?:_(?P<dates>\d{4,}-\d{4,}))?$"
@@ -52,6 +63,7 @@ _CORDEX_NAME = re.compile(
     rf"(?P<variable>[A-Za-z0-9]+)_(?P<domain>[A-Z]{{3}}-\w+?)_(?P<driving_model>[A-Za-z0-9-]+)_(?P<experiment>[A-Za-z0-9-]+)"
     rf"_(?P<driving_member>{_MEMBER})_(?P<source>[A-Za-z0-9-]+)_(?P<member>[A-Za-z0-9-]+)_(?P<table>[A-Za-z0-9]+)(?:_(?P<dates>\d{{4,}}-\d{{4,}}))?$"
 )
+_LEFT_OVER = re.compile(r"\.nc4?\..*(?:tmp|temp|part|partial|filepart|crdownload)$")
 # Columns that describe the file, not the datasets that are made of it.
 _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
@@ -59,24 +71,24 @@ _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 @dataclass(frozen=True)
 class CatalogReport:
-    """What `make_catalog` found."""
+    """The result of `make_catalog`."""
 
     found: int
     """The number of files and stores in the catalogue."""
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
-    """What is not in it, and why."""
+    """The files that were left out, each with the reason."""
 
 
 def make_catalog(folder: Path, out: Path) -> CatalogReport:
     """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
-    What a file is comes from its attributes (``cat:…`` first, then those of CMIP6 or CORDEX), then from its name
+    Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
 
     Raises
     ------
     CatalogError
-        If the folder does not exist, holds nothing that can be read, or the catalogue cannot be written there.
+        If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
@@ -86,11 +98,11 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
     for path in sorted(find_data(folder)):
         try:
             rows.append(describe(path.absolute()))
-        # A damaged file may raise nearly anything from its backend; each is reported, none stops the others.
+        # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
         except Exception as error:
-            reason = str(error) if isinstance(error, CatalogError) else first_line(error)
+            reason = str(error) if isinstance(error, EspoError) else first_line(error)
             unreadable.append((path, reason))
-            # The name of a file may hold bytes that are not UTF-8, which no terminal and no log takes.
+            # Terminals and logs refuse names with bytes other than UTF-8.
             logger.warning("%s is not in the catalogue: %s", as_text(str(path)), reason)
     if not rows:
         reasons = (
@@ -107,11 +119,15 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
 
 
 def find_data(folder: Path) -> Iterator[Path]:
-    """Yield the NetCDF files and Zarr stores below a folder, without looking into stores."""
+    """Yield the NetCDF files and Zarr stores below a folder, left-overs of tools too; looks into no store."""
     for place, folders, files in os.walk(folder):
         stores = [name for name in folders if name.endswith(".zarr")]
         folders[:] = [name for name in folders if name not in stores and not name.startswith(".")]
-        data = [name for name in files if name.endswith((".nc", ".nc4", ".zarr.zip")) and not name.startswith(".")]
+        data = [
+            name
+            for name in files
+            if not name.startswith(".") and (name.endswith((".nc", ".nc4", ".zarr.zip")) or _LEFT_OVER.search(name))
+        ]
         yield from (Path(place) / name for name in [*stores, *data])
 
 
@@ -121,12 +137,20 @@ def describe(path: Path) -> dict[str, str]:
     Raises
     ------
     CatalogError
-        If its source (the model or dataset), its frequency or its variables cannot be told, or a cell of its row would
-        be refused when the catalogue is read.
+        If its source (the model or dataset), its frequency or its variables are unknown, or a cell of its row could
+        not be read again.
+    DataError
+        If its calendar is unknown, or its branding suffix (CMIP7) contradicts its `cell_methods`.
     """
+    if _LEFT_OVER.search(path.name):
+        raise CatalogError("by its name, it is the left-over of an interrupted download or tool. Remove it")
     with _opened(path) as ds:
-        row = _of_place(path) | _of_name(path) | _of_attributes(ds.attrs)
-        row |= _of_contents(ds, row)
+        by_attributes = _of_attributes(ds.attrs)
+        if is_cmip7(ds.attrs, str(path)):
+            row = described_by_path(str(path)) | by_attributes | _of_cmip7_attributes(ds.attrs, str(path))
+        else:
+            row = _of_place(path) | _of_name(path) | by_attributes
+        row |= _of_contents(ds, row, path)
     row |= {"format": "zarr" if is_zarr(str(path)) else "nc", "path": str(path)}
     row = _defaults(row)
     if "source" not in row:
@@ -142,9 +166,9 @@ def describe(path: Path) -> dict[str, str]:
 
 
 def describe_product(ds: xr.Dataset) -> dict[str, str]:
-    """Return what a product of ours fills of a row: its ``cat:…`` attributes, variables and dates; no format, no path.
+    """Return a row for a product of ours: its ``cat:…`` attributes, variables and dates, without format and path.
 
-    Empty if its attributes do not say which dataset it is.
+    It is empty if the attributes do not name a dataset.
     """
     stated = {key.removeprefix("cat:"): str(value) for key, value in ds.attrs.items() if key.startswith("cat:")}
     row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
@@ -173,10 +197,43 @@ def _of_attributes(attrs: Mapping[str, Any]) -> dict[str, str]:
     table = str(attrs.get("table_id", "")).strip()
     if "frequency" not in found and table in _FREQUENCIES:
         found["frequency"] = table
+    if "member" in found and (start := _stated(attrs, "sub_experiment_id")):
+        found["member"] = f"{start}-{found['member'].removeprefix(f'{start}-')}"
+    if found.get("mip_era") == "CORDEX":
+        # CORDEX's files of CMIP5 only have this `project_id`; those of CMIP6 have a `mip_era`.
+        found |= {"mip_era": "CMIP5", "activity": "CORDEX"}
+    if found.get("mip_era") == "CMIP6" and found.get("experiment", "").startswith("ssp"):
+        found |= _contradicting_parent(attrs, found)
     stated = {key.removeprefix("cat:"): str(value) for key, value in attrs.items() if key.startswith("cat:")}
     return found | {
         column: value for column, value in stated.items() if column in COLUMNS and column not in ("id", "path")
     }
+
+
+def _stated(attrs: Mapping[str, Any], name: str) -> str:
+    """Return an attribute's text; empty for "none", "no parent" and the like."""
+    text = str(attrs.get(name, "")).strip()
+    return "" if text.lower() in _ABSENT else text
+
+
+def _contradicting_parent(attrs: Mapping[str, Any], row: Mapping[str, str]) -> dict[str, str]:
+    """Return the parent of a scenario of CMIP6 if it differs from the `historical` run that the search joins."""
+    parent = {column: _stated(attrs, name) for column, name in _PARENT_ATTRIBUTES.items()}
+    own = {"parent_experiment": "historical", "parent_source": row.get("source"), "parent_member": row.get("member")}
+    differs = any(parent[column] not in ("", value) for column, value in own.items())
+    return {column: text for column, text in parent.items() if text} if differs else {}
+
+
+def _of_cmip7_attributes(attrs: Mapping[str, Any], path: str) -> dict[str, str]:
+    """Return the columns that rows of CMIP7 have besides; a run without a parent says so."""
+    names = {"grid_label": "grid_label", "region": "region", **_PARENT_ATTRIBUTES}
+    found = {column: text for column, name in names.items() if (text := _stated(attrs, name))}
+    if "region" in found:
+        found["region"] = normal_region(found["region"])
+    if "parent_experiment" not in found and "parent_experiment_id" in attrs:
+        found["parent_experiment"] = NO_PARENT
+    suffix = suffix_of(attrs, path)
+    return found | {"mip_era": "CMIP7"} | ({"branding_suffix": suffix} if suffix else {})
 
 
 def _of_name(path: Path) -> dict[str, str]:
@@ -199,12 +256,19 @@ def _of_place(path: Path) -> dict[str, str]:
     return {"mip_era": era, "activity": activity, "institution": institution} if era.startswith("CMIP") else {}
 
 
-def _of_contents(ds: xr.Dataset, row: Mapping[str, str]) -> dict[str, str]:
+def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path) -> dict[str, str]:
     variables = _climate_variables(ds)
     if not variables:
         raise CatalogError(
             f"no variable with latitudes and longitudes; it has {', '.join(map(str, ds.variables)) or 'none'}"
         )
+    if ds.attrs.get("cat:processing_level", "raw") == "raw" and (cells := _unstructured(ds)):
+        raise CatalogError(
+            f"an unstructured grid: latitudes and longitudes of its cells stand along {cells}; expected rows and "
+            "columns. Interpolate the file to a regular grid first"
+        )
+    if is_cmip7(ds.attrs, str(path)):
+        variables = list(searched_names(ds, variables, str(path)).values())
     found = {"variable": repr(tuple(variables))}
     if "time" not in ds.dims or not ds.sizes["time"]:
         return found | {"xrfreq": "fx", "frequency": "fx"}
@@ -226,6 +290,16 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
     return [name for name in names if name not in coordinates and not name.endswith(("_bnds", "_bounds", "_vertices"))]
 
 
+def _unstructured(ds: xr.Dataset) -> str:
+    """Return the dimension along which the cells of an unstructured grid stand; nothing on other grids."""
+    along = [
+        {value.dims for name, value in ds.variables.items() if what in (name, value.attrs.get("standard_name"))}
+        for what in ("latitude", "longitude")
+    ]
+    shared = [dims[0] for dims in along[0] & along[1] if len(dims) == 1 and ds.sizes[dims[0]] > 1]
+    return str(shared[0]) if shared else ""
+
+
 def _frequency(times: np.ndarray) -> str | None:
     if len(times) < 2:
         return None
@@ -238,22 +312,27 @@ def _frequency(times: np.ndarray) -> str | None:
 
 
 def stamp(time: Any) -> str:
-    """Return a date as xscen writes it, at midnight; the last days of a 360-day February become one known to Python."""
+    """Return a date as xscen writes it, at midnight; 29 and 30 February of other calendars become 28 February."""
     text = str(time)[:10]
     day = "28" if text[5:7] == "02" and int(text[8:10]) > 28 and not isinstance(time, np.datetime64) else text[8:10]
     return f"{text[:8]}{day} 00:00"
 
 
 def _defaults(row: Mapping[str, str]) -> dict[str, str]:
-    """What CMIP6 leaves to be understood: era, activity and domain; what has no experiment is no simulation."""
-    filled = {key: value for key, value in row.items() if key in COLUMNS and value}
+    """Add era, activity and domain where the file leaves them out; a dataset without experiment is no simulation."""
+    filled = {key: value for key, value in row.items() if key in (*COLUMNS, *CMIP7_COLUMNS) and value}
     experiment = filled.get("experiment", "")
+    is_history = experiment == "historical" and "driving_model" not in filled
+    is_scenario = experiment.startswith("ssp")
+    if filled.get("mip_era") == "CMIP7":
+        is_history, is_scenario = experiment in HISTORIES, "scen7-" in experiment
+    region = filled.get("region", "glb")
     inferred = {
         "type": "simulation" if experiment else "reconstruction",
         "processing_level": "raw",
-        "domain": "global" if experiment else "",
-        "activity": "CMIP" if experiment == "historical" else "ScenarioMIP" if experiment.startswith("ssp") else "",
-        "mip_era": "CMIP6" if re.fullmatch(r"r\d+i\d+p\d+f\d+", filled.get("member", "")) else "",
+        "domain": "" if not experiment else "global" if region == "glb" else region,
+        "activity": "CMIP" if is_history else "ScenarioMIP" if is_scenario else "",
+        "mip_era": "CMIP6" if re.fullmatch(r"(?:s\d+-)?r\d+i\d+p\d+f\d+", filled.get("member", "")) else "",
     }
     return {key: value for key, value in inferred.items() if value} | filled
 
@@ -262,7 +341,8 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     """Write rows as a catalogue: `out`, and a table beside it, which is there first."""
     table = out.with_suffix(".csv")
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    besides = [column for column in CMIP7_COLUMNS if any(column in row for row in rows)]
+    writer = csv.DictWriter(text, [*COLUMNS, *besides], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the cells of a catalogue may hold: ids, variables, frequencies, dates, formats and paths."""
+"""The allowed content of a catalogue's cells: ids, variables, frequencies, dates, formats and paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from espo_luigi.config.paths import check_wildcard
 from espo_luigi.errors import CatalogError, ParameterError
 
 ABSENT = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
-"""What an empty cell may look like."""
+"""The texts of empty cells."""
 
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?|(\d\d)(\d\d)?)?(.*)", re.ASCII)
 _ZONE = r"(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
@@ -162,7 +162,7 @@ CHECKED = tuple(_EXPECTED)
 
 @lru_cache(maxsize=4096)
 def fault_of(column: str, text: str) -> str:
-    """Say what is wrong with a cell, and what is expected there: "is empty; expected …"; nothing if it can be used."""
+    """Return a cell's fault and the expected content, as "is empty; expected …"; nothing for a sound cell."""
     expected = _EXPECTED[column](text) if column in _EXPECTED else ""
     shown = repr(text if len(text) <= 200 else f"{text[:200]}…") if text else "empty"
     return expected and f"is {shown}; expected {expected}"

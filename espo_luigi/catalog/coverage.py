@@ -17,7 +17,7 @@ Period = tuple[str, str]
 
 
 def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple[Period, ...]:
-    """Return one ``(start, end)``, several of them or None as a tuple of pairs.
+    """Return periods, ``(start, end)`` or a sequence of such pairs, as a tuple of pairs; empty for None.
 
     Raises
     ------
@@ -41,14 +41,14 @@ def bounds(period: Period) -> tuple[datetime, datetime]:
 
 
 def covering(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[Asset], str | None]:
-    """Choose the files of one variable that overlap the periods, in time order, or say why they do not do.
+    """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
 
     Returns
     -------
     chosen : list of Asset
-        Those that share at least a day with a period; all if there are no periods; none if there is an objection.
+        The files that share a day with a period. Without periods, all files; with an objection, an empty list.
     objection : str or None
-        Files without dates, files that overlap, or a period covered by less than 99 % of its hours.
+        It names files without dates, files that overlap, or a period with less than 99 % of its hours.
     """
     if not periods:
         return list(assets), None

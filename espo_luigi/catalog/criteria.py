@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from espo_luigi.catalog.read import COLUMNS, Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset
 from espo_luigi.errors import CatalogError, as_text, nearest
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 12
+_OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "region", "branding_suffix")
+"""The columns that versions of a CMIP7 dataset share, as they share its variables."""
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 """What makes a text a regular expression, for intake-esm too."""
 
@@ -29,7 +31,7 @@ def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
 
 
 def _is_unknown(asset: Asset, column: str) -> bool:
-    """Whether a faulty cell does not say what it should hold, so that the row may be one that is wanted."""
+    """Whether a cell is faulty and empty, so that the search may want its row."""
     return column in asset.faults and not (asset.variables if column == "variable" else asset.columns.get(column))
 
 
@@ -43,7 +45,7 @@ def _equal(cell: str | None, value: Any) -> bool:
 
 
 def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
-    known = {name for asset in assets for name in asset.columns} | set(COLUMNS)
+    known = {name for asset in assets for name in asset.columns} | {*COLUMNS, *CMIP7_COLUMNS}
     if column not in known:
         hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
         raise CatalogError(
@@ -73,7 +75,7 @@ def select(
 ) -> list[Asset]:
     """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
 
-    A warning names the wanted values that no row has, but for those whose rows were `joined` to others.
+    A warning names the wanted values that no row has, except the `joined` values.
     """
     for column, value in criteria.items():
         values = _as_list(value)
@@ -84,6 +86,33 @@ def select(
         _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])
         assets = kept
     return assets
+
+
+def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclusions: Mapping[str, Any]) -> list[Asset]:
+    """Return the rows without those of older versions of the same CMIP7 dataset, which a message names.
+
+    Versions and paths that criteria or exclusions leave out do not count.
+    """
+    wanted = _as_list(criteria["version"]) if "version" in criteria else None
+    without = {column: _as_list(exclusions[column]) for column in ("version", "path") if column in exclusions}
+    datasets: dict[tuple[object, ...], dict[str, list[Asset]]] = {}
+    for asset in assets:
+        counts = wanted is None or _holds(asset, "version", wanted)
+        if asset.is_cmip7 and counts and not any(_holds(asset, column, values) for column, values in without.items()):
+            same = tuple(asset.columns.get(column, "") for column in _OF_A_DATASET)
+            versions = datasets.setdefault((asset.variables, *same), {})
+            versions.setdefault(asset.columns.get("version", ""), []).append(asset)
+    older: set[int] = set()
+    named: list[str] = []
+    for versions in datasets.values():
+        *former, newest = sorted(versions, key=lambda version: (len(version), version))
+        for version in former:
+            older |= {id(asset) for asset in versions[version]}
+            first, number = versions[version][0], version or "a version without number"
+            named.append(f"{first.id}, {listed(first.variables)}: version {newest} is used, and {number} is left out")
+    if named:
+        logger.warning("%s. An exclusion of version chooses another.", listed(named, "; "))
+    return [asset for asset in assets if id(asset) not in older]
 
 
 def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:
@@ -107,7 +136,7 @@ def refuse_empty(
     trail: Sequence[str],
     wanted: Sequence[Any] = (),
 ) -> None:
-    """Raise `CatalogError` if no row is left: what was wanted, what there was, and the counts so far."""
+    """Raise `CatalogError` if no row is left, with the wanted values, the values there, and the counts so far."""
     if kept:
         return
     values = values_of(before, column)
@@ -125,8 +154,8 @@ def values_of(assets: Iterable[Asset], column: str) -> list[str]:
     return sorted({asset.columns[column] for asset in assets if column in asset.columns})
 
 
-def listed(values: Iterable[Any]) -> str:
+def listed(values: Iterable[Any], separator: str = ", ") -> str:
     """Return values as a text that stays short."""
     texts = [as_text(str(value)) for value in values]
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
+    return separator.join(texts[:_SHOWN]) + more

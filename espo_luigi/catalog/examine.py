@@ -1,4 +1,4 @@
-"""Finding all that is wrong with the files of a dataset; opening it raises an error at the first problem."""
+"""Finding all problems of a dataset's files; opening it stops at the first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOST = ("unreadable_files", "units", "calendars", "grids")
 
 @dataclass
 class _Held:
-    """The files that could be opened, a variable each, and what was wrong with them and the others."""
+    """The opened files, split by variable, and the problems of all files."""
 
     pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -44,19 +44,19 @@ def examine_match(
     mask_variable: str = "",
     xr_open_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Problem]:
-    """Return what is wrong with the files of a search's match, each kind in each file once; reads them once.
+    """Return the problems of a match's files, each kind once for a file; reads the files once.
 
     Parameters
     ----------
     match : Match
-        What `Catalog.search` found.
+        A result of `Catalog.search`.
     period, regions
-        What of it will be extracted: years, both included, and boxes as of `science.extract.subset_box`. The rest of
-        the files is not read.
+        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`. Only
+        this part is read.
     limits
         The possible values of each variable, in canonical units.
     mask_variable
-        The variable whose first map says where land is, if one does.
+        The variable whose first map marks the land, if any.
     xr_open_kwargs : mapping, optional
         As of `open_match`.
     """
@@ -79,7 +79,7 @@ def examine_match(
 
 
 def _absent(match: Match, period: Period, series: Mapping[str, Any], problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield the variables of which no file has a day in the period, whatever the catalogue says."""
+    """Yield the variables without a day in the period; the catalogue's dates do not count."""
     explained = {name for problem in problems for name in problem.variable.split(",")}
     for name in match.variables:
         if name not in explained | series.keys():
@@ -126,7 +126,7 @@ def _in_one_calendar(
 
 
 def _on_one_grid(pieces: Iterator[tuple[str, xr.Dataset]], problems: list[Problem]) -> Iterator[tuple[str, xr.Dataset]]:
-    """Yield the files on the first one's grid, with its coordinates."""
+    """Yield the files on the grid of the first file, with its coordinates."""
     first_file, first = next(pieces, ("", xr.Dataset()))
     if first_file:
         yield first_file, first
@@ -182,7 +182,7 @@ def _last_day(raw: RawSeries) -> int:
 def _cut(
     series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
-    """Cut all files to the boxes; none is left where one does not fit their grid."""
+    """Cut all files to the boxes; return nothing if a box does not fit their grid."""
     first = next((raw for files in series.values() for raw in files), None)
     if first is None:
         return {}

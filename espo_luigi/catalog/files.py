@@ -1,4 +1,4 @@
-"""Opening one NetCDF file or Zarr store lazily, in chunks that suit how it is stored."""
+"""Opening NetCDF files and Zarr stores lazily, in chunks that suit the stored chunks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 import xarray as xr
 from xarray.backends.plugins import guess_engine
 
+from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 
-# A coordinate of what is opened: how many days after a stamp the middle of its interval is.
+# The coordinate with the days from a stamp to the middle of its interval.
 TO_MIDPOINT = "days_to_midpoint"
 DAYS_PER_CHUNK = 365
-# Several years at a time where a grid is so small that one takes less: each chunk costs Dask a few milliseconds.
+# On a small grid, several years make a chunk: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
+REFUSED_CALENDARS = ("julian", "utc", "tai")
 _NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
 
 
@@ -35,7 +37,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If it has a codec that may run code.
+        If a codec of the store may run code, or its calendar is one of `REFUSED_CALENDARS`.
     """
     from zarr.storage import ZipStore
 
@@ -49,42 +51,56 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
             "a compressor, a checksum or a filter of numbers. Do not open the store elsewhere; have its owner write it "
             "with another codec."
         )
-    ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
-    time = ds.variables.get("time", xr.Variable((), 0))
-    if "bounds" not in {**time.attrs, **time.encoding} or options.get("decode_times") is False:
-        return ds
     how = {name: options[name] for name in ("consolidated", "group", "storage_options") if name in options}
+    with_times = options.get("decode_times") is not False
     with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as raw:
-        return _with_midpoints(ds, raw)
+        if with_times:
+            _check_calendar(raw)
+        ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+        return _with_midpoints(ds, raw) if with_times else ds
 
 
 def open_netcdf(
     path: str, variables: Sequence[str], options: Mapping[str, Any], most_bytes: float = math.inf
 ) -> xr.Dataset:
-    """Open a NetCDF file in chunks of a year or some megabytes, whole stored chunks of `variables`; lazy.
+    """Open a NetCDF file in chunks of a year or some megabytes; lazy.
 
-    `most_bytes` makes chunks smaller than that where a year is more: of fewer days, and of stored chunks of many days,
-    of some rows of the map. Where times have bounds, which `drop_variables` may name, the coordinate `TO_MIDPOINT`
-    says how many days after each stamp the middle of its interval is.
+    A chunk holds whole stored chunks of `variables`. Where a year takes more than `most_bytes`, chunks have fewer days.
+    Where stored chunks of many days take more, chunks have fewer rows of the map. Where times have bounds, the
+    coordinate `TO_MIDPOINT` has the days from each stamp to the middle of its interval, even if `drop_variables` names
+    the bounds.
 
     Raises
     ------
     DataError
-        If another package than those for NetCDF would read the file.
+        If xarray would read the file with a package that is not for NetCDF, or the calendar is refused.
     """
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
+        if options.get("decode_times") is not False:
+            _check_calendar(raw)
         held = [raw[name] for name in variables if name in raw]
+        held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
         ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
         return ds if options.get("decode_times") is False else _with_midpoints(ds, raw)
 
 
-def _netcdf_engine(path: str) -> str:
-    """The engine that xarray takes by itself, if it is one for NetCDF.
+def _check_calendar(raw: xr.Dataset) -> None:
+    """Refuse unsupported calendars of CMIP7 by name; xarray decodes julian and gives no reason for utc and tai."""
+    calendar = str(raw["time"].attrs.get("calendar", "")) if "time" in raw.variables else ""
+    if calendar.lower() in REFUSED_CALENDARS:
+        raise DataError(
+            f"the calendar of time is {calendar}, which is not supported; expected standard, proleptic_gregorian, "
+            "noleap, all_leap or 360_day. Convert the file to one of them, or exclude it"
+        )
 
-    Others are chosen by a file's name: kerchunk's reads a Zarr store that nobody has looked at, cfgrib's reads pickles.
+
+def _netcdf_engine(path: str) -> str:
+    """Return the engine that xarray takes by itself; refuse engines that are not for NetCDF.
+
+    A file's name may choose them: kerchunk's reads an unchecked Zarr store, cfgrib's reads pickles.
     """
     engine = guess_engine(path)
     if engine not in _NETCDF_ENGINES:
@@ -108,7 +124,7 @@ def _with_midpoints(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
 def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> tuple[np.ndarray, str]:
     """Return how many days after each stamp the middle of its interval is, from numbers as they are stored.
 
-    NaN where the bounds make no sense; then also what is wrong with them.
+    The text describes the first wrong bounds; their value is NaN.
     """
     if bounds.dims[:1] != ("time",) or bounds.shape[1:] != (2,):
         problem = (
@@ -162,12 +178,12 @@ def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
 
 
 def _bytes_per_day(data: xr.DataArray) -> int:
-    """Return a map's size in single precision, whatever it is packed in."""
+    """Return a map's size in single precision, also of packed data."""
     return max(math.prod(size for dim, size in data.sizes.items() if dim != "time") * 4, 1)
 
 
 def tracking_id(path: str) -> str:
-    """Return a file's attribute `tracking_id`, by which ESGF knows it; nothing without one, or if it cannot be read."""
+    """Return the attribute `tracking_id`, ESGF's name of a file; empty if it is absent or the file is unreadable."""
     try:
         if is_zarr(path):
             ds = open_zarr(path, {"decode_times": False})
@@ -175,7 +191,7 @@ def tracking_id(path: str) -> str:
             ds = xr.open_dataset(path, decode_cf=False, engine=_netcdf_engine(path))
         with ds:
             return str(ds.attrs.get("tracking_id", ""))
-    # A damaged file may raise nearly anything from its backend; other checks report what is wrong.
+    # A damaged file may raise nearly anything from its backend; other checks report the damage.
     except Exception:
         return ""
 

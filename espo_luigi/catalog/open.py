@@ -1,11 +1,13 @@
-"""Opening what a search found, lazily, as one dataset."""
+"""Opening a search's match lazily, as a single dataset."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.cells import is_url
+from espo_luigi.catalog.cmip7 import is_cmip7, searched_names
 from espo_luigi.catalog.coverage import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
-from espo_luigi.catalog.read import Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, floor_to_day
@@ -29,6 +32,13 @@ from espo_luigi.science.extract.dataset import (
 logger = logging.getLogger(__name__)
 
 _GRID_TOLERANCE_DEGREES = 1e-4
+# Global attributes of CMIP7 that describe a file, a variable, a grid or the beginning of a run.
+_OF_A_CMIP7_FILE = (
+    *("tracking_id", "creation_date", "product", "drs_specs", "data_specs_version", "cmip6_compound_name"),
+    *("variable_id", "branded_variable", "branding_suffix", "temporal_label", "vertical_label", "horizontal_label"),
+    *("area_label", "grid_label", "region", "nominal_resolution", "realm", "external_variables"),
+    *("*_index", "parent_*", "branch_*"),
+)
 
 
 def open_match(
@@ -37,12 +47,12 @@ def open_match(
     xr_open_kwargs: Mapping[str, Any] | None = None,
     xr_combine_kwargs: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """Open the files of a search's match as one dataset of daily data; lazy (dask).
+    """Open the files of a search's match as a dataset of daily data; lazy (dask).
 
     Parameters
     ----------
     match : Match
-        What `Catalog.search` found.
+        A result of `Catalog.search`.
     xr_open_kwargs : mapping, optional
         For `xarray.open_dataset`; time deltas stay numbers and chunks are chosen unless it says otherwise.
     xr_combine_kwargs : mapping, optional
@@ -70,27 +80,46 @@ def open_match(
     for name in match.variables:
         _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match)
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    if match.columns.get("mip_era") == "CMIP7":
+        combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
     return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
 
 
+def _lasting_attributes(attrs: Mapping[Any, Any], of_pieces: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    """Return the attributes that all files of CMIP7 share, and that stay true of products.
+
+    Files of a run and of its parent may have several institutions, sources and licences.
+    """
+    return {
+        name: value
+        for name, value in attrs.items()
+        if not any(fnmatchcase(str(name), pattern) for pattern in _OF_A_CMIP7_FILE)
+        and all(name not in each or np.array_equal(each[name], value) for each in of_pieces)
+    }
+
+
 def _catalogue_attributes(match: Match) -> dict[str, str]:
-    """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and what CMIP6 calls the run.
+    """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and the attributes of the run.
 
     The files' own `experiment_id` may be `historical`, where those of a scenario continue it.
     """
-    columns = {name: value for name, value in match.columns.items() if name not in ("path", "format")}
+    without = ("path", "format", *CMIP7_COLUMNS)
+    columns = {name: value for name, value in match.columns.items() if name not in without}
     columns["variable"] = ",".join(match.variables)
     dates = [
         (asset.columns["date_start"], asset.columns["date_end"]) for asset in match.assets if asset.start and asset.end
     ]
     if dates:
         columns["date_start"], columns["date_end"] = min(start for start, _ in dates), max(end for _, end in dates)
-    run = {f"{name}_id": columns[name] for name in ("activity", "experiment") if name in columns}
+    named = {"activity_id": "activity", "experiment_id": "experiment"}
+    if columns.get("mip_era") == "CMIP7":
+        named |= {"institution_id": "institution", "source_id": "source", "variant_label": "member"}
+    run = {name: columns[column] for name, column in named.items() if column in columns}
     return run | {f"cat:{name}": value for name, value in columns.items()}
 
 
 def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict[str, xr.Dataset]:
-    """Each wanted variable of one file as a dataset of its own, at midnight stamps, only the years of the match."""
+    """Return each wanted variable of a file as a separate dataset, with midnight stamps, for the match's years."""
     ds = open_years(asset, match, open_kwargs)
     return {name: single(ds, name, asset) for name in wanted_of(asset, match)} if ds.sizes["time"] else {}
 
@@ -103,14 +132,14 @@ def wanted_of(asset: Asset, match: Match) -> list[str]:
 def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
 
-    Its chunks have no more than `most_bytes`, but for a stored one that is larger.
+    Chunks take `most_bytes` at most, unless a stored chunk is larger.
 
     Raises
     ------
     DataError
         If it cannot be read, or lacks a wanted variable, coordinates or dates.
     """
-    ds = _open_file(asset, match, dict(open_kwargs), most_bytes)
+    ds = _with_searched_names(_open_file(asset, match, dict(open_kwargs), most_bytes), asset)
     missing = [name for name in wanted_of(asset, match) if name not in ds.data_vars]
     if missing:
         raise DataError(
@@ -121,13 +150,39 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
         named = normalise_coordinates(ds)
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
-    return within(_floored(named, ds.get(TO_MIDPOINT), asset, match.periods), match.periods)
+    floored = _floored(named, ds.get(TO_MIDPOINT), asset, match.periods)
+    return within(_before(floored, asset.until), match.periods)
+
+
+def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
+    """Rename the variables of a raw file of CMIP7 to those that people search, by the file alone."""
+    if not is_cmip7(ds.attrs, asset.path):
+        return ds
+    maps = [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and data.ndim >= 3]
+    try:
+        names = searched_names(ds, maps, asset.path)
+    except DataError as error:
+        raise DataError(f"{asset.path}: {error}.") from None
+    renamed = ds.rename({name: searched for name, searched in names.items() if name != searched})
+    for data in renamed.data_vars.values():
+        # It names a variable of another file, and regridding changes the areas of cells.
+        data.attrs.pop("cell_measures", None)
+    return renamed
+
+
+def _before(ds: xr.Dataset, until: datetime | None) -> xr.Dataset:
+    """Return the days before the next run begins."""
+    if until is None:
+        return ds
+    time = ds["time"].dt
+    days = (time.year * 100 + time.month) * 100 + time.day
+    return ds.isel(time=np.flatnonzero(days.values < int(f"{until:%Y%m%d}")))
 
 
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     """Open one file for the coordinates of its grid only: `lat` and `lon`, in memory; times are not read.
 
-    What a damaged file raises is its backend's.
+    On a damaged file, it raises the backend's errors.
     """
     # Without times, nothing of a century of days is read or decoded.
     options = {name: value for name, value in open_kwargs.items() if name in ("engine", "group", "storage_options")}
@@ -149,7 +204,7 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
     data = to_canonical_units(as_maps(ds[name]), asset.path).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are.
     data.attrs = {key: value for key, value in data.attrs.items() if key != "grid_mapping"}
-    # Nor are a file's packing, chunks and fill values those of what is made from it.
+    # A product has its own packing, chunks and fill values.
     return ds[[]].assign({name: data}).drop_encoding()
 
 
@@ -184,7 +239,7 @@ def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, per
     if ds.indexes["time"].hasnans:
         raise DataError(f"{asset.path}: {int(ds['time'].isnull().sum())} of {ds.sizes['time']} times are missing.")
     if to_midpoint is not None and to_midpoint.isnull().any():
-        # What is wrong in years that nobody wants does not matter.
+        # Only problems of the wanted years count.
         unknown = within(ds.assign_coords(unknown=to_midpoint.isnull().variable), periods)["unknown"]
         if unknown.any():
             raise DataError(f"{asset.path} (id {asset.id}): {to_midpoint.attrs['problem']}.")
@@ -192,7 +247,7 @@ def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, per
 
 
 def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
-    """Return only the years from the first period to the last: what is wrong elsewhere does not matter."""
+    """Return only the years from the first period to the last."""
     if not periods or not ds.sizes["time"]:
         return ds
     years = ds["time"].dt.year.values
@@ -202,7 +257,7 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
 
 
 def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Match) -> None:
-    """Check that the files of one variable make one regular daily series in one calendar."""
+    """Check that the files of a variable make a regular daily series in a single calendar."""
     if not pieces:
         years = "; ".join(f"{start}-{end}" for start, end in match.periods)
         raise DataError(f"{match.id}: no file has {name} in {years or 'any year'}; correct the dates in the catalogue.")
@@ -221,7 +276,7 @@ def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Matc
 
 
 def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
-    """Give all pieces the coordinates of the first; files of one model often differ by round-off.
+    """Give all pieces the coordinates of the first; a model's files often differ by round-off.
 
     Raises
     ------
@@ -255,7 +310,7 @@ def _combine(match: Match, pieces: list[xr.Dataset], combine_kwargs: dict[str, A
         "data_vars": "minimal",
         "coords": "minimal",
         "compat": "override",
-        # Only days that all variables have: what one of them lacks at an end is reported with the period.
+        # Only days that all variables have: the check of the period names days that are missing at an end.
         "join": "inner",
         "combine_attrs": "drop_conflicts",
     }

@@ -26,6 +26,7 @@ from espo_luigi.catalog.cells import (
     parse_date,
     parse_variables,
 )
+from espo_luigi.catalog.cmip7 import normal_region, searched_name
 from espo_luigi.errors import CatalogError
 
 COLUMNS = (
@@ -55,6 +56,12 @@ COLUMNS = (
 )
 """The columns of an xscen catalogue, in its order."""
 
+PARENT_COLUMNS = ("parent_mip_era", "parent_activity", "parent_source", "parent_experiment", "parent_member")
+"""The run that a run continues, as its files name it."""
+
+CMIP7_COLUMNS = ("branding_suffix", "grid_label", "region", *PARENT_COLUMNS)
+"""The columns that rows of CMIP7 have besides; a catalogue without such rows has none of them."""
+
 ID_COLUMNS = (
     "bias_adjust_project",
     "mip_era",
@@ -79,7 +86,7 @@ _MAKE_ONE = "`espo catalog FOLDER --out cat.json` makes a catalogue from a folde
 
 @dataclass(frozen=True)
 class Asset:
-    """One row of a catalogue: some variables of one dataset, over some time, in one NetCDF file or Zarr store."""
+    """A row of a catalogue: variables of a dataset over a time, in a NetCDF file or Zarr store."""
 
     columns: Mapping[str, str] = field(hash=False)
     """The filled cells of the row by column, `variable` and `path` included as they are written."""
@@ -88,6 +95,8 @@ class Asset:
     """The file: absolute, or a URL."""
     faults: Mapping[str, str] = field(default_factory=dict, hash=False)
     """By column, each cell that cannot be used: file, line, what is there, and what was expected."""
+    until: datetime | None = None
+    """The day from which on the file is not used, as another run goes on from there; None for all of the file."""
 
     @property
     def id(self) -> str:
@@ -101,8 +110,14 @@ class Asset:
 
     @cached_property
     def end(self) -> datetime | None:
-        """The end of the last day (midnight of the next), None without a date."""
-        return parse_date(self.columns.get("date_end"), self.path, end=True)
+        """The end of the last day that is used (midnight of the next), None without a date."""
+        end = parse_date(self.columns.get("date_end"), self.path, end=True)
+        return end if end is None or self.until is None else min(end, self.until)
+
+    @property
+    def is_cmip7(self) -> bool:
+        """Whether the file is of CMIP7."""
+        return self.columns.get("mip_era") == "CMIP7"
 
     def with_columns(self, **columns: str) -> Asset:
         """Return a copy with other values in some columns."""
@@ -115,7 +130,7 @@ def make_id(columns: Mapping[str, str]) -> str:
 
 
 def read_catalogue(path: Path) -> list[Asset]:
-    """Read the assets of one catalogue (a JSON file with its CSV beside it or inside it).
+    """Read the assets of a catalogue (a JSON file with its CSV beside it or inside it).
 
     Paths that are not absolute are relative to the JSON file's folder. Rows without an id get the id that xscen makes.
     A row with a cell that cannot be used is an asset with `faults`: only a search can tell whether it wants that row.
@@ -190,7 +205,7 @@ def _text(path: Path) -> str:
 
 
 def _named(description: Mapping[str, Any], key: str, name: str, path: Path) -> str | None:
-    """The column that the description names for the paths or the variables, None if it names none."""
+    """Return the column that the description names for the paths or the variables, or None."""
     section = _of_kind(description.get(key), dict, f"{key} of {path}")
     return _of_kind(section.get(name), str, f"{key}.{name} of {path}") if section else None
 
@@ -206,7 +221,7 @@ def _kind(value: Any) -> str:
 
 
 def table_of(path: Path) -> Path:
-    """Return the CSV file of a catalogue whose rows are in one.
+    """Return the CSV file of a catalogue.
 
     Raises
     ------
@@ -278,7 +293,7 @@ def _table_rows(table: Path, path: Path, wanted: Mapping[str, str]) -> Iterator[
 
 
 def _columns(names: Sequence[str], wanted: Mapping[str, str], where: str) -> list[str | None]:
-    """The columns' names here; None for one that is not read, as the description names another for the same."""
+    """The columns' names here; None marks a column that the description replaces."""
     stripped = [name.strip() for name in names]
     twice = [name for name, count in Counter(stripped).items() if name and count > 1]
     if twice:
@@ -319,8 +334,12 @@ def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     path = written if is_url(written) or not written else str(folder / written)
     given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
     listing = row.get("variable", "")
-    # Of a faulty cell, what it may have meant: the search asks whether it may want the row.
+    # A faulty cell is guessed at: the search has to know whether it may want the row.
     variables = parse_variables(listing) or tuple(name for name in _WORD.findall(listing) if name not in ABSENT)
+    if columns.get("mip_era") == "CMIP7":
+        # Catalogues of other tools list the names in the files.
+        variables = tuple(searched_name(name, columns.get("branding_suffix", "")) for name in variables)
+        given |= {"region": normal_region(columns["region"])} if "region" in columns else {}
     return Asset(columns={**columns, **given, "path": path}, variables=variables, path=path, faults=faults)
 
 

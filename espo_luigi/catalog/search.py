@@ -16,8 +16,8 @@ from typing import Any
 
 from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
-from espo_luigi.catalog.criteria import exclude, listed, refuse_empty, select, values_of
-from espo_luigi.catalog.history import HISTORICAL, Dispatched, dispatch_history
+from espo_luigi.catalog.criteria import exclude, listed, newest_versions, refuse_empty, select, values_of
+from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
 from espo_luigi.errors import CatalogError
 
@@ -26,13 +26,16 @@ logger = logging.getLogger(__name__)
 DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
 """Variables that can be derived, each with what it is derived from."""
 
+_OF_ONE_GRID = ("grid_label", "region")
+"""Columns of CMIP7 that are the same for all files of a dataset: grids never mix."""
+
 _SHOWN = 5
 """How many faulty rows a message names."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A dataset that answers a search: the files to open, and what the catalogue says about it."""
+    """A dataset that answers a search: the files to open, and the catalogue's columns."""
 
     id: str
     assets: tuple[Asset, ...]
@@ -91,12 +94,12 @@ class Catalog:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Catalog:
-        """Read catalogues (intake-esm JSON files) one after another; rows that are there twice count once.
+        """Read catalogues (intake-esm JSON files) in order; double rows count once.
 
         Raises
         ------
         CatalogError
-            If there is none, or one is missing or unreadable.
+            If no catalogue is given, or a catalogue is missing or unreadable.
         """
         if not paths:
             raise CatalogError("no catalogue to search; name at least one in data_catalogs.")
@@ -120,11 +123,12 @@ class Catalog:
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
 
-        The steps, in order: history joined to futures, exclusions, criteria, variables (stored, or derived from others
-        that are) covering at least 99 % of each period's hours by files that do not overlap, members. Ids that lack a
-        variable are dropped, each with a warning that says which and why. So are those of which the search may want a
-        row with a cell that cannot be used: a sound row in its place could change the result. No other member takes
-        their place. One more warning counts all such rows.
+        The steps, in order: older versions of CMIP7 left out, history joined to futures, exclusions, criteria,
+        variables, members. A variable is stored or derived. Its files cover 99 % of each period's hours without
+        overlap. Ids that lack a variable are dropped, each with a warning that says which and why.
+
+        A row with a cell that cannot be used drops its id, if the search may want the row: a sound row in its place
+        could change the result. No other member takes the place of a dropped id. A last warning counts all such rows.
 
         Parameters
         ----------
@@ -171,16 +175,17 @@ class Catalog:
             )
         if faulty:
             trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
-        dispatched = dispatch_history(self.assets) if match_hist_and_fut else Dispatched(list(self.assets), {})
+        newest = newest_versions(self.assets, other_search_criteria or {}, exclusions or {})
+        dispatched = dispatch_history(newest, wanted.periods) if match_hist_and_fut else Dispatched(newest)
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
-        joined = (HISTORICAL,) if match_hist_and_fut else ()
+        joined = HISTORIES if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
-        # A member that would not be kept anyway does not matter.
+        # Only rows of members that are kept count.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
         spoiled = {name: _faults_of(rows) for name in kept if (rows := [one for one in suspects if one.id == name])}
@@ -192,6 +197,8 @@ class Catalog:
             raise CatalogError(f"nothing found. {listed(dropped) or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
             _tell_what_is_left_out(faulty, spoiled)
+        for name in left.keys() & dispatched.doubts.keys():
+            logger.warning("%s: %s.", name, dispatched.doubts[name])
         return left
 
 
@@ -205,12 +212,12 @@ def _tell_what_is_left_out(faulty: Sequence[str], spoiled: Mapping[str, Sequence
 
 
 def _called(name: str) -> str:
-    """A dataset's id as a text; a faulty one may be empty, or hold control characters."""
+    """Return an id as printable text; a faulty id may be empty, or hold control characters."""
     return (name if name.isprintable() else repr(name)) or "what has no id"
 
 
 def _faults_of(assets: Iterable[Asset]) -> list[str]:
-    """What is wrong with each faulty row, once, however many futures it was joined to."""
+    """Return the faults of each faulty row once, also of a row that was joined to several futures."""
     return list(dict.fromkeys("; ".join(asset.faults.values()) for asset in assets if asset.faults))
 
 
@@ -234,7 +241,7 @@ def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
 def _complete(
     assets: Sequence[Asset], wanted: _Wanted, of_history: Mapping[str, str]
 ) -> tuple[dict[str, Match], list[str]]:
-    """The ids that have all that is wanted; the others with what they lack, each with a warning."""
+    """Return the complete ids, and the objections to all other ids, which are logged as warnings."""
     by_id: dict[str, list[Asset]] = defaultdict(list)
     for asset in assets:
         by_id[asset.id].append(asset)
@@ -253,7 +260,7 @@ def _complete(
 
 
 def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
-    """One id's match, or the objections: one for each wanted variable that it lacks."""
+    """Return an id's match, or an objection for each wanted variable that it lacks."""
     chosen: dict[str, list[Asset]] = {}
     derived: list[str] = []
     objections: list[str] = []
@@ -268,6 +275,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
             objections += _underivable(objection, [reason for _, reason in answers.values() if reason])
         else:
             objections.append(objection)
+    for column in _OF_ONE_GRID:
+        labels = {name: values_of(files, column) for name, files in chosen.items() if files[0].is_cmip7}
+        if len({label for found in labels.values() for label in found}) > 1:
+            shown = "; ".join(f"{name}: {', '.join(found)}" for name, found in labels.items())
+            objections.append(f"its variables have several values of {column} ({shown}); expected one")
     return (None if objections else _as_match(name, chosen, derived, wanted.periods)), objections
 
 
@@ -278,14 +290,16 @@ def _underivable(objection: str, lacking: Sequence[str]) -> list[str]:
 def _files(
     assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
 ) -> tuple[list[Asset], str | None]:
-    """The files of one variable at one frequency, or why they do not do."""
+    """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
     if not having:
         return [], f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})"
     exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
     if not exact:
         return [], f"{variable} has no rows of frequency {frequency} (there are {listed(values_of(having, 'xrfreq'))})"
-    for column in ("processing_level", "domain"):
+    for column in ("processing_level", "domain", *_OF_ONE_GRID):
+        if column in _OF_ONE_GRID and not exact[0].is_cmip7:
+            continue
         if len(values := values_of(exact, column)) > 1:
             return (
                 [],
@@ -315,7 +329,7 @@ def _as_match(
 
 
 def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Return a sort key by which r2i1p1f1 comes before r10i1p1f1."""
+    """Return a sort key that puts r2i1p1f1 before r10i1p1f1."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 
 
@@ -332,7 +346,9 @@ def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, i
         raise CatalogError(f"restrict_members is {dict(restrictions)}; expected {{ordered: n}} with n = 1 or more.")
     groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
     for match in found.values():
-        groups[_identity(match, ("member", "driving_member"))].append(match)
+        # Hindcasts of several starts (s1960-r1i1p1f1) are not members of a common ensemble.
+        start = re.match(r"s\d+-|", match.columns.get("member", ""))
+        groups[(start[0] if start else "", *_identity(match, ("member", "driving_member")))].append(match)
     kept: set[str] = set()
     for members in groups.values():
         ordered = sorted(members, key=lambda match: natural_key(_member(match)))

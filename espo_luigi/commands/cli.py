@@ -20,7 +20,7 @@ import click
 from espo_luigi.commands import views
 from espo_luigi.errors import EspoError, log_as_text
 
-# Errors whose texts are enough; of others, the kind is printed, too.
+# The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
@@ -29,7 +29,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; return the process's exit code, as docs/commands.md has them."""
+    """Run a subcommand; return the process's exit code (docs/commands.md lists them)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
         import logging
@@ -83,10 +83,10 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, ValueError):
-        from espo_luigi.driver.luigi_glue.task_words import wrong_setting
+        from espo_luigi.driver.luigi_glue.words import wrong_setting
 
-        if said := wrong_setting(error):
-            return said
+        if wrong := wrong_setting(error):
+            return wrong
     return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
 
 
@@ -146,7 +146,7 @@ def catalog(folder: Path, out: Path, as_json: bool) -> None:
 @click.argument("path", type=_PATH)
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
 def make(path: Path, workers: int) -> int:
-    """Run the task that makes a path, and what it needs."""
+    """Run the task that makes a path, and the tasks that it needs."""
     from espo_luigi.api import build
     from espo_luigi.tasks.make import task_for
 
@@ -187,11 +187,11 @@ def _names_of_profiles(_context: object, _parameter: object, begun: str) -> list
 @_json_option
 def profiles(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters' profiles, or those named."""
-    from espo_luigi.driver.settings.profile import describe, packaged_profiles, said_by
+    from espo_luigi.driver.settings.profile import describe, packaged_profiles, values_of
 
     shown = names or packaged_profiles()
     if as_json:
-        return _print_json({name: said_by(name) for name in shown})
+        return _print_json({name: values_of(name) for name in shown})
     for name in shown:
         say(describe(name))
 
@@ -208,7 +208,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.luigi_glue.task_words import preview_of
+    from espo_luigi.driver.luigi_glue.words import preview_of
 
     say(preview_of(["--module", module, task, *parameters]), end="")
 
@@ -232,7 +232,7 @@ def detach() -> None:
 
 
 def _stop(how: str) -> None:
-    from espo_luigi.driver.run.preview import stop_from_outside
+    from espo_luigi.driver.run.run import stop_from_outside
 
     views.be_quiet_about_other_parameters()
     say(stop_from_outside(how))

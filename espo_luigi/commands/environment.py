@@ -28,7 +28,7 @@ from espo_luigi.files import drop_shared_numba_cache
 from espo_luigi.jobs.lifecycle.records import write_atomically
 
 PROJECT = "espo_luigi"
-# In a wheelhouse, the folder of what is not complete yet: on the same file system as what is.
+# In a wheelhouse, the folder of unfinished wheels: on the same file system as the finished ones.
 _PARTIAL = ".partial"
 
 
@@ -39,7 +39,7 @@ def described_platform() -> str:
 
 
 def needed_distributions(project: str) -> list[Distribution]:
-    """Return what is installed of a project and of all that it requires here, in the order of names.
+    """Return the installed distributions of a project and of all that it requires here, by name.
 
     Markers are evaluated for this Python and platform; extras count as far as something requires them.
 
@@ -100,19 +100,19 @@ def _pin(one: Distribution) -> str:
 
 
 def requirements_text() -> str:
-    """Return the requirements file of exactly what is installed and needed."""
+    """Return a requirements file with the exact versions of all needed packages."""
     return "\n".join([f"# {described_platform()}", *map(_pin, needed_distributions(PROJECT))]) + "\n"
 
 
 def write_requirements(path: Path) -> str:
-    """Write the requirements file; return what was done, in words."""
+    """Write the requirements file; return a sentence about it."""
     text = requirements_text()
     write_atomically(path, text, public=True)
     return f"{path}: {text.count('==')} exact versions"
 
 
 def collect_wheels(folder: Path) -> str:
-    """Put the wheels of what is installed and needed into a folder, by pip; return what was done, in words.
+    """Let pip put the wheels of all needed packages into a folder; return a sentence about it.
 
     Wheels that are there already are used. Each appears whole, so that a call that was cut short can be repeated.
 
@@ -141,7 +141,7 @@ def collect_wheels(folder: Path) -> str:
 
 
 def compile_kernels() -> str:
-    """Compile all that jobs would compile at its first use; return what was done, in words."""
+    """Compile all that jobs would compile at its first use; return a sentence about it."""
     if fault := drop_shared_numba_cache():
         raise InstallationError(fault)
     from espo_luigi.science.adjust.compilation import compile_all
@@ -189,12 +189,12 @@ def _key(one: Distribution) -> tuple[str, Version]:
 
 
 def _is_to_make(one: Distribution, have: Collection[tuple[str, Version]]) -> bool:
-    # What is made of a folder may be another each time, under the same version.
+    # A wheel made from a folder may differ each time, under the same version.
     return _key(one) not in have or isinstance(_source(one), Path)
 
 
 def _source(one: Distribution) -> str | Path:
-    """Return what pip makes the wheel of: the source folder if there is one, else what it was installed from."""
+    """Return the source from which pip makes the wheel: the source folder, or else the requirement or URL."""
     if checkout := _checkout(one):
         return checkout
     origin = json.loads(one.read_text("direct_url.json") or "{}")
@@ -234,9 +234,9 @@ def _pip(*arguments: str, environment: Mapping[str, str] | None = None) -> None:
         command, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **(environment or {})}
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "WARNING: Retrying"))]
+        errors = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "WARNING: Retrying"))]
         raise InstallationError(
-            f"`pip {arguments[0]}` ended with code {done.returncode}:\n" + "\n".join(said or [done.stderr]) + "\n"
+            f"`pip {arguments[0]}` ended with code {done.returncode}:\n" + "\n".join(errors or [done.stderr]) + "\n"
             "It needs the internet, or an index of the site; the same command can be given again. Where there is "
             f"neither, give it on another machine ({described_platform()}), and copy the folder"
         )

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.luigi_glue.task_words import named_by
+from espo_luigi.driver.luigi_glue.words import named_by
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
@@ -34,7 +34,7 @@ from espo_luigi.jobs.schedulers.slurm.steps import sizes
 
 logger = logging.getLogger(__name__)
 
-# What may be given beside the names of Slurm's own options: of luigi.cfg's [slurm], and of this one job.
+# Options of the commands: of luigi.cfg's [slurm], of this job, and Slurm's own.
 OPTIONS: Mapping[str, str] = {
     "profile": "name or path of a profile, in place of [slurm] profile",
     "memory": "memory of the job, such as 8GB",
@@ -43,9 +43,9 @@ OPTIONS: Mapping[str, str] = {
     "nodes": "nodes of the job, by default 1",
     **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
 }
-# By what a script says itself what it would else get of [slurm]. Of tasks, CPUs and nodes it has its own idea.
+# Patterns of directives in a script that replace a value of [slurm]. CPUs and nodes are left to the script.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
-# What a driver needs: it waits, mostly. The site's limit on time is kept.
+# Mostly, a driver waits. Its time is limited by the site, too.
 _DRIVERS_MEMORY, _DRIVERS_TIME, _DRIVERS_LEAST_MINUTES = "4GB", "1-00:00:00", 10
 
 
@@ -63,7 +63,7 @@ class Request:
         return Resources(1, int(self.sizes["cpus_per_task"]), self.sizes["memory"], self.sizes["time"])
 
     def checked(self) -> Request:
-        """Return this; raises SubmissionError where the site refuses it."""
+        """Return this request; raises SubmissionError if the site refuses it."""
         if refusals := self.site.refusals(self.resources, self.options, max_jobs=1):
             raise SubmissionError("; ".join(refusals))
         return self
@@ -110,16 +110,16 @@ def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
-    chosen = given.keys() | _not_said_in(script.read_text(errors="replace"))
+    chosen = given.keys() | _not_in_script(script.read_text(errors="replace"))
     asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
     return ("sbatch", "--parsable", *sizes(**_numbers(asked)), *many, *slurm.asked(request.options), *words)
 
 
-def _not_said_in(script: str) -> set[str]:
-    said = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
-    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", said)}
+def _not_in_script(script: str) -> set[str]:
+    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
+    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
 
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -151,14 +151,16 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
 
 
 def request_of(given: Mapping[str, str]) -> Request:
-    """Return what is asked for: by the command line, else by [slurm] of luigi.cfg, its profile, and the defaults.
+    """Return the request: from the command line, else [slurm] of luigi.cfg, its profile, and the defaults.
 
     Raises an `EspoError` for a value that cannot be read.
     """
-    if settings().engine == "sge":
+    engine = settings().engine
+    if engine in SCHEDULERS and engine != "slurm":
+        own = {"sge": "qrsh or qsub"}.get(engine, SCHEDULERS[engine].SUBMIT)
         raise SubmissionError(
-            "this luigi.cfg says engine = sge, and `espo shell` and `espo submit` are Slurm's: on Grid Engine, give "
-            "qrsh or qsub with the options that `espo script` shows"
+            f"this luigi.cfg says engine = {engine}, and `espo shell` and `espo submit` are Slurm's: on "
+            f"{SCHEDULERS[engine].NAME}, give {own} with the options that `espo script` shows"
         )
     sections = dict(SlurmSection.get_params())
     for name, value in given.items():
@@ -190,7 +192,7 @@ def _numbers(asked: Mapping[str, str]) -> dict[str, int]:
 
 
 def _drivers_request(given: Mapping[str, str]) -> Request:
-    """Return what a driver's job asks for, which is no rule's: no more time than the site allows."""
+    """Return the request of a driver's job; its time is limited by the site."""
     asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
     if "time" not in given:
         profile = given.get("profile") or SlurmSection().profile
@@ -211,8 +213,8 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
 
 def _accounts() -> dict[str, str]:
     """The options that the environment gives to sbatch, for salloc, too."""
-    said = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
-    return {name: value for name, value in said.items() if value and name not in os.environ}
+    values = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
+    return {name: value for name, value in values.items() if value and name not in os.environ}
 
 
 def _become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:

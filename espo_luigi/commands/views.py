@@ -24,7 +24,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print a text for people, in which control characters are escapes: names and messages may be others'."""
+    """Print a text for people, with control characters escaped: names and messages may be foreign."""
     print(as_text(str(text)), end=end, file=file)
 
 
@@ -64,13 +64,14 @@ def plan(
 
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.dag import draw
-    from espo_luigi.overview.plan import BLOCKED, plan_of
+    from espo_luigi.overview.plan import plan_of
+    from espo_luigi.overview.standing import BLOCKED
     from espo_luigi.tasks import staleness
     from espo_luigi.tasks.all import Selection
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
-    with _without_warnings_of(staleness.logger):  # the plan itself shows what another configuration concerns
+    with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
         selection = Selection(first, until, only, sim_id, region)
         found = plan_of(rules, selection)
     if dag is not None:
@@ -93,7 +94,7 @@ def _without_warnings_of(logger: Any) -> Iterator[None]:
 
 
 def be_quiet_about_other_parameters() -> None:
-    """Luigi warns of parameters of luigi.cfg that belong to what is not imported, as that would take long."""
+    """Silence Luigi's warnings of parameters in luigi.cfg whose classes are not imported, to save time."""
     warnings.filterwarnings("ignore", "The configuration contains the parameter")
 
 
@@ -120,7 +121,7 @@ def status(watch: bool, as_json: bool) -> int:
 
 
 def _screen() -> tuple[int | None, int]:
-    """How many columns and lines there are above the cursor's; no limit where there is no terminal."""
+    """Return the columns and lines above the cursor's line; without a terminal, there is no limit."""
     columns, lines = shutil.get_terminal_size()
     return (columns, lines - 1) if sys.stdout.isatty() else (None, 0)
 
@@ -147,7 +148,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     """
     from espo_luigi.errors import ParameterError
     from espo_luigi.jobs.order import end_of_log
-    from espo_luigi.overview.traces import traces_like
+    from espo_luigi.overview.standing import traces_like
 
     be_quiet_about_other_parameters()
     found = traces_like(words)

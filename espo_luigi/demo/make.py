@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from espo_luigi.catalog.build import write_catalog
+from espo_luigi.catalog.build import describe, write_catalog
 from espo_luigi.catalog.read import make_id
 from espo_luigi.demo.sources import (
+    CMIP7_SIMULATIONS,
     INSTITUTION,
     MEMBER,
     REFERENCE,
@@ -35,7 +36,7 @@ from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
 
-# Raised whenever the same seed gives other data: older folders are then made anew.
+# A new number makes folders of earlier editions again: raise it when the same seed gives other data.
 _EDITION = 2
 _RECORD_NAME = "demo.json"
 _MAKER = "the demonstration of espo_luigi; all data are invented"
@@ -44,14 +45,15 @@ _MAKER = "the demonstration of espo_luigi; all data are invented"
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 110 MB in a few seconds: `simulation.json` and `reconstruction.json` (intake-esm catalogues, each with
-    its CSV) and NetCDF files with the names and attributes of CMIP6. The same seed gives the same data. Safe to call
-    from several processes at once.
+    Makes about 110 MB in a few seconds: NetCDF files with the names and attributes of CMIP6 or CMIP7, and their
+    catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
+    Several processes may call it at once.
 
     Parameters
     ----------
     section : mapping
-        The configuration's section `demo`: `folder`, relative to the working folder, and `seed` (default 1).
+        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1) and `mip_era`,
+        CMIP6 (default) or CMIP7.
 
     Returns
     -------
@@ -61,12 +63,14 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     Raises
     ------
     ConfigurationError
-        If the section lacks a folder, has an unknown key, or its seed is not a whole number of 0 or more.
+        If the section lacks a folder or has an unknown key or era, or its seed is not a whole number of 0 or more.
     StoreError
         If the disk refuses.
     """
     folder, seed = _checked(section)
     record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
+    if section.get("mip_era") == "CMIP7":
+        record["mip_era"] = "CMIP7"
     if _is_made(folder, record):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +81,12 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
 
 
 def _checked(section: Mapping[str, Any]) -> tuple[Path, int]:
-    unknown = set(section) - {"folder", "seed"}
-    folder, seed = section.get("folder"), section.get("seed", 1)
+    unknown = set(section) - {"folder", "seed", "mip_era"}
+    folder, seed, mip_era = section.get("folder"), section.get("seed", 1), section.get("mip_era", "CMIP6")
     if unknown or not isinstance(folder, str | os.PathLike) or not str(folder):
         raise ConfigurationError(f"`demo`: got {dict(section)}, expected a `folder` and, if you like, a `seed`")
+    if mip_era not in ("CMIP6", "CMIP7"):
+        raise ConfigurationError(f"`demo.mip_era`: got {mip_era!r}, expected CMIP6 or CMIP7")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"`demo.seed`: got {seed!r}, expected a whole number of 0 or more")
     return Path(os.path.expandvars(folder)).expanduser().absolute(), seed
@@ -105,7 +111,8 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
     logger.info("Making the demo's data in %s (once; about 110 MB)", folder)
     with written_aside(folder) as partial:
         partial.mkdir()
-        for name, sources in {"reconstruction": (REFERENCE,), "simulation": SIMULATIONS}.items():
+        simulations = CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS
+        for name, sources in {"reconstruction": (REFERENCE,), "simulation": simulations}.items():
             rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
             write_catalog(rows, partial / f"{name}.json", _MAKER)
         write_new(partial / _RECORD_NAME, json.dumps(record))
@@ -113,7 +120,7 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> list[dict[str, str]]:
-    """Write one source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
+    """Write a source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
     years = [year for pair in source.experiments.values() for year in pair]
     days = days_of(source.calendar, min(years), max(years))
     logger.info("Demo: %s, %d days of %d cells", source.name, days.years.size, len(source.lats) * len(source.lons))
@@ -125,10 +132,13 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
     for experiment, (first, last) in source.experiments.items():
         part = days.within(first, last)
         for name, values in weather.items():
-            path = Path(folder_of(source, experiment)) / file_name(source, experiment, name, days.last_day)
+            path = Path(folder_of(source, experiment, name)) / file_name(source, experiment, name, days.last_day)
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
             dataset_of(source, experiment, name, values[part], days, part).to_netcdf(partial / path, engine="netcdf4")
-            rows.append(catalog_row(source, experiment, name, folder / path, days.last_day))
+            if source.mip_era == "CMIP7":
+                rows.append(describe(partial / path) | {"path": str(folder / path)})
+            else:
+                rows.append(catalog_row(source, experiment, name, folder / path, days.last_day))
     return rows
 
 

@@ -1,10 +1,11 @@
-"""The three invented datasets, and their files as CMIP6 has them."""
+"""The invented datasets, and their files as CMIP6 and CMIP7 have them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 import xarray as xr
@@ -38,7 +39,7 @@ _VARIABLE_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Source:
-    """One invented dataset: its name, its climate, its grid (degrees) and its calendar."""
+    """An invented dataset: its name, its climate, its grid (degrees) and its calendar."""
 
     name: str
     climate: Climate
@@ -46,6 +47,7 @@ class Source:
     lons: tuple[float, ...]
     calendar: str
     experiments: Mapping[str, tuple[int, int]]
+    mip_era: str = "CMIP6"
 
     @property
     def is_simulation(self) -> bool:
@@ -106,21 +108,51 @@ SIMULATIONS = (
 )
 
 
-def folder_of(source: Source, experiment: str) -> str:
-    """The folder of one experiment's files, below the demo's."""
+# Grids and calendars of the same two climates; the experiments of CMIP7, whose history ends in 2021.
+CMIP7_SIMULATIONS = tuple(
+    replace(
+        source,
+        name=source.name.replace("Demo-", "Demo7-"),
+        experiments={"historical": (1950, 2021), "scen7-h": (2022, 2100)},
+        mip_era="CMIP7",
+    )
+    for source in SIMULATIONS
+)
+_BRANDED = {
+    "tasmax": ("tas", "tmax-h2m-hxy-u"),
+    "tasmin": ("tas", "tmin-h2m-hxy-u"),
+    "pr": ("pr", "tavg-u-hxy-u"),
+}
+
+
+def folder_of(source: Source, experiment: str, variable: str) -> str:
+    """Return the folder of one variable's files of an experiment, below the demo's."""
     if not source.is_simulation:
         return f"reconstruction/{source.name}"
+    if source.mip_era == "CMIP7":
+        run = f"{activity_of(experiment)}/{INSTITUTION}/{source.name}/{experiment}/{MEMBER}"
+        held, suffix = _BRANDED[variable]
+        dataset = f"{_region_of(experiment)}/day/{held}/{suffix}/g999/v20260901"
+        return f"simulation/MIP-DRS7/CMIP7/{run}/{dataset}"
     return f"simulation/{activity_of(experiment)}/{INSTITUTION}/{source.name}/{experiment}/{MEMBER}/day"
 
 
+def _region_of(experiment: str) -> str:
+    """Return the region's code: in capitals in older files, as data request 1.2.2.2 had it."""
+    return "GLB" if experiment == "historical" else "glb"
+
+
 def activity_of(experiment: str) -> str:
-    """The project within CMIP6 that an experiment belongs to."""
+    """Return the project within CMIP that an experiment belongs to."""
     return "CMIP" if experiment == "historical" else "ScenarioMIP"
 
 
 def file_name(source: Source, experiment: str, variable: str, last_day: str) -> str:
-    """A file's name after CMIP6's template; `last_day` is month and day, MMDD."""
+    """Return a file's name after the template of its CMIP; `last_day` is month and day, MMDD."""
     first, last = source.experiments[experiment]
+    if source.mip_era == "CMIP7" and source.is_simulation:
+        dataset = f"{'_'.join(_BRANDED[variable])}_day_{_region_of(experiment)}_g999"
+        return f"{dataset}_{source.name}_{experiment}_{MEMBER}_{first}0101-{last}{last_day}.nc"
     middle = f"{experiment}_{MEMBER}_gn" if source.is_simulation else experiment
     return f"{variable}_day_{source.name}_{middle}_{first}0101-{last}{last_day}.nc"
 
@@ -145,6 +177,10 @@ def dataset_of(source: Source, experiment: str, name: str, values: Field, days: 
     for variable in ds.variables.values():
         variable.encoding["_FillValue"] = None
     ds[name].encoding["_FillValue"] = np.float32(1e20)
+    if source.mip_era == "CMIP7":
+        ds[name].encoding["missing_value"] = np.float32(1e20)
+        ds[name].attrs["cell_measures"] = "area: areacella"
+        return ds.rename({name: _BRANDED[name][0]})
     return ds
 
 
@@ -170,6 +206,8 @@ def _global_attributes(source: Source, experiment: str, variable: str) -> dict[s
         "frequency": "day",
         "variable_id": variable,
     }
+    if source.mip_era == "CMIP7":
+        return attributes | _cmip7_attributes(source, experiment, variable)
     if source.is_simulation:
         attributes |= {
             "mip_era": "CMIP6",
@@ -180,3 +218,36 @@ def _global_attributes(source: Source, experiment: str, variable: str) -> dict[s
             "grid_label": "gn",
         }
     return attributes
+
+
+def _cmip7_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
+    """Return the attributes that CMIP7 asks for; the tracking id is made of the file's name."""
+    held, suffix = _BRANDED[variable]
+    attributes = {
+        "Conventions": "CF-1.12",
+        "mip_era": "CMIP7",
+        "drs_specs": "MIP-DRS7",
+        "data_specs_version": "MIP-DS7.1.0.0",
+        "activity_id": activity_of(experiment),
+        "experiment_id": experiment,
+        "variant_label": MEMBER,
+        "realization_index": "r1",
+        "variable_id": held,
+        "branding_suffix": suffix,
+        "branded_variable": f"{held}_{suffix}",
+        "region": _region_of(experiment),
+        "grid_label": "g999",
+        "nominal_resolution": "250 km",
+        "product": "model-output",
+        "license_id": "CC0-1.0",
+        "tracking_id": f"hdl:21.14107/{uuid5(NAMESPACE_URL, f'{source.name} {experiment} {variable}')}",
+    }
+    if experiment == "historical":
+        return attributes | {"parent_experiment_id": "no parent"}
+    return attributes | {
+        "parent_mip_era": "CMIP7",
+        "parent_activity_id": "CMIP",
+        "parent_source_id": source.name,
+        "parent_experiment_id": "historical",
+        "parent_variant_label": MEMBER,
+    }

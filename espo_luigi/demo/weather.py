@@ -19,7 +19,7 @@ _COLDEST_PHASE = 0.055
 
 @dataclass(frozen=True)
 class Climate:
-    """What an invented climate is like; temperatures are at 46.5 degrees north."""
+    """The parameters of an invented climate; temperatures are at 46.5 degrees north."""
 
     mean_kelvin: float = 277.0
     seasonal_kelvin: float = 14.0
@@ -34,7 +34,7 @@ class Climate:
 
 @dataclass(frozen=True)
 class Days:
-    """A daily time axis without cftime objects: what a NetCDF file holds, and what the weather needs."""
+    """A daily time axis without cftime objects: the numbers of a NetCDF file, and the phases of the year."""
 
     calendar: str
     units: str

@@ -1,4 +1,5 @@
-"""All that leans on Luigi: the task whose work is a job, the worker that waits without processes, the schedulers.
+"""The part that depends on Luigi: the task whose work is a job, a run of such tasks, its display and settings.
 
-`install` puts them in place; `private_names` lists what of Luigi's insides they rely on.
+It imports `jobs` and nothing of climate data, so that any Luigi project can use `SlurmTask`. `luigi_glue` replaces
+parts of Luigi, `run` keeps the account of a run, `settings` reads luigi.cfg.
 """

@@ -21,7 +21,7 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.run.board import Job, board
+from espo_luigi.driver.run.board import BegunTask, board
 from espo_luigi.driver.run.engines import engine
 from espo_luigi.driver.settings.espo import Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
@@ -31,6 +31,7 @@ from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, l
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.state import JobState
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
@@ -39,28 +40,28 @@ _DESCRIPTIONS = {
     "time": "time limit, such as 2:00:00 or 90 (minutes)",
 }
 RESOURCE_NAMES = tuple(_DESCRIPTIONS)
-# Where Dask's workers are, and what their jobs are like.
+# The parameters about Dask's workers and their jobs.
 _CLUSTER_NAMES = ("cluster", "worker_jobs")
-# Times the jobs in flight, the time between two messages to luigid about a job's progress: 50 a second in all.
+# Seconds between two messages to luigid about a job's progress, for each job in flight: 50 messages a second.
 _SECONDS_A_JOB = 0.02
 
 
 class SlurmTask(luigi.Task):
-    """A Luigi task whose `work` runs in a job of its own, inside a Dask session sized to the job.
+    """A Luigi task whose `work` runs as a job, inside a Dask session sized to the job.
 
     Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
     Luigi parameter, so that luigi.cfg (``[MyTask] memory = 120GB``) and the command line change it.
     """
 
     resources_default = Resources()
-    # By engine, this rule's options (names as in luigi.cfg's section), between the cluster's profile and luigi.cfg.
+    # By engine, this rule's options, named as in luigi.cfg's section. They override the profile; luigi.cfg overrides
+    # them.
     options_default: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     uses_dask = True
-    # Whether no task outside of this one's graph needs the outputs of the tasks in it. Only a run of such a task
-    # deletes what is not needed any more: outputs of any other run may be needed by tasks that are not in its graph.
+    # Whether only tasks of this task's graph need the graph's outputs. Only then a run deletes outputs that its tasks
+    # do not need any more: for other roots we cannot know whether a task outside of the graph still needs an output.
     covers_everything: ClassVar[bool] = False
-    # Modules that jobs of the local engine find imported already; here those of a Dask session, which imports some
-    # only when it starts.
+    # Modules that the local engine imports before it forks jobs; here those that a Dask session imports late.
     preload: ClassVar[tuple[str, ...]] = (
         "dask.array",
         "distributed.http.scheduler.info",
@@ -118,7 +119,7 @@ class SlurmTask(luigi.Task):
 
     @property
     def allocation(self) -> Resources:
-        """What this task asks for."""
+        """The resources that this task asks for."""
         return self._resources(settings().engine)
 
     def _resources(self, engine_name: str) -> Resources:
@@ -134,7 +135,7 @@ class SlurmTask(luigi.Task):
         """The parameters that identify this task, as text."""
         return self.to_str_params(only_significant=True)
 
-    # How long the job worked, once it is done; the task waited longer.
+    # The seconds that the job worked, once it is done; the task waited longer.
     job_seconds = 0.0
     # The link that Luigi's page shows.
     _dashboard = ""
@@ -170,7 +171,7 @@ class SlurmTask(luigi.Task):
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:
-        """Return the folders in which one driver at a time may run tasks of this class, whatever its work folder."""
+        """Return the folders that a driver must have for itself to run tasks of this class."""
         return ()
 
     def delete_temporary(self) -> None:
@@ -188,7 +189,7 @@ class SlurmTask(luigi.Task):
         return []
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Return what surrounds `work` in its job; `InputChangedError` from it has the task tried again."""
+        """Return the context of `work` in its job. If it raises `InputChangedError`, the task is tried again."""
         return nullcontext()
 
     def work_size(self) -> float:
@@ -200,7 +201,7 @@ class SlurmTask(luigi.Task):
         return {}
 
     def configuration_id(self) -> str:
-        """Return an id of the configuration of `work`: a job that finds another one refuses.
+        """Return an id of the configuration of `work`: a job refuses to run under a different id.
 
         Parameters and sections of luigi.cfg travel with the job and need not be in it.
         """
@@ -211,7 +212,7 @@ class SlurmTask(luigi.Task):
         raise NotImplementedError(f"{type(self).__name__} has no work()")
 
     def run(self) -> None:
-        """Have the current engine run `work` as a job, and wait for it."""
+        """Run `work` as a job of the current engine, and wait for it."""
         if isinstance(multiprocessing.current_process(), luigi.worker.TaskProcess):
             raise SubmissionError(
                 f"{self.label()}: a process of Luigi's own worker cannot share jobs with the others: call "
@@ -222,13 +223,13 @@ class SlurmTask(luigi.Task):
         given, heartbeat = order.resources, str(order.files.heartbeat)
         words = " ".join([order.family, *sorted(self.wildcards.values(), key=len)])
         size = (given.cpus_per_task, given.memory_bytes)
-        board().begin(Job(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
+        board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
         except StoppedError:
             raise
         except EspoError as error:
-            self._show(Standing(f"failed: {str(error).splitlines()[0]}"))
+            self._show(Standing(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -236,7 +237,7 @@ class SlurmTask(luigi.Task):
         engine(settings().engine).stop(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
-        """Return this task's job for the current engine (or another one)."""
+        """Return this task's job, for the current engine or the named one."""
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
@@ -252,7 +253,7 @@ class SlurmTask(luigi.Task):
             wildcards=self.wildcards,
             resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
-            settings={**self._sections(), "espo": settings().to_str_params()},
+            settings={**_sections_for(self), "espo": settings().to_str_params()},
             configuration=self.configuration_id(),
             options=section().options_of(of_rule, options) if section else JobOptions(),
             preload=self.preload,
@@ -264,39 +265,20 @@ class SlurmTask(luigi.Task):
         kind = cluster.get("cluster", "") if self.uses_dask else ""
         return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
-    def _sections(self) -> dict[str, dict[str, str]]:
-        """The sections of luigi.cfg that a job may need as they are in the driver; anything else it finds there itself.
-
-        They are those of the task, of what it requires, and of the project's own `luigi.Config`s: passwords stand in
-        Luigi's and in other programs' sections.
-        """
-        configuration = get_config()
-        names = configuration.sections()
-        configs, tasks = _projects_sections(tuple(names), len(Register.task_names()))
-        needed = {self.get_task_family(), *configs}
-        if not tasks <= needed:
-            needed |= {task.get_task_family() for task in self.deps()}
-        common = configuration.defaults().items()
-        return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
-
     def _show(self, standing: Standing) -> None:
-        """Show on the board and on Luigi's page where the job stands."""
-        board().tell(self.task_id, standing.message, standing.percent, standing.phase)
-        if self.set_status_message and self._may_tell_luigid(standing.percent):
-            self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
-            if standing.percent is not None:
-                self.set_progress_percentage(standing.percent)
-            if standing.dashboard != self._dashboard:
-                self._dashboard = standing.dashboard
-                self.set_tracking_url(standing.dashboard)
-
-    def _may_tell_luigid(self, percent: int | None) -> bool:
-        """Whether to send it now: limits progress messages to luigid to 50 a second."""
-        gets_on, now = percent not in (None, 100), time.monotonic()
-        if gets_on and now - self._told < _SECONDS_A_JOB * len(board().state.jobs):
-            return False
+        """Show on the board and on Luigi's page where the job stands; limits mere progress to 50 messages a second."""
+        board().tell(self.task_id, standing)
+        is_progress, now = standing.percent not in (None, 100), time.monotonic()
+        too_soon = is_progress and now - self._told < _SECONDS_A_JOB * len(board().state.jobs)
+        if not self.set_status_message or too_soon:
+            return
         self._told = now
-        return True
+        self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
+        if standing.percent is not None:
+            self.set_progress_percentage(standing.percent)
+        if standing.dashboard != self._dashboard:
+            self._dashboard = standing.dashboard
+            self.set_tracking_url(standing.dashboard)
 
 
 add_options(SlurmTask, OPTION_NAMES)
@@ -314,7 +296,7 @@ def rebuild_task(order: JobOrder) -> SlurmTask:
 
 @functools.cache
 def module_with_folder(name: str) -> str:
-    """Return ``FOLDER:NAME`` for a module that the driver found in one of its `extra_folders`, else the name alone."""
+    """Return ``FOLDER:NAME`` for a module from the driver's `extra_folders`, else the name alone."""
     source = Path(getattr(sys.modules[name], "__file__", None) or "").absolute()
     within = source.parent if source.name == "__init__.py" else source
     folder = str(within.parents[name.count(".")])
@@ -322,7 +304,7 @@ def module_with_folder(name: str) -> str:
 
 
 def import_task_module(text: str) -> None:
-    """Import what `module_with_folder` has named; its folder is the last in which any module is looked for."""
+    """Import the module that `module_with_folder` has named; its folder goes to the end of Python's path."""
     folder, _, name = text.rpartition(":")
     if folder and folder not in sys.path:
         sys.path.append(folder)
@@ -344,9 +326,24 @@ def _is_option(task: type[SlurmTask], name: str) -> bool:
     return getattr(task, name) is vars(SlurmTask)[name]
 
 
+def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
+    """Return the sections of luigi.cfg that travel with a job: of the task, of its requirements, of the project.
+
+    The job reads other sections itself. Passwords stand in those of Luigi and of other programs.
+    """
+    configuration = get_config()
+    names = configuration.sections()
+    configs, tasks = _projects_sections(tuple(names), len(Register.task_names()))
+    needed = {task.get_task_family(), *configs}
+    if not tasks <= needed:
+        needed |= {need.get_task_family() for need in task.deps()}
+    common = configuration.defaults().items()
+    return {name: dict(configuration.items(name, raw=True) - common) for name in names if name in needed}
+
+
 @functools.lru_cache(maxsize=64)
 def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
-    """Those of `names` that are a `luigi.Config` of the project, and its tasks: neither Luigi's nor a scheduler's."""
+    """Return the sections among `names` of the project's `luigi.Config`s, and those of its tasks."""
     kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
     own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
     configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}

@@ -15,13 +15,13 @@ from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, 
 from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
-from espo_luigi.jobs.lifecycle.handles import JobRequest, Success
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.progress import done, of_batch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import done
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
-from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
+from espo_luigi.jobs.order import JobOrder, Limits, Terms, last_lines, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
@@ -38,10 +38,10 @@ _ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cau
 class BatchSettings:
     """How jobs go to a scheduler.
 
-    `workdir` is the run's, whose name is in the jobs' names; `state_dir` holds its records; `work` is the command that
-    does what an order file says, Python first. `node_cpus` and `node_memory_bytes` are the most that a job asks for,
-    where nodes are small; what exceeds the `site`'s limits is refused. `retries` are further attempts after too little
-    memory or time (which grow up to the caps), a stall, an end without a result, a lost job or a failed file system.
+    The jobs' names begin with the name of `workdir`, the run's folder; `state_dir` holds the records. The command
+    `work`, Python first, carries out an order file. A job asks for `node_cpus` and `node_memory_bytes` at most. A job
+    that exceeds the `site`'s limits is refused. `retries` are further attempts after a charged cause
+    (`policy.CAUSES`); memory and time grow up to the caps.
     """
 
     workdir: Path
@@ -64,7 +64,7 @@ class BatchSettings:
 
 
 class BatchEngine:
-    """Has one `JobManager` bring every job to its end, for as long as the folders are `still_ours`."""
+    """Brings jobs to their end by a `JobManager`, for as long as the folders are `still_ours`."""
 
     def __init__(
         self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
@@ -87,7 +87,7 @@ class BatchEngine:
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
-            self._manager.submitter.check("check", request_of(fitting, self._settings))
+            self._manager.submitter.check("check", fitting)
 
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order, which asks for no more than the cluster's nodes have."""
@@ -102,12 +102,11 @@ class BatchEngine:
             If the job does not succeed, with the cause, the number of attempts and the path of its log.
         """
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
-        request = replace(request_of(order, self._settings), write_order=order.write)
-        outcome = self._manager.submit(request, on_progress=lambda progress: order.report(of_batch(progress))).wait()
+        outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
             order.report(done(outcome.result))
             return seconds_of(outcome.result)
-        assert outcome is not None  # without a time-out, there is one
+        assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
 
     def _written(self, order: JobOrder) -> JobOrder:
@@ -116,7 +115,7 @@ class BatchEngine:
             return order
         theirs = read_json(order.files.order) or {}
         _warn_of_another_configuration(order, theirs)
-        # Another version may have its jobs give their signs of life elsewhere.
+        # Jobs of an earlier version may give their signs of life elsewhere.
         heartbeat = theirs.get("files", {}).get("heartbeat", order.files.heartbeat)
         return replace(order, files=replace(order.files, heartbeat=Path(heartbeat)))
 
@@ -157,11 +156,12 @@ class BatchEngine:
 
 
 def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
-    """Return the order, which asks for no more than the cluster's nodes have."""
+    """Return the order, which asks for no more than the cluster's nodes have, with the terms of this engine."""
     asked = order.resources
     cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
     workers = order.workers and order.workers.fitted(settings.node_cpus, settings.node_memory_bytes)
-    return replace(order, resources=asked.fitted(cpus, memory), workers=workers)
+    fitting = replace(order, resources=asked.fitted(cpus, memory), workers=workers)
+    return replace(fitting, terms=terms_of(fitting, settings))
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
@@ -172,7 +172,7 @@ def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
 
 def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
     """What of a bundle of as many as may be is more than the site allows for a job."""
-    bundling, asked = _bundling(order, settings), order.resources
+    bundling, asked = order.terms.bundling, order.resources
     if bundling.most < 2 or bundling.kind == ARRAY:
         return []
     steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
@@ -183,43 +183,32 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
 
 
 def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
-    """Return what an order asks for on the cluster's nodes, and what of it is against the site's rules."""
+    """Return an order's resources on the cluster's nodes, and its violations of the site's rules."""
     order = fitted(order, settings)
     return order.resources, _refusals(order, settings)
 
 
 def tasks_at_once(order: JobOrder, settings: BatchSettings) -> int:
     """Return how many of an order's kind run at once in one job of the scheduler."""
-    return _bundling(fitted(order, settings), settings).width
+    return fitted(order, settings).terms.bundling.width
 
 
-def request_of(order: JobOrder, settings: BatchSettings) -> JobRequest:
-    """Return what a (fitted) order asks of the scheduler."""
-    resources = order.resources
+def terms_of(order: JobOrder, settings: BatchSettings) -> Terms:
+    """Return how the scheduler's engine carries out a (fitted) order."""
     driver_python, *work = settings.work
-    return JobRequest(
+    command = (order.options.python or driver_python, *work)
+    return Terms(
         run=settings.run,
-        label=order.label,
-        rule=order.family,
-        wildcards=order.wildcards,
-        argv=(order.options.python or driver_python, *work, str(order.files.order)),
-        job_file=order.files.order,
-        result_file=order.files.result,
-        heartbeat_file=order.files.heartbeat,
-        cpus_per_task=resources.cpus_per_task,
-        memory_bytes=resources.memory_bytes,
-        time_minutes=resources.time_minutes,
-        options=order.options,
-        retries=settings.retries,
-        memory_cap_bytes=settings.memory_cap_bytes,
-        time_cap_minutes=settings.time_cap_minutes,
-        stall_timeout_seconds=settings.stall_timeout_seconds,
-        is_complete=order.is_complete,
-        warning_seconds=partial(settings.site.warning_seconds, order.options),
+        command=(*command, str(order.files.order)),
+        limits=Limits(
+            retries=settings.retries,
+            memory_cap_bytes=settings.memory_cap_bytes,
+            time_cap_minutes=settings.time_cap_minutes,
+            stall_timeout_seconds=settings.stall_timeout_seconds,
+        ),
         bundling=_bundling(order, settings),
-        pilot=(order.options.python or driver_python, *work, "--pilot"),
-        preload=(*order.preload, order.module),
-        has_workers=order.workers is not None,
+        pilot=(*command, "--pilot"),
+        warning_seconds=partial(settings.site.warning_seconds, order.options),
     )
 
 
@@ -235,20 +224,18 @@ def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
     """Return the script that the first submission would be, and the Dask cluster that its job will start."""
     order = fitted(order, settings)
-    request = request_of(order, settings)
     submitter = Submitter(settings.manager, Commands(scheduler, settings.commands), RecordStore(settings.state_dir))
-    name = task_name(request.run, request.rule, request.wildcards)
+    name, most = task_name(settings.run, order.family, order.wildcards), order.terms.bundling.most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    members = request.bundling.most if request.bundling.most > 1 else 0
-    layout = _layout(order, submitter.plan(name, request, None).name)
-    return submitter.preview(name, request, members) + layout + refused
+    layout = _layout(order, submitter.plan(name, order, None).name)
+    return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
 
 
 def _layout(order: JobOrder, name: str) -> str:
-    """What is to be said of the Dask cluster that the job called `name` will start."""
+    """Return sentences about the Dask cluster that the job called `name` will start."""
     resources, workers = order.resources, order.workers
     if workers:
-        # Dask takes half a second to import, which who asks for nothing of it need not wait for.
+        # Importing Dask takes half a second.
         from espo_luigi.jobs.dask.jobqueue import job_script
 
         return f"# Dask's workers: {workers.said} as follows\n\n{job_script(workers, name)}"
@@ -260,7 +247,7 @@ def _layout(order: JobOrder, name: str) -> str:
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
-    """Cancel or detach a run from another terminal; return what was done, in words."""
+    """Cancel or detach a run from a second terminal; return a sentence for its user."""
     if request_stop(settings.state_dir, how):
         return f"asked the driver of {settings.state_dir} to {how}"
     if how == DETACH:
@@ -268,7 +255,7 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings.commands)
     cancelled = cancel_other(settings.state_dir, commands)
     if cancelled is None:
-        cancelled = cancel_records(store, commands, store.all())
+        cancelled = cancel_records(store, commands, store.all(), settings.manager.patience)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import write_atomically
@@ -136,16 +137,49 @@ def heartbeat_files(workdir: Path) -> list[Path]:
 class Standing:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
-    `phase` is the value of a `Phase`, where a scheduler says one. `state` is the job's state, and `reason` the
-    scheduler's code for why it pends, such as ``Priority``.
+    `reason` is the scheduler's code for why it pends, such as ``Priority``. The job with `job_id`, if it has an id yet,
+    is the task's `attempt`, on that `node`.
     """
 
     message: str
     percent: int | None = None
     dashboard: str = ""
-    phase: str = ""
     state: JobState | None = None
     reason: str = ""
+    job_id: str | None = None
+    attempt: int = 1
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a job may go: its attempts beside the first, what it may ask for at most, how long it may be silent.
+
+    `max_uncharged` ends a series of submissions that are no attempts, such as those to failing nodes.
+    """
+
+    retries: int = 0
+    memory_cap_bytes: int | None = None
+    time_cap_minutes: int | None = None
+    max_uncharged: int = 20
+    stall_timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a scheduler's engine carries out an order.
+
+    `run` is the run's name, which is part of the job's; `command` does the work, `pilot` that of a bundle's plan, whose
+    path follows. `bundling` says with how many of its kind the job may go, `warning_seconds` how long before the end of
+    so many minutes it gets a signal.
+    """
+
+    run: str = ""
+    command: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    bundling: Bundling = field(default_factory=Bundling)
+    pilot: tuple[str, ...] = ()
+    warning_seconds: Callable[[int], int] = lambda minutes: 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +195,7 @@ class JobOrder:
     - `beat_seconds` is the pause between heartbeats of a job that makes progress.
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
+    - `terms` are for the engine of a scheduler alone.
     """
 
     id: str
@@ -181,6 +216,7 @@ class JobOrder:
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
+    terms: Terms = field(default_factory=Terms)
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
@@ -211,7 +247,7 @@ class JobOrder:
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
-_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress", "terms")
 
 
 class Engine(Protocol):

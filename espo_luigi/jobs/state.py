@@ -8,8 +8,8 @@ import enum
 class JobState(enum.StrEnum):
     """Where a job stands.
 
-    The first seven follow from what the scheduler and the job's files say and from what the driver intends; the last
-    four are outcomes, after which the driver does nothing more about the job.
+    The first seven follow from the scheduler's word, the job's files and the driver's plans. The last four are
+    outcomes: the driver does nothing more about the job.
     """
 
     READY = "ready"  # to be submitted, or waiting for room on this machine

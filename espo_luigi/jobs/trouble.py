@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import threading
@@ -70,12 +71,15 @@ def passes(error: OSError) -> bool:
     return error.errno in PASSING
 
 
+def growing_pause(failures: int, first: float, longest: float, factor: float = 2.0) -> float:
+    """Return the seconds to wait after so many failures in a row: `first`, and each time `factor` times as long."""
+    # A higher power may be too large for a float.
+    return min(first * factor ** min(failures - 1, 60), longest)
+
+
 def growing_pauses(first: float, longest: float) -> Iterator[float]:
-    """Yield pauses in seconds, each twice the last, up to the longest."""
-    pause = first
-    while True:
-        yield pause
-        pause = min(2 * pause, longest)
+    """Return endless pauses in seconds, each twice the last, up to the longest."""
+    return (growing_pause(failures, first, longest) for failures in itertools.count(1))
 
 
 def is_file_trouble(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""What tasks are expected to cost: learnt from jobs of this and of other runs, or else what they ask for at most."""
+"""The expected cost of tasks: learnt from jobs of this and of other runs, or else the most that they may take."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from espo_luigi.tasks.base import EspoTask
 # The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.
 _PLACES = ("piece", "diag_domain", "var", "calendar", "level")
 _BYTES_A_VALUE = 4
-# What a result has to hold; other versions may have written less.
+# The fields that a result needs to be learnt from.
 _NEEDED = {"family", "started", "ended", "peak_memory_bytes"}
 Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one task. `learnt` is False where seconds and memory are what the task may take at most.
+    """The cost of a task. If `learnt` is False, seconds and memory are the most that the task may take.
 
-    `memory_learnt` is False, too, where the jobs from which memory was learnt were smaller.
+    `memory_learnt` is False, too, if memory was learnt from smaller jobs.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Job:
-    """What one job that succeeded took."""
+    """The cost of a job that succeeded."""
 
     place: Place
     size: float
@@ -58,7 +58,7 @@ class _Job:
 
 
 class Experience:
-    """What jobs took, by rule: those of the first of the work folders in which a job of the rule has succeeded."""
+    """The cost of ended jobs, by rule: from the first work folder that has a successful job of the rule."""
 
     def __init__(self, workdirs: Iterable[Path]) -> None:
         self._jobs: dict[str, list[_Job]] = {}
@@ -73,7 +73,7 @@ class Experience:
         self._density = -1.0
 
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
-        """Return what a task is expected to take with these resources."""
+        """Return the expected cost of a task with these resources."""
         rule, place, size = task.get_task_family(), _place(task.wildcards), task.work_size()
         key = rule, place, size
         if key not in self._known:
@@ -103,7 +103,7 @@ class Experience:
         if self._density < 0:
             try:
                 self._density = task.context.cells_by_area
-            except (EspoError, OSError):  # which another check reports before anything starts
+            except (EspoError, OSError):  # a check reports it before anything starts
                 self._density = 0.0
         return _BYTES_A_VALUE * values * size * self._density
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from espo_luigi.errors import ParameterError
 from espo_luigi.files import open_own, replace_text
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan
+from espo_luigi.overview.plan import Plan
+from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 from espo_luigi.tasks.partition import simulations_of
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
@@ -23,7 +24,7 @@ _KINDS = (".svg", ".png", ".mmd")
 
 @dataclass
 class Node:
-    """A rule or a task: its text, its state, and what it needs."""
+    """A rule or a task: its text, its state, and the nodes that it needs."""
 
     label: str
     state: str
@@ -39,8 +40,9 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     of_one = len(set().union(*(simulations_of(one.task) for one in plan.tasks.values()))) == 1
     for task_id, one in plan.tasks.items():
         name = names[task_id]
-        is_stale = one.state == DONE and (task_id in plan.again or bool(one.stale))
-        states[name][STALE if is_stale else one.state] += 1
+        action = one.state.in_plan
+        is_stale = action == DONE and (task_id in plan.again or bool(one.state.changed))
+        states[name][STALE if is_stale else action] += 1
         same = ("sim_id", "pool") if of_one else ()
         told = [_short(value) for key, value in one.task.wildcards.items() if key not in same]
         label = one.rule if by_rule else "\n".join([one.rule, *told])
@@ -49,8 +51,8 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     for name, counts in states.items():
         nodes[name].state = next(state for state in (BLOCKED, RUN, STALE, DONE) if counts[state])
         if by_rule:
-            said = (f"{counts[state]} {state}" for state in (DONE, STALE, RUN, BLOCKED) if counts[state])
-            nodes[name].label += "\n" + ", ".join(said)
+            counted = (f"{counts[state]} {state}" for state in (DONE, STALE, RUN, BLOCKED) if counts[state])
+            nodes[name].label += "\n" + ", ".join(counted)
     return nodes
 
 
@@ -60,7 +62,7 @@ def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
     Raises
     ------
     ParameterError
-        If it is none of the kinds that there are.
+        If the suffix is unknown.
     """
     if out.suffix not in _KINDS:
         raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
@@ -93,12 +95,12 @@ def _escaped(text: str) -> str:
 
 
 def _short(value: str) -> str:
-    """A name that fits a box: the beginning and the end of a long one, by which simulations differ."""
+    """Shorten a name for a box: simulations differ at the beginning and at the end."""
     return value if len(value) <= 24 else f"{value[:10]}…{value[-13:]}"
 
 
 def _direct(nodes: Mapping[str, Node], name: str) -> set[str]:
-    """What a node needs, without what another of its needs needs: those lines are left out."""
+    """Return a node's direct needs: those that no other need already needs."""
     needs = nodes[name].needs
     return {needed for needed in needs if not any(needed in _below(nodes, other) for other in needs - {needed})}
 
@@ -114,7 +116,7 @@ def _below(nodes: Mapping[str, Node], name: str) -> set[str]:
 
 
 def places(nodes: Mapping[str, Node]) -> dict[str, tuple[float, float]]:
-    """Return where the nodes go: in a column after all that they need, in a row as near to these as there is room."""
+    """Return the nodes' places: a column behind all their needs, and a row as near to these as possible."""
     column: dict[str, int] = {}
     for name in nodes:
         _column(nodes, name, column)

@@ -1,4 +1,4 @@
-"""What a run would do, before it does anything: each task's state, and why; what it is expected to cost."""
+"""A plan of a run: each task's state, and why, and its expected cost."""
 
 from __future__ import annotations
 
@@ -14,34 +14,30 @@ from espo_luigi.driver.run.stale import stale_in
 from espo_luigi.driver.settings.espo import unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, ParameterError
+from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import refusals_of, tasks_at_once
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.cost import Cost, Experience
-from espo_luigi.overview.room import Amounts, Room
-from espo_luigi.overview.room import room as room_of_engine
-from espo_luigi.overview.timing import Step, Timing, timing
+from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
+from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import settings
 from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
 
-# How many inputs are named in a reason.
+# The number of inputs that a reason names.
 _SHOWN = 2
 _HALF = "half there, or another task's"
-DONE, RUN, BLOCKED = "done", "to run", "blocked"
 
 
 @dataclass
 class Planned:
-    """One task, those that it needs, its state, why it is to run or cannot, what changed since, its cost and room."""
+    """A task, the ids of the tasks that it needs, its state, its expected cost, and its part of the capacity."""
 
     task: SlurmTask
     needs: list[str]
-    state: str = DONE
-    reason: str = ""
-    stale: list[str] = field(default_factory=list)
+    state: TaskState = field(default_factory=TaskState)
     cost: Cost | None = None
     takes: Amounts = field(default_factory=dict)
 
@@ -53,7 +49,7 @@ class Planned:
 
 @dataclass
 class Plan:
-    """All tasks of a run, by id, each after what it needs; `again` are complete ones that depend on a change.
+    """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
     If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
     """
@@ -61,25 +57,29 @@ class Plan:
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
-    room: Room
+    capacity: Capacity
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
-        return [one for one in self.tasks.values() if one.state in states]
+        return [planned for planned in self.tasks.values() if planned.state.in_plan in states]
 
     def timing(self) -> Timing:
-        """Return how long what is to run takes in the room that there is."""
+        """Return how long the tasks to run take."""
         steps = {}
-        for task_id, one in self.tasks.items():
-            if one.state == RUN and one.cost is not None:
-                temporary = one.cost.size_bytes if _is_temporary(type(one.task)) else 0.0
-                steps[task_id] = Step(one.cost.seconds, one.takes, one.needs, temporary)
-        return timing(steps, self.room.amounts)
+        for task_id, planned in self.tasks.items():
+            if planned.state.in_plan == RUN and planned.cost is not None:
+                temporary = planned.cost.size_bytes if _is_temporary(type(planned.task)) else 0.0
+                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, planned.needs, temporary)
+        return timing(steps, self.capacity.amounts)
 
     def made_bytes(self, *, temporary: bool) -> float:
-        """Return the bytes to be made in one of the two folders, if nothing were deleted meanwhile."""
-        made = [one for one in self.of(RUN) if one.cost is not None and _is_temporary(type(one.task)) == temporary]
-        return sum(one.cost.size_bytes for one in made if one.cost is not None)
+        """Return the bytes of the temporary outputs to make, or of the kept ones; none counts as deleted meanwhile."""
+        made = [
+            planned
+            for planned in self.of(RUN)
+            if planned.cost is not None and _is_temporary(type(planned.task)) == temporary
+        ]
+        return sum(planned.cost.size_bytes for planned in made if planned.cost is not None)
 
 
 def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
@@ -88,7 +88,7 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     Raises
     ------
     ParameterError
-        If a rule, a simulation or a region is none of the run's, or nothing is left.
+        If a rule, a simulation or a region is not part of the run, or no task is left.
     """
     with unchanging_settings():
         return _plan_of(rules, selection)
@@ -100,14 +100,14 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     everything = list(All().everything())
     wanted = [replace(selection, until=rule) for rule in rules] or [selection]
     ends: dict[str, Task] = {}
-    for one in wanted:
-        ends |= {task.task_id: task for task in (one.ends(everything) if one else everything)}
+    for part in wanted:
+        ends |= {task.task_id: task for task in (part.ends(everything) if part else everything)}
     allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
     return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)
 
 
 def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
-    """Plan a run of `ends` and what they need; rules that are not `allowed` do not run."""
+    """Plan a run of `ends` and their needs; only `allowed` rules run."""
     graph = each_after_its_needs(ends)
     tasks = {
         task_id: Planned(task, [need.task_id for need in needs])
@@ -117,13 +117,13 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     pending, seen = pending_in(ends, graph)
     stale = stale_in(ends, graph, pending, seen)
     for task_id, keys in stale.keys.items():
-        tasks[task_id].stale = keys
-    _refused.clear()  # settings may be others than when the last plan was made
-    experience, room = Experience(_experienced()), room_of_engine()
-    for task_id, one in tasks.items():
+        tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
+    _refused.clear()  # settings may have changed since the last plan
+    experience, available = Experience(_experienced()), capacity()
+    for task_id, planned in tasks.items():
         if task_id in pending:
-            _decide(one, tasks, allowed, experience, room)
-    return Plan(tasks, set(stale.again), covers_everything, room)
+            _decide(planned, tasks, allowed, experience, available)
+    return Plan(tasks, set(stale.again), covers_everything, available)
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -137,30 +137,34 @@ def _experienced() -> tuple[Path, ...]:
 
 
 def _decide(
-    one: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, room: Room
+    planned: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, available: Capacity
 ) -> None:
-    """Say whether a task that is not complete can run, why, and at what cost; those that it needs are decided."""
-    resources, problem, at_once = _resources(one.task, room)
-    waits = next((tasks[need] for need in one.needs if need in tasks and tasks[need].state == BLOCKED), None)
-    if allowed is not None and one.rule not in allowed:
+    """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
+    resources, problem, at_once = _resources(planned.task, available)
+    needs = [tasks[need] for need in planned.needs if need in tasks]
+    waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
+    if allowed is not None and planned.rule not in allowed:
         problem = "missing, and before the rules that are to run"
     elif not problem and waits is not None:
-        problem = waits.reason if waits.reason.startswith("needs ") else f"needs {waits.task.label()}: {waits.reason}"
-    one.state, one.reason = (BLOCKED, problem) if problem else (RUN, why_to_run(one.task))
+        why = waits.state.why
+        problem = why if why.startswith("needs ") else f"needs {waits.task.label()}: {why}"
+    if problem:
+        planned.state = TaskState(Stand.BLOCKED, problem)
+    else:
+        waits_first = any(need.state.in_plan == RUN for need in needs)
+        planned.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(planned.task))
     if resources is not None:
-        one.cost, one.takes = experience.expected(one.task, resources), room.taken(resources, at_once)
+        planned.cost, planned.takes = experience.expected(planned.task, resources), available.taken(resources, at_once)
 
 
-def _resources(task: SlurmTask, room: Room) -> tuple[Resources | None, str, int]:
-    """Return what the task gets, what is wrong with it or its request, and how many of its kind run in one job."""
-    try:
-        task.check()
-        asked = task.allocation
-    except (EspoError, OSError) as error:
-        return None, str(error), 1
+def _resources(task: SlurmTask, available: Capacity) -> tuple[Resources | None, str, int]:
+    """Return the task's resources, the problem with it or its request, and how many of its kind share a job."""
+    if problem := problem_of(task):
+        return None, problem, 1
+    asked = task.allocation
     if settings().engine in SECTIONS:
         return _on_a_cluster(task, asked)
-    return asked.fitted(room.largest.cpus, room.largest.memory_bytes) if room.largest else asked, "", 1
+    return asked.fitted(available.largest.cpus, available.largest.memory_bytes) if available.largest else asked, "", 1
 
 
 def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, int]:
@@ -177,7 +181,7 @@ _refused: dict[Any, tuple[Resources, str, int]] = {}
 
 
 def why_to_run(task: Task) -> str:
-    """Return which output is missing, or what of the configuration changed."""
+    """Return which output is missing, or which part of the configuration changed."""
     if not isinstance(task, EspoTask):
         return "not complete"
     infos = task.decisive_infos()

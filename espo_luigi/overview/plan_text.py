@@ -10,7 +10,8 @@ from typing import Any
 
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import duration
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, Planned
+from espo_luigi.overview.plan import Plan, Planned
+from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 from espo_luigi.tasks.context import context
 
 # The columns of the table and their widths.
@@ -26,29 +27,29 @@ _COLUMNS = {
     "files": 9,
     "bytes": 10,
 }
-# How many keys are shown of a rule.
+# The number of changed keys shown for a rule.
 _SHOWN = 3
 _MISSING = "output missing"
 
 
 def render_plan(plan: Plan, *, each: bool = False) -> str:
-    """Return the table by rule, the reasons, what it costs, and what is wrong; with `each`, every task with its own."""
+    """Return the table of rules, the reasons, the cost, and problems; with `each`, a line for every task."""
     parts = (_table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
     return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
 def _by_rule(plan: Plan) -> dict[str, list[Planned]]:
     rules: dict[str, list[Planned]] = {}
-    for one in plan.tasks.values():
-        rules.setdefault(one.rule, []).append(one)
+    for planned in plan.tasks.values():
+        rules.setdefault(planned.rule, []).append(planned)
     return rules
 
 
 def _table(plan: Plan) -> Iterator[str]:
     yield _row(_COLUMNS)
     for rule, tasks in _by_rule(plan).items():
-        counts = Counter(one.state for one in tasks)
-        stale = sum(one.task.task_id in plan.again or bool(one.stale) for one in tasks)
+        counts = Counter(planned.state.in_plan for planned in tasks)
+        stale = sum(planned.task.task_id in plan.again or bool(planned.state.changed) for planned in tasks)
         cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
         yield _row([rule, *cells])
 
@@ -59,7 +60,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cost(tasks: list[Planned]) -> list[str]:
-    costs = [one.cost for one in tasks if one.state == RUN and one.cost is not None]
+    costs = [planned.cost for planned in tasks if planned.state.in_plan == RUN and planned.cost is not None]
     if not costs:
         return ["-"] * 5
     most = "" if all(cost.learnt for cost in costs) else "<"
@@ -76,23 +77,25 @@ def _cost(tasks: list[Planned]) -> list[str]:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     for rule, tasks in _by_rule(plan).items():
-        reasons = Counter((one.state, _kind(one.reason)) for one in tasks if one.reason)
+        reasons = Counter((planned.state.in_plan, _kind(planned.state.why)) for planned in tasks if planned.state.why)
         for (state, reason), count in reasons.items():
             if reason == _MISSING:
-                continue  # which is what one expects
-            same = [one for one in tasks if one.reason.startswith(reason) and one.state == state]
-            example = same[0].reason.removeprefix(reason).removeprefix(":").strip().splitlines()
+                continue  # as expected
+            same = [
+                planned for planned in tasks if planned.state.why.startswith(reason) and planned.state.in_plan == state
+            ]
+            example = same[0].state.why.removeprefix(reason).removeprefix(":").strip().splitlines()
             yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
-        keys = list(dict.fromkeys(key for one in tasks for key in one.stale))
+        keys = list(dict.fromkeys(key for planned in tasks for key in planned.state.changed))
         if keys:
-            count = sum(bool(one.stale) for one in tasks)
+            count = sum(bool(planned.state.changed) for planned in tasks)
             yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
-    if any(one.reason.startswith(_MISSING) for one in plan.tasks.values()):
+    if any(planned.state.why.startswith(_MISSING) for planned in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
 
 
 def _kind(reason: str) -> str:
-    """The beginning of a reason, which many tasks have in common: of one that a task needs, its rule."""
+    """Return the common beginning of a reason: of "needs TASK: …", the rule of that task."""
     kind = reason.partition(": ")[0]
     return " ".join(kind.split()[:2]) if kind.startswith("needs ") else kind
 
@@ -102,15 +105,15 @@ def _more(count: int, shown: int = 1) -> str:
 
 
 def _each(plan: Plan) -> Iterator[str]:
-    for one in plan.tasks.values():
-        stale = f"stale: {', '.join(one.stale)}" if one.stale else ""
-        again = "made again with --rerun stale" if one.task.task_id in plan.again else ""
-        said = "; ".join(filter(None, (one.reason, stale, again)))
-        yield f"{one.state:8} {one.task.label()}{f'  ({said})' if said else ''}"
+    for planned in plan.tasks.values():
+        stale = f"stale: {', '.join(planned.state.changed)}" if planned.state.changed else ""
+        again = "made again with --rerun stale" if planned.task.task_id in plan.again else ""
+        notes = "; ".join(filter(None, (planned.state.why, stale, again)))
+        yield f"{planned.state.in_plan:8} {planned.task.label()}{f'  ({notes})' if notes else ''}"
 
 
 def _summary(plan: Plan) -> Iterator[str]:
-    run = [one for one in plan.of(RUN) if one.cost is not None]
+    run = [planned for planned in plan.of(RUN) if planned.cost is not None]
     counts = ", ".join(f"{len(plan.of(state))} {state}" for state in (DONE, RUN, BLOCKED))
     yield f"{len(plan.tasks)} tasks: {counts}"
     if plan.again:
@@ -119,32 +122,33 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield from _costs(plan, run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
-    yield from _problems([one for one in plan.of(BLOCKED) if not one.reason.startswith("needs ")])
+    yield from _problems([planned for planned in plan.of(BLOCKED) if not planned.state.why.startswith("needs ")])
 
 
 def _problems(found: list[Planned]) -> Iterator[str]:
-    """Each problem once for a rule, with one of its tasks."""
-    first = {(one.rule, one.reason): one for one in reversed(found)}
-    counts = Counter((one.rule, one.reason) for one in found)
-    for (rule, reason), one in reversed(first.items()):
+    """Yield each problem once for a rule, with an example."""
+    first = {(planned.rule, planned.state.why): planned for planned in reversed(found)}
+    counts = Counter((planned.rule, planned.state.why) for planned in found)
+    for (rule, reason), planned in reversed(first.items()):
         more = f" (and {counts[rule, reason] - 1} more of {rule})" if counts[rule, reason] > 1 else ""
-        yield f"PROBLEM  {reason if rule in reason else f'{one.task.label()}: {reason}'}{more}"
+        yield f"PROBLEM  {reason if rule in reason else f'{planned.task.label()}: {reason}'}{more}"
 
 
 def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
-    costs = [one.cost for one in run if one.cost is not None]
-    unknown = sorted({one.rule for one in run if one.cost is not None and not one.cost.learnt})
+    costs = [planned.cost for planned in run if planned.cost is not None]
+    unknown = sorted({planned.rule for planned in run if planned.cost is not None and not planned.cost.learnt})
     took = plan.timing()
     most = "at most " if unknown else ""
     yield f"cost: {most}{sum(cost.core_hours for cost in costs):.3g} core-hours"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
-    if plan.room.is_known:
+    if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"
-        yield f"wall time: {most}{duration(took.seconds)} {plan.room.words}, without waiting in the queue ({at_once})"
+        wall_time = f"{most}{duration(took.seconds)} {plan.capacity.words}"
+        yield f"wall time: {wall_time}, without waiting in the queue ({at_once})"
     else:
-        yield f"wall time: not known: {plan.room.words}; {chain}"
+        yield f"wall time: not known: {plan.capacity.words}; {chain}"
     if unknown:
-        of_all = len(unknown) == len({one.rule for one in run})
+        of_all = len(unknown) == len({planned.rule for planned in run})
         these = "no job has ended yet" if of_all else f"no job of these has ended yet: {', '.join(unknown)}"
         yield f"  < is what may be used at most, by the rules' limits: {these}"
     if any(cost.learnt and not cost.memory_learnt for cost in costs):
@@ -180,12 +184,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as plain values."""
     took, paths = plan.timing(), context().config.paths
     return {
-        "tasks": [_plain(one, plan) for one in plan.tasks.values()],
+        "tasks": [_plain(planned, plan) for planned in plan.tasks.values()],
         "counts": {state: len(plan.of(state)) for state in (DONE, RUN, BLOCKED)},
         "made_again_with_rerun_stale": len(plan.again),
-        "wall_seconds": took.seconds if plan.room.is_known else None,
+        "wall_seconds": took.seconds if plan.capacity.is_known else None,
         "longest_chain_seconds": took.longest_chain_seconds,
-        "most_jobs_at_once": took.most_at_once if plan.room.is_known else None,
+        "most_jobs_at_once": took.most_at_once if plan.capacity.is_known else None,
         "final_bytes": plan.made_bytes(temporary=False),
         "final_free_bytes": _free(paths.final),
         "temporary_bytes": plan.made_bytes(temporary=True),
@@ -194,14 +198,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plain(one: Planned, plan: Plan) -> dict[str, Any]:
-    cost = one.cost.__dict__ | {"core_hours": one.cost.core_hours} if one.cost is not None else None
+def _plain(planned: Planned, plan: Plan) -> dict[str, Any]:
+    cost = planned.cost.__dict__ | {"core_hours": planned.cost.core_hours} if planned.cost is not None else None
     return {
-        "rule": one.rule,
-        "wildcards": one.task.wildcards,
-        "state": one.state,
-        "reason": one.reason,
-        "stale": one.stale,
-        "made_again_with_rerun_stale": one.task.task_id in plan.again,
+        "rule": planned.rule,
+        "wildcards": planned.task.wildcards,
+        "state": planned.state.in_plan,
+        "reason": planned.state.why,
+        "stale": planned.state.changed,
+        "made_again_with_rerun_stale": planned.task.task_id in plan.again,
         "cost": cost,
     }

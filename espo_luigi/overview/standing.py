@@ -1,31 +1,47 @@
-"""How a run stands, from its files alone: what its driver writes, or, without a driver, the jobs' own files."""
+"""How a run and its tasks stand, from files alone: `run.json` of the driver, and the files of each job."""
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from luigi.configuration import get_config
+from luigi.task import Task
 
-from espo_luigi.driver.display.status import duration, is_alive, status_lines
+from espo_luigi.driver.display.live import status_lines
+from espo_luigi.driver.display.status import duration, is_alive
 from espo_luigi.driver.run.board import read_state
+from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
-from espo_luigi.jobs.order import JobFiles, heartbeat_files
-from espo_luigi.overview.traces import is_beating
+from espo_luigi.driver.task import SlurmTask
+from espo_luigi.errors import EspoError, JobError, ParameterError
+from espo_luigi.files import age_of
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, read_json
+from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.order import JobFiles, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
+from espo_luigi.jobs.schedulers.base import Scheduler
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.state import JobState
 
 _OPEN = re.compile(rb'"state": "(submitting|submitted)"')
+# The words of a plan for a task's state.
+DONE, RUN, BLOCKED = "done", "to run", "blocked"
+STOPPED = "was stopped with its run"
 
 
 def read() -> dict[str, Any]:
-    """Return the state that the driver wrote last, whether it lives, and, if not, the jobs that it left."""
+    """Return the last state that the driver wrote, whether it is alive, and the jobs that a dead driver left."""
     workdir = Path(settings().workdir).absolute()
     state = read_state(workdir)
     alive = is_alive(state)
@@ -33,11 +49,11 @@ def read() -> dict[str, Any]:
 
 
 def _left(workdir: Path) -> dict[str, dict[str, int]]:
-    """By rule, the jobs that are out although no driver is: those with a sign of life are at work."""
+    """Count, by rule, the jobs that go on without a driver; a job with a heartbeat is at work."""
     found: dict[str, Counter[str]] = {}
     beating = {path for path in heartbeat_files(workdir) if is_beating(JobFiles.at(path))}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
-        # What was only planned is no job.
+        # A planned record has no job yet.
         if record.get("state") in (SUBMITTING, SUBMITTED):
             rule = str(record.get("rule"))
             if JobFiles.of(workdir, rule, record.get("wildcards", {})).heartbeat not in beating:
@@ -48,7 +64,7 @@ def _left(workdir: Path) -> dict[str, dict[str, int]]:
 
 
 def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records that may be of jobs that are out; there may be 20 000 others, which are not parsed."""
+    """Yield the records of jobs that may be out, without parsing the other (up to 20 000) records."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError, ValueError, RecursionError):
@@ -86,3 +102,235 @@ def _lacking() -> str:
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:
     lines = [f"  {rule}: {', '.join(f'{n} {name}' for name, n in counts.items())}" for rule, counts in left.items()]
     return ["", "jobs that go on without a driver (the next one takes them over):", *lines] if lines else []
+
+
+# A job without a heartbeat for so long, and for so many of its intervals, is not at work.
+_SILENT_SECONDS, _SILENT_BEATS = 120.0, 4
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The files of a task's job; a missing file is None. `is_alive`: the job is at work."""
+
+    label: str
+    files: JobFiles
+    is_alive: bool
+    order: Mapping[str, Any]
+    record: Record | None
+    result: Mapping[str, Any] | None
+    beat: Mapping[str, Any] | None
+
+    def logs(self) -> list[Path]:
+        """Return the logs that are there, of all submissions, the latest last."""
+        found = [self.files.log] if self.files.log.is_file() else []
+        if self.record is not None:
+            ids = [*(past["job_id"] for past in self.record.history), self.record.job_id]
+            paths = [_log_path(self.record, job_id) for job_id in ids if job_id]
+            found += [path for path in dict.fromkeys(paths) if path.is_file()]
+        return found
+
+
+def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
+    """Return the files of the job of a task."""
+    workdir = Path(settings().workdir).absolute()
+    files = JobFiles.of(workdir, family, wildcards)
+    # In this order: a job that ends meanwhile has no heartbeat any more, and a result.
+    is_alive, beat = is_beating(files), read_json(files.heartbeat)
+    return Trace(
+        label_of(family, wildcards),
+        files,
+        is_alive and beat is not None,
+        read_json(files.order) or {},
+        _record(workdir.name, family, wildcards),
+        read_json(files.result),
+        beat,
+    )
+
+
+def is_beating(files: JobFiles) -> bool:
+    """Return whether a job's last heartbeat is recent, by its file's time: the clocks of nodes may differ."""
+    try:
+        silent = age_of(files.heartbeat)
+    except OSError:  # the job has not begun, or has ended
+        return False
+    beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0
+    return silent < max(_SILENT_SECONDS, _SILENT_BEATS * beat)
+
+
+class Stand(enum.StrEnum):
+    """The states of a task; `TaskState` defines them."""
+
+    COMPLETE = "complete"
+    STALE = "stale"
+    RUNNING = "running"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    READY = "ready"
+    TO_COME = "to come"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """How a task stands, and why.
+
+    | `stand` | what holds | in a plan |
+    |---|---|---|
+    | COMPLETE | `task.complete()`: all kept outputs are there, made together | done |
+    | STALE | complete, and `changed` names the settings, raw files or inputs that have changed since | done |
+    | RUNNING | its job is out, in the state `job` | – |
+    | FAILED | its last job failed for `cause`, and `why` has the error's words | – |
+    | BLOCKED | it cannot run, or needs a task that cannot: `why` | blocked |
+    | READY | it is not complete, and all that it needs is | to run |
+    | TO_COME | it is not complete, and waits for tasks that are not complete either | to run |
+
+    A plan looks at no job. `tasks.staleness` defines complete and stale for outputs; with `rerun = stale`, a stale task
+    is not complete.
+    """
+
+    stand: Stand = Stand.COMPLETE
+    why: str = ""
+    changed: tuple[str, ...] = ()
+    job: JobState | None = None
+    cause: Cause | None = None
+    trace: Trace | None = None
+
+    @property
+    def in_plan(self) -> str:
+        """The word for it in a plan: "done", "to run" or "blocked"."""
+        return {Stand.COMPLETE: DONE, Stand.STALE: DONE, Stand.BLOCKED: BLOCKED}.get(self.stand, RUN)
+
+
+class TaskStates:
+    """Reads how tasks stand, each task once, by `run.json` as it was when the reader was made."""
+
+    def __init__(self) -> None:
+        self.run = read_state(Path(settings().workdir).absolute())
+        self._complete: dict[str, bool] = {}
+        self._states: dict[str, TaskState] = {}
+
+    def is_complete(self, task: Task) -> bool:
+        """Return whether a task is complete."""
+        if task.task_id not in self._complete:
+            self._complete[task.task_id] = task.complete()
+        return self._complete[task.task_id]
+
+    def of(self, task: SlurmTask) -> TaskState:
+        """Return how a task stands, by its outputs and its job's files: COMPLETE, RUNNING, FAILED or READY."""
+        if self.is_complete(task):
+            return TaskState()
+        if task.task_id not in self._states:
+            self._states[task.task_id] = self._of_job(task)
+        return self._states[task.task_id]
+
+    def closely(self, task: SlurmTask) -> TaskState:
+        """Return the same after a closer look, at settings, files and needs: also STALE, BLOCKED or TO_COME."""
+        found = self.of(task)
+        if found.stand is Stand.COMPLETE and (changed := tuple(task.stale())):
+            return TaskState(Stand.STALE, changed=changed)
+        if found.stand is not Stand.READY:
+            return found
+        if problem := problem_of(task) or _missing_files(task):
+            return replace(found, stand=Stand.BLOCKED, why=problem)
+        return found if all(map(self.is_complete, task.deps())) else replace(found, stand=Stand.TO_COME)
+
+    def _of_job(self, task: SlurmTask) -> TaskState:
+        trace = trace_of(task.get_task_family(), task.wildcards)
+        record_state = trace.record.state if trace.record is not None else ""
+        if trace.is_alive:
+            return TaskState(Stand.RUNNING, job=JobState.RUNNING, trace=trace)
+        if record_state in (SUBMITTING, SUBMITTED):
+            job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
+            return TaskState(Stand.RUNNING, job=job, trace=trace)
+        reported = str(self.run.get("failures", {}).get(task.task_id, ""))
+        stopped = self._was_stopped(trace)
+        if record_state != PLANNED and (failure := reported if stopped else self._failure(trace, reported)):
+            return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)
+        return TaskState(Stand.READY, STOPPED if stopped else "", trace=trace)
+
+    def _failure(self, trace: Trace, reported: str) -> str:
+        """Return how a job failed that was not stopped, empty if it did not; `reported` are its driver's words."""
+        if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
+            return str(trace.result.get("exception")) or reported
+        if cause := _cause(trace.record):
+            return reported or cause.words(scheduler())
+        is_over = bool(trace.order) and trace.result is None and not is_alive(self.run)
+        return reported or (f"its job ended without a result: {KILLED}" if is_over else "")
+
+    def _was_stopped(self, trace: Trace) -> bool:
+        """Return whether a job ended because its run did: by its record or result, or where it has neither."""
+        if trace.record is not None and trace.record.state == FINISHED:
+            return _cause(trace.record) in (Cause.DRIVER_CANCELLED, Cause.DETACHED)
+        if trace.result is not None:
+            return trace.result.get("outcome") == ResultWord.STOPPED
+        ended_by_itself = self.run.get("ended") and self.run.get("outcome") not in ("stopped", "detached")
+        return bool(trace.order) and not ended_by_itself and not is_alive(self.run)
+
+
+def _cause(record: Record | None) -> Cause | None:
+    """Return why the job of a finished record failed."""
+    if record is None or record.state != FINISHED or record.outcome not in set(Cause):
+        return None
+    return Cause(record.outcome)
+
+
+def problem_of(task: SlurmTask) -> str:
+    """Return why a task cannot run as asked; empty if it can."""
+    try:
+        task.check()
+    except (EspoError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _missing_files(task: SlurmTask) -> str:
+    missing = [str(path) for path in getattr(task, "raw_files", list)() if not os.path.exists(path)]
+    return f"{missing[0]} is missing ({len(missing)} file(s)). Get it, or correct the catalogue." if missing else ""
+
+
+def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | None:
+    store = RecordStore(state_dir())
+    try:
+        return store.load(task_name(run, family, wildcards, store.salt))
+    except (OSError, JobError):
+        return None
+
+
+def _log_path(record: Record, job_id: str) -> Path:
+    return Path(scheduler().log_path(record.log_pattern, job_id))
+
+
+def scheduler() -> Scheduler:
+    """Return the scheduler whose words explain a job's record."""
+    return SCHEDULERS[scheduler_name()]
+
+
+def traces_like(words: Sequence[str]) -> list[Trace]:
+    """Return the ordered jobs of the rule that the first word names, whose parameters match the other words.
+
+    Raises
+    ------
+    ParameterError
+        If no job matches.
+    """
+    family, *rest = words
+    workdir = Path(settings().workdir).absolute()
+    orders = [order for path in order_files(workdir, family) if (order := read_json(path)) is not None]
+    found = [order for order in orders if fits(order.get("wildcards", {}), rest)]
+    if not found:
+        folder = jobs_folder(workdir)
+        known = sorted(path.name for path in folder.glob("*") if path.is_dir())
+        raise ParameterError(
+            f"no job of {' '.join(words)} was ordered in {folder}: got the rule {family}, of which "
+            f"{len(orders)} job(s) were; rules with jobs: {', '.join(known) or '(none)'}"
+        )
+    return [trace_of(family, order["wildcards"]) for order in found]
+
+
+def words_of(wildcards: Mapping[str, str]) -> list[str]:
+    """Return the words for a task's parameters: each value, alone and as ``name=value``."""
+    return [*wildcards.values(), *(f"{name}={value}" for name, value in wildcards.items())]
+
+
+def fits(wildcards: Mapping[str, str], words: Sequence[str]) -> bool:
+    """Return whether each word is part of a value or of ``name=value``; words that begin with ``--`` are ignored."""
+    return all(any(word in known for known in words_of(wildcards)) for word in words if not word.startswith("--"))

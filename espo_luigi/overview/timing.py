@@ -1,16 +1,27 @@
-"""How long a run takes, simulated: a task starts, first come, first served, after what it needs and if it has room."""
+"""How long a run takes: what there is to share (CPUs, memory, places in a scheduler), and a simulation of its tasks."""
 
 from __future__ import annotations
 
 import heapq
+import math
+import os
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from espo_luigi.driver.run.engines import local_settings
+from espo_luigi.driver.settings.espo import settings, workers
+from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.local.engine import Launcher, Room
+from espo_luigi.jobs.local.srun import AllocationSettings
+from espo_luigi.jobs.resources import GIB, Resources
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+
 
 @dataclass(frozen=True)
-class Step:
-    """One task: how long it takes, how much room (of each thing), what it needs, the temporary bytes that it makes."""
+class TimedTask:
+    """A task: its time, its part of the capacity (by thing), its needs, and the temporary bytes that it makes."""
 
     seconds: float
     room: Mapping[str, float]
@@ -28,10 +39,10 @@ class Timing:
     temporary_bytes: float
 
 
-def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
+def timing(steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> Timing:
     """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
 
-    What they need and is no step is there already.
+    Needs that are not among the steps are there already.
     """
     run = _Simulation(steps, room)
     run.play()
@@ -39,7 +50,7 @@ def timing(steps: Mapping[str, Step], room: Mapping[str, float]) -> Timing:
 
 
 class _Simulation:
-    def __init__(self, steps: Mapping[str, Step], room: Mapping[str, float]) -> None:
+    def __init__(self, steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> None:
         self._steps, self._room = steps, dict(room)
         self._left = {name: sum(needed in steps for needed in step.needs) for name, step in steps.items()}
         self._users: dict[str, list[str]] = defaultdict(list)
@@ -68,11 +79,11 @@ class _Simulation:
         self.most = max(self.most, len(self._running))
         self.most_bytes = max(self.most_bytes, self._bytes)
 
-    def _fits(self, step: Step) -> bool:
-        # Thirds of a job may come to a little more than one.
+    def _fits(self, step: TimedTask) -> bool:
+        # The thirds of a job may add up to a little more than 1.
         return all(taken <= self._room[name] * (1 + 1e-9) + 1e-9 for name, taken in step.room.items())
 
-    def _take(self, step: Step, times: int) -> None:
+    def _take(self, step: TimedTask, times: int) -> None:
         for name, taken in step.room.items():
             self._room[name] -= times * taken
 
@@ -90,8 +101,63 @@ class _Simulation:
                     self._bytes -= self._steps[needed].temporary_bytes
 
 
-def _longest_chain(steps: Mapping[str, Step]) -> float:
+def _longest_chain(steps: Mapping[str, TimedTask]) -> float:
     longest: dict[str, float] = {}
     for name, step in steps.items():
         longest[name] = step.seconds + max((longest[one] for one in step.needs if one in longest), default=0.0)
     return max(longest.values(), default=0.0)
+
+
+# How much there is, or how much a job takes, of each thing that jobs share.
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The amounts that there are, the largest job (None: unlimited), and words for the place.
+
+    Nodes are added up. Things without a name here are unlimited; unless `is_known`, their limits are unknown.
+    """
+
+    amounts: Amounts
+    largest: Room | None
+    words: str
+    is_known: bool = True
+
+    def taken(self, resources: Resources, at_once: int) -> Amounts:
+        """Return the part of the capacity that a task takes; `at_once` tasks of its kind share a job."""
+        takes = {
+            "workers": 1.0,
+            "jobs": 1 / at_once,
+            "cpus": resources.cpus_per_task,
+            "memory": resources.memory_bytes,
+        }
+        return {name: takes[name] for name in self.amounts}
+
+
+def capacity() -> Capacity:
+    """Return the capacity of the chosen engine."""
+    engine, at_once = settings().engine, workers()
+    if engine in SECTIONS:
+        most = SECTIONS[engine]().max_jobs
+        words = f"with [{engine}] max_jobs = {most}, [core] workers = {at_once}"
+        return Capacity({"workers": at_once, "jobs": most}, None, words)
+    if engine == "allocation":
+        return _of_allocation(at_once)
+    return _of_nodes(local_settings().launcher(), at_once, "here")
+
+
+def _of_allocation(at_once: int) -> Capacity:
+    try:
+        launcher = AllocationSettings(JOB_COMMAND).launcher()
+    except (SubmissionError, ValueError) as error:
+        outside = "the allocation's size is known inside of it only (`espo shell`)"
+        return Capacity({"workers": at_once}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)
+    return _of_nodes(launcher, at_once, f"of {launcher.place}")
+
+
+def _of_nodes(launcher: Launcher, at_once: int, where: str) -> Capacity:
+    nodes: Sequence[Room] = list(launcher.nodes.values())
+    cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_bytes for node in nodes)
+    words = f"on {cpus} CPU(s) and {math.floor(memory / GIB * 10) / 10} GiB {where}"
+    return Capacity({"workers": at_once, "cpus": cpus, "memory": memory}, launcher.largest, words)

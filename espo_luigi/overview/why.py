@@ -1,38 +1,28 @@
-"""Why a task is not done: what it waits for, down to the root, and the remedy."""
+"""Why a task is not done: the tasks that it waits for, down to the root, and the remedy."""
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
-
-from luigi.task import Task
+from typing import NamedTuple
 
 from espo_luigi.driver.display.status import duration, is_alive, seconds_at_work
-from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, ParameterError, nearest
+from espo_luigi.errors import ParameterError, nearest
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING
-from espo_luigi.jobs.local.engine import KILLED
-from espo_luigi.jobs.order import ResultWord, end_of_log
+from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.overview.traces import Trace, fits, said_of, trace_of
+from espo_luigi.overview.standing import Stand, TaskState, TaskStates, Trace, fits, scheduler, words_of
 from espo_luigi.tasks.all import All
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
 
-# The outcomes of runs, and of records, that are no failure of the job.
-_STOPPED_RUNS = ("stopped", "detached")
-_STOPPED_RECORDS = (Cause.DRIVER_CANCELLED.value, Cause.DETACHED.value)
 _LINES_OF_LOG = 12
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
 
@@ -50,10 +40,11 @@ def why(words: Sequence[str]) -> str:
     root = chain[-1]
     if search.is_idle(root) and not search.is_to_run(start):
         return _about_unneeded(start)
+    found = about(root, search.states)
     if len(chain) == 1:
-        return about(root)
+        return found
     between = ", which waits for ".join(_names(chain)[1:])
-    return f"{start.label()} waits for {between}.\n{about(root)}"
+    return f"{start.label()} waits for {between}.\n{found}"
 
 
 def _about_unneeded(task: SlurmTask) -> str:
@@ -65,13 +56,13 @@ def _about_unneeded(task: SlurmTask) -> str:
 
 
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
-    """The tasks' names, without the parameters that a task before has."""
-    said: dict[str, str] = {}
+    """Return the tasks' names, without parameters that an earlier task of the chain has, too."""
+    named: dict[str, str] = {}
     names = []
     for task in chain:
-        own = [f"{name}={value}" for name, value in task.wildcards.items() if said.get(name) != value]
+        own = [f"{name}={value}" for name, value in task.wildcards.items() if named.get(name) != value]
         names.append(" ".join([task.get_task_family(), *own]))
-        said |= task.wildcards
+        named |= task.wildcards
     return names
 
 
@@ -86,7 +77,7 @@ def named_task(words: Sequence[str]) -> SlurmTask:
         rules = sorted({task.task_family for task in everything})
         hint = nearest(family, rules, hint=" Did you mean {}?")
         raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")
-    exact = [task for task in tasks if all(word in said_of(task.wildcards) for word in rest)]
+    exact = [task for task in tasks if all(word in words_of(task.wildcards) for word in rest)]
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
         some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
@@ -95,35 +86,33 @@ def named_task(words: Sequence[str]) -> SlurmTask:
 
 
 class _Way(NamedTuple):
-    """The way down from a task: the rank of its end, and the first task on it; none if the task is the end itself."""
+    """The way down from a task: the rank of its end, and the next task; None if the task is the end itself."""
 
     rank: int
     below: SlurmTask | None
 
 
 class Search:
-    """The way from a task down to the root; each task's state, and how the run stands, are asked for once."""
+    """Finds the way from a task down to the root, and looks at each task once."""
 
     def __init__(self) -> None:
-        self._run = _run()
-        self._complete: dict[str, bool] = {}
-        self._traces: dict[str, Trace] = {}
+        self.states = TaskStates()
         self._ways: dict[str, _Way] = {}
-        self._ranks: dict[str, int] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
-        """Return the task, and what it waits for: rather what has failed than what is out or only missing."""
+        """Return the chain of needs from a task down: to a failed task, else to a running or missing task."""
         stack = [(task, self._missing_below(task))]
         while stack:
-            one, needs = stack[-1]
-            need = None if self._has_failed_below(one) else next(needs, None)
+            current, needs = stack[-1]
+            way = self._ways.get(current.task_id)
+            need = None if way is not None and way.rank == 0 else next(needs, None)
             if need is None:
-                self._ways.setdefault(one.task_id, _Way(self._rank(one), None))
+                self._ways.setdefault(current.task_id, _Way(self._rank(current), None))
                 stack.pop()
                 if stack:
-                    self._prefer(stack[-1][0], one)
+                    self._prefer(stack[-1][0], current)
             elif need.task_id in self._ways:
-                self._prefer(one, need)
+                self._prefer(current, need)
             else:
                 stack.append((need, self._missing_below(need)))
         chain = [task]
@@ -132,122 +121,73 @@ class Search:
         return chain
 
     def is_idle(self, task: SlurmTask) -> bool:
-        """Return whether a task is missing and has no job, out or failed, and no driver is alive that may begin it."""
-        return not is_alive(self._run) and not self._is_complete(task) and self._rank(task) == 2
+        """Return whether a task waits for a driver, while no driver is alive."""
+        return not is_alive(self.states.run) and self.states.of(task).stand is Stand.READY
 
     def is_to_run(self, task: SlurmTask) -> bool:
         """Return whether a run of `All` would do the task."""
         graph = each_after_its_needs([All()])
-        return task.task_id in pending_in([All()], graph, lambda one: not self._is_complete(one))[0]
+        return task.task_id in pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
-        """Yield what a task waits for: of one that is complete or has a job out, nothing."""
-        if not self._is_complete(task) and not _has_job(self._trace(task)):
+        """Yield the incomplete needs of a task; none if the task is complete or its job is out."""
+        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING):
             for need in task.deps():
-                if isinstance(need, SlurmTask) and not self._is_complete(need):
+                if isinstance(need, SlurmTask) and not self.states.is_complete(need):
                     yield need
 
-    def _has_failed_below(self, task: SlurmTask) -> bool:
-        way = self._ways.get(task.task_id)
-        return way is not None and way.rank == 0
-
     def _prefer(self, task: SlurmTask, need: SlurmTask) -> None:
-        """Have the way from a task lead by that need, if its end ranks before that of the needs until now."""
+        """Let the way from `task` lead to `need`, if that way ends at a lower rank than the way known so far."""
         rank, known = self._ways[need.task_id].rank, self._ways.get(task.task_id)
         if known is None or rank < known.rank:
             self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
-        if task.task_id not in self._ranks:
-            trace = self._trace(task)
-            has_failed = _failure(task, trace, self._run)
-            self._ranks[task.task_id] = 0 if has_failed else 1 if _has_job(trace) else 2
-        return self._ranks[task.task_id]
-
-    def _is_complete(self, task: Task) -> bool:
-        if task.task_id not in self._complete:
-            self._complete[task.task_id] = task.complete()
-        return self._complete[task.task_id]
-
-    def _trace(self, task: SlurmTask) -> Trace:
-        if task.task_id not in self._traces:
-            self._traces[task.task_id] = trace_of(task.get_task_family(), task.wildcards)
-        return self._traces[task.task_id]
+        return {Stand.FAILED: 0, Stand.RUNNING: 1}.get(self.states.of(task).stand, 2)
 
 
-def _has_job(trace: Trace) -> bool:
-    return trace.is_alive or (trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED))
-
-
-def _run() -> Mapping[str, Any]:
-    return read_state(Path(settings().workdir).absolute())
-
-
-def _failure(task: SlurmTask, trace: Trace, run: Mapping[str, Any]) -> str:
-    """Say how the task's job failed; nothing if it did not, is at work again, or was stopped."""
-    if trace.is_alive or (trace.record is not None and trace.record.state in (PLANNED, SUBMITTING, SUBMITTED)):
-        return ""
-    said = str(run.get("failures", {}).get(task.task_id, ""))
-    if _was_stopped(trace, run):
-        return said
-    if trace.result is not None and trace.result.get("outcome") != ResultWord.SUCCESS:
-        return str(trace.result.get("exception")) or said
-    record = trace.record
-    if record is not None and record.state == FINISHED and record.outcome not in ("", ResultWord.SUCCESS):
-        return said or record.outcome
-    is_over = bool(trace.order) and trace.result is None and not is_alive(run)
-    return said or (f"its job ended without a result: {KILLED}" if is_over else "")
-
-
-def _was_stopped(trace: Trace, run: Mapping[str, Any]) -> bool:
-    """Whether the job ended because its run did: by its record or result, or where it has neither."""
-    if trace.record is not None and trace.record.state == FINISHED:
-        return trace.record.outcome in _STOPPED_RECORDS
-    if trace.result is not None:
-        return trace.result.get("outcome") == ResultWord.STOPPED
-    ended_by_itself = run.get("ended") and run.get("outcome") not in _STOPPED_RUNS
-    return bool(trace.order) and not ended_by_itself and not is_alive(run)
-
-
-def about(task: SlurmTask) -> str:
+def about(task: SlurmTask, states: TaskStates | None = None) -> str:
     """Return a paragraph about a task that waits for no other."""
-    if task.complete():
-        return _about_complete(task)
-    trace = trace_of(task.get_task_family(), task.wildcards)
-    if failure := _failure(task, trace, _run()):
-        return _about_failed(task, trace, failure)
-    if trace.is_alive and trace.beat is not None:
-        return _about_running(task, trace.beat)
-    if trace.record is not None and trace.record.state in (SUBMITTING, SUBMITTED):
-        return _about_submitted(task, trace)
-    return _about_not_begun(task, trace)
+    states = states or TaskStates()
+    found, label = states.closely(task), task.label()
+    if found.stand is Stand.COMPLETE:
+        return f"{label} is complete: there is nothing that it waits for."
+    if found.stand is Stand.STALE:
+        changed = f"Since then, changed: {', '.join(found.changed)}. `--espo-rerun stale` makes it again."
+        return f"{label} is complete: there is nothing that it waits for. {changed}"
+    if found.stand is Stand.BLOCKED:
+        return f"{label} cannot run: {found.why}"
+    if found.trace is not None and found.stand is Stand.FAILED:
+        return _about_failed(found, found.trace, label)
+    if found.trace is not None and found.stand is Stand.RUNNING:
+        return _about_running(found.trace, label) if found.trace.is_alive else _about_submitted(task, found.trace)
+    if is_alive(states.run):
+        jobs = states.run["jobs"]
+        doing = jobs[task.task_id]["message"].splitlines()[0] if task.task_id in jobs else "waits for its turn"
+        return f"{label} has all that it needs; {doing} ({len(jobs)} tasks are begun: `espo status`). Wait."
+    so_far = found.why or "has all that it needs"
+    return f"{label} {so_far}, and no driver is running: give the command of the run again."
 
 
-def _about_complete(task: SlurmTask) -> str:
-    stale = task.stale() if isinstance(task, EspoTask) else []
-    more = f" Since then, changed: {', '.join(stale)}. `--espo-rerun stale` makes it again." if stale else ""
-    return f"{task.label()} is complete: there is nothing that it waits for.{more}"
-
-
-def _about_failed(task: SlurmTask, trace: Trace, failure: str) -> str:
-    causes = {cause.words(one): cause.explanation(one) for one in SCHEDULERS.values() for cause in Cause}
-    known = causes.get(trace.record.outcome, "") if trace.record is not None else ""
+def _about_failed(found: TaskState, trace: Trace, label: str) -> str:
     logs = trace.logs()
     end = (
         f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"
         if logs
         else "\nIt left no log."
     )
-    hint = " Raise the rule's `memory`, if the log says nothing else." if "without a result" in failure else ""
-    meaning = f" ({known})" if known else ""
-    return f"{task.label()} failed: {failure}{meaning}.{end}\n{_AGAIN}{hint}"
+    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and trace.result is None)
+    hint = " Raise the rule's `memory`, if the log says nothing else." if has_crashed else ""
+    meaning = f" ({found.cause.explanation(scheduler())})" if found.cause else ""
+    return f"{label} failed: {found.why}{meaning}.{end}\n{_AGAIN}{hint}"
 
 
-def _about_running(task: SlurmTask, beat: Mapping[str, Any]) -> str:
+def _about_running(trace: Trace, label: str) -> str:
+    beat = trace.beat or {}
     since = f" for {duration(seconds_at_work(beat))}" if beat.get("started") else ""
     job = f"job {beat['job_id']}" if beat.get("job_id") else f"process {beat.get('pid')}"
     percent = f", {beat['percent']} %" if beat.get("percent") else ""
-    return f"{task.label()} is at work: {job} on {beat.get('node')}{since}{percent}; {beat.get('message', '')}. Wait."
+    return f"{label} is at work: {job} on {beat.get('node')}{since}{percent}; {beat.get('message', '')}. Wait."
 
 
 def _about_submitted(task: SlurmTask, trace: Trace) -> str:
@@ -271,23 +211,3 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
     drained = "".join(f" {sentence}." for sentence in commands.drained())
     words = SCHEDULERS[engine].in_words(row.reason) or row.state
     return f"{name} pends: {words} ({row.reason or 'no reason given'}).{start}{drained}"
-
-
-def _about_not_begun(task: SlurmTask, trace: Trace) -> str:
-    try:
-        task.check()
-    except (EspoError, OSError) as error:
-        return f"{task.label()} cannot run: {error}"
-    missing = [str(path) for path in getattr(task, "raw_files", list)() if not os.path.exists(path)]
-    if missing:
-        lacks = f"{missing[0]} is missing ({len(missing)} file(s))"
-        return f"{task.label()} cannot run: {lacks}. Get it, or correct the catalogue."
-    run = _run()
-    if is_alive(run):
-        job = run["jobs"].get(task.task_id)
-        doing = job["message"].splitlines()[0] if job else "waits for its turn"
-        return (
-            f"{task.label()} has all that it needs; {doing} ({len(run['jobs'])} tasks are begun: `espo status`). Wait."
-        )
-    so_far = "was stopped with its run" if _was_stopped(trace, run) else "has all that it needs"
-    return f"{task.label()} {so_far}, and no driver is running: give the command of the run again."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espo_luigi.jobs.bundles.model import array_of, shares_job
+from espo_luigi.jobs.lifecycle.policy import words_of
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
@@ -134,7 +135,9 @@ def rule_blocks(jobs: Iterable[Job]) -> str:
 
 def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
     """Count the submissions that were repeated, by rule and cause."""
-    return Counter((record.rule, str(past.get("ended", "?"))) for record in records for past in record.history)
+    return Counter(
+        (record.rule, words_of(str(past.get("ended", "?")))) for record in records for past in record.history
+    )
 
 
 @drawing

@@ -8,7 +8,7 @@
 | without temporary stores | `has_no_temporary` | no temporary output exists, as after `delete_temporary` |
 
 The decisive outputs are the kept outputs, or all outputs if none is kept. So a task stays complete when its temporary
-stores are deleted. The outputs' marker shows changes: `made_of` has the fingerprints of configuration keys and raw
+stores are deleted. The outputs' marker shows changes: `fingerprints` has those of configuration keys and raw
 datasets, the inputs' included; `inputs` has the ids of the inputs' markers.
 """
 

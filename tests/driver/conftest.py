@@ -1,4 +1,4 @@
-"""The toy tasks can be imported here and in the jobs, and every test has a work folder of its own."""
+"""The toy tasks can be imported here and in the jobs, and every test has its own work folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if HERE not in sys.path:
 
 @pytest.fixture(autouse=True)
 def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> Iterator[Path]:
-    """A work folder; engines, tasks and settings of one test are not there in the next."""
+    """Make a work folder, and forget the engines, tasks and settings of the test at its end."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
     own_settings.set("espo", "workdir", str(tmp_path / "work"))
     own_settings.set("espo", "engine", "local")

@@ -32,7 +32,7 @@ class ManyNoted(luigi.WrapperTask):
 
 
 class Troubled(luigi.WrapperTask):
-    """One task that fails, one that takes too much memory, and one that has nothing to do with them."""
+    """A task that fails, a task that takes too much memory, and an independent task."""
 
     folder = luigi.Parameter()
 

@@ -33,7 +33,7 @@ def start(driver: Driver, *words: str) -> subprocess.Popen[str]:
 
 
 def allocated(driver: Driver, *options: str) -> str:
-    """Have an allocation in which nothing runs yet; return its id."""
+    """Make an idle allocation; return its id."""
     done = subprocess.run(
         ["salloc", "--no-shell", *options], env=driver.environ, capture_output=True, text=True, check=True
     )
@@ -100,4 +100,4 @@ def test_outside_of_an_allocation_nothing_is_started_and_it_is_said_what_to_do(d
     errors = ended(start(driver, *command(driver, "ManyNoted", "--n", "1")), 35, timeout=60)
     assert "Nothing was started: engine = allocation runs the tasks inside an allocation of Slurm" in errors
     assert "espo shell" in errors
-    assert read_json(driver.folder / "work" / "slurm" / "driver.lock") is None
+    assert read_json(driver.folder / "work" / "scheduler" / "driver.lock") is None

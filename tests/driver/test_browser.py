@@ -49,7 +49,7 @@ class Page:
         self.url = f"http://127.0.0.1:{luigid.port}/static/visualiser/index.html"
 
     def load(self) -> None:
-        """Load it anew: it shows what there is when it is loaded."""
+        """Reload the page: it shows the state at its loading."""
         self.browser.open(self.url)
         self.browser.until("!!document.querySelector('#DONE_info .fa-check') && document.querySelector('.sidebar ul')")
 
@@ -59,7 +59,7 @@ class Page:
         return str(self.browser.evaluate(f"{found}?.closest('tr').innerText ?? ''"))
 
     def message(self, task_id: str) -> str:
-        """Open the status message of a task, and return what it says."""
+        """Open the status message of a task, and return its text."""
         self.browser.click(f'.statusMessage[data-task-id="{task_id}"]')
         return str(self.browser.until("document.querySelector('#statusMessageModal.in pre')?.innerText"))
 

@@ -1,4 +1,4 @@
-"""Where it is said how many tasks of a rule go together, and what is refused before anything is submitted."""
+"""The places that set how many tasks of a rule share a job, and the refusals before anything is submitted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import ARRAY, PILOT, Bundling
-from espo_luigi.jobs.engine import request_of
+from espo_luigi.jobs.engine import fitted
 
 
 class Packed(SlurmTask):
@@ -27,7 +27,7 @@ def say(section: str, **values: str) -> None:
 
 
 def bundling(task: Packed, engine: str = "slurm") -> Bundling:
-    return request_of(task.order(engine), SECTIONS[engine]().batch_settings()).bundling
+    return fitted(task.order(engine), SECTIONS[engine]().batch_settings()).terms.bundling
 
 
 def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_otherwise(tmp_path: Path) -> None:

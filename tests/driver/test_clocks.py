@@ -29,7 +29,7 @@ pytestmark = [
     ),
 ]
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
-# munge refuses what is older than 300 s.
+# munge refuses credentials that are older than 300 s.
 AHEAD = 240
 # libfaketime 0.9.10 takes Python's waiting by the monotonic clock for waiting by the date.
 LUIGI = (
@@ -64,7 +64,7 @@ def host(cluster: ThrowawayCluster, ahead: int) -> Iterator[dict[str, str]]:
 
 
 def forget_shared_clock(pid: int) -> None:
-    """Remove what a process under libfaketime that was killed has left."""
+    """Remove the files that a killed process under libfaketime has left."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         Path("/dev/shm", name).unlink(missing_ok=True)
 
@@ -91,7 +91,9 @@ def told() -> dict[str, Any]:
 
 def is_told_alive(process: subprocess.Popen[str], gated: toy_tasks.Gated, begun: float) -> None:
     """Check what status and why, on a host with the right clock, say of a run whose driver is this process."""
-    eventually(lambda: (told()["run"] or {}).get("pid") == process.pid and why.trace_of("Gated", gated.wildcards).beat)
+    eventually(
+        lambda: (told()["run"] or {}).get("pid") == process.pid and standing.trace_of("Gated", gated.wildcards).beat
+    )
     eventually(lambda: any("RUNNING" in line or "Gated" in line for line in standing.render(told())))
     for _ in range(5):
         found = told()

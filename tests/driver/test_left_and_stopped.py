@@ -16,7 +16,6 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import standing, why
 
@@ -136,8 +135,8 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     own_workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    real = why.read_state
-    monkeypatch.setattr(why, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
+    real = standing.read_state
+    monkeypatch.setattr(standing, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
     top = Layer(depth=8, n=0)
     chain = why.Search().chain(top)
     assert [task.depth for task in chain] == list(range(8, -1, -1))
@@ -153,7 +152,7 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
 
 
 class Link(toy_tasks.SlurmTask):
-    """One of a chain."""
+    """A link of a chain."""
 
     n = luigi.IntParameter()
 
@@ -183,5 +182,5 @@ def test_what_an_outcome_means_is_explained_in_the_words_of_its_scheduler(
     task: toy_tasks.Echo, own_workdir: Path, engine: str, cause: Cause, said: str
 ) -> None:
     get_config().set("espo", "engine", engine)
-    record_of(task, own_workdir, FINISHED, outcome=cause.words(SCHEDULERS.get(engine, SCHEDULERS["slurm"])))
+    record_of(task, own_workdir, FINISHED, outcome=cause)
     assert f"{task.label()} failed: {said}" in why.about(task)

@@ -1,4 +1,4 @@
-"""A run in its terminal: a table that fits, lines where there is none, and no harm from a terminal that is strange."""
+"""A run in its terminal: a table that fits, or lines of text; a strange terminal does no harm."""
 
 import fcntl
 import io
@@ -21,10 +21,11 @@ import pytest
 from rich.console import Console
 from throwaway_daemons import eventually
 
-from espo_luigi.driver.display.display import in_terminal, notify
-from espo_luigi.driver.display.live import Screen, as_table
-from espo_luigi.driver.display.status import standing_of, status_lines
-from espo_luigi.driver.run.board import Board, Job, Reporter
+from espo_luigi.driver.display.live import Screen, as_table, status_lines
+from espo_luigi.driver.display.status import status_of
+from espo_luigi.driver.run.board import BegunTask, Board, Reporter, in_terminal, notify
+from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.state import JobState
 
 HERE = Path(__file__).parent
 RUN = """
@@ -46,17 +47,19 @@ def large_board() -> Board:
     for number in range(10):
         for task in range(20):
             board.end(f"{number}-{task}", True, 60.0, "")
-    messages = [
-        "RUNNING, 20 %",
-        "PENDING (Priority), job 1",
-        "PENDING (QOSMaxCpuPerUserLimit), job 2",
-        "planned, job -",
+    standings = [
+        Standing("RUNNING, 20 %", state=JobState.RUNNING),
+        Standing("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority"),
+        Standing("PENDING (QOS…), job 2", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
+        Standing("planned, job -", state=JobState.READY),
     ]
     for number in range(10, 15):
-        for task, message in enumerate(messages * 2):
+        for task, standing in enumerate(standings * 2):
             name = f"{number}-{task}"
-            board.begin(Job(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere"))
-            board.tell(name, message, None, "pending" if message.startswith("PENDING") else "")
+            board.begin(
+                BegunTask(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere")
+            )
+            board.tell(name, standing)
         board.end(f"{number}-19", False, 60.0, f"Rule{number} n=19: ValueError: a reason")
     return board
 
@@ -65,7 +68,7 @@ def large_board() -> Board:
 def test_the_table_fits_the_terminal_and_shows_what_is_at_work_before_what_is_not(width: int, height: int) -> None:
     screen = io.StringIO()
     console = Console(file=screen, width=width, height=height)
-    console.print(as_table(standing_of(large_board().snapshot(), time.time()), width, height))
+    console.print(as_table(status_of(large_board().snapshot(), time.time()), width, height))
     lines = screen.getvalue().splitlines()
     assert len(lines) <= max(height - 1, 5) and max(map(len, lines)) <= width
     assert lines[0].startswith("200 of 560 done, ")
@@ -87,7 +90,7 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
 
 @pytest.fixture()
 def logger() -> Iterator[logging.Logger]:
-    """One that writes to the standard error of now."""
+    """A logger that writes to the current standard error."""
     logger = logging.getLogger("espo_luigi")
     handler = logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
@@ -155,7 +158,7 @@ def run_in_a_terminal(folder: Path, **environ: str) -> Iterator[tuple[subprocess
 
 
 def read_until(terminal: int, wanted: str, seconds: float = 60.0) -> str:
-    """What the terminal gets, until it has got `wanted` or nobody writes to it any more."""
+    """Return the terminal's text until it contains `wanted` or every writer has closed it."""
     text, until = "", time.monotonic() + seconds
     while wanted not in text:
         assert time.monotonic() < until, f"no {wanted!r} in {text[-500:]!r}"
@@ -218,6 +221,6 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 def test_a_message_that_cannot_be_given_is_a_warning(
     command: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.display.display._NOTIFY_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("espo_luigi.driver.run.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
     notify(command, ended("done"))
     assert f"[espo] notify = {command}: " in log.text

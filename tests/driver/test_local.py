@@ -146,7 +146,7 @@ def test_a_run_that_has_nothing_to_do_is_not_refused_and_deletes_nothing(
     taken: subprocess.Popen[str], tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy_tasks.Sum, "covers_everything", True)
-    monkeypatch.setattr(toy_tasks.Count, "release", lambda self: pytest.fail("deleted beside another driver"))
+    monkeypatch.setattr(toy_tasks.Count, "delete_temporary", lambda self: pytest.fail("deleted beside another driver"))
     (tmp_path / "sum-1.txt").touch()
     assert run(toy_tasks.Sum(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
     assert "not deleted now: a driver already works in" in log.text
@@ -308,7 +308,7 @@ def test_a_job_that_finds_the_configuration_edited_refuses_with_both(
 def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines._held, "_every", 0.05)
     engine("local")
-    lock = own_workdir / "slurm" / "driver.lock"
+    lock = own_workdir / "scheduler" / "driver.lock"
     before = lock.stat().st_mtime_ns
     eventually(lambda: lock.stat().st_mtime_ns > before, 10)
 

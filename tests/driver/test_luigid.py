@@ -1,4 +1,4 @@
-"""Drivers of a real luigid: which restarts, forgets, disables, and keeps what a dead driver had running."""
+"""Drivers of a real luigid that restarts, forgets, disables, and keeps the running tasks of a dead driver."""
 
 import signal
 import socket

@@ -80,7 +80,7 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
     eventually(lambda: bool(set(workers(cluster)) - set(before)))
     ended(process)
     assert bytes_of(tmp_path) == local
-    (record,) = RecordStore(tmp_path / "work" / "slurm").all()
+    (record,) = RecordStore(tmp_path / "work" / "scheduler").all()
     assert (record.attempt, record.submission) == (1, 1)
     (log,) = (tmp_path / "slurm_logs" / "SpreadBlocks").glob("*.out")
     logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "SpreadBlocks").glob("*.out")]
@@ -88,7 +88,7 @@ def test_workers_that_are_jobs_write_the_same_bytes_though_one_is_lost_and_each_
     assert sum("espo_luigi.user" in one and "block" in one for one in logs) >= 2
     assert "espo_luigi.user: block 3" in log.read_text()
     assert workers(cluster) == []
-    assert list((tmp_path / "work" / "slurm" / "dask").iterdir()) == []
+    assert list((tmp_path / "work" / "scheduler" / "dask").iterdir()) == []
 
 
 def test_adaptive_workers_come_with_the_work_and_one_that_is_requeued_changes_nothing(
@@ -168,7 +168,7 @@ def test_a_session_whose_scheduler_is_a_job_has_workers_and_leaves_nothing(
     assert jobs(cluster) == []
     logs = [path.read_text() for path in (tmp_path / "slurm_logs" / "workers" / "session").glob("*.out")]
     assert sum("a message" in log for log in logs) >= 2
-    assert list((tmp_path / "espo-work" / "slurm" / "dask").iterdir()) == []
+    assert list((tmp_path / "espo-work" / "scheduler" / "dask").iterdir()) == []
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from luigi.scheduler import Scheduler
 from luigi.worker import Worker
 from toy_tasks import Blocks, Count, Grumble, Slow
 
-from espo_luigi.driver.luigi_glue.remote import PatientScheduler
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.threads import StatusReporter
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 

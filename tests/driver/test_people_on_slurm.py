@@ -75,9 +75,9 @@ def test_what_a_driver_killed_while_cancelling_has_cancelled_runs_again_without_
     # The first attempt was the only one that is allowed.
     ended(driver.start(*SLOW, "1", "--slurm-retries", "0"))
     assert driver.starts() == Counter({"0": 2, "1": 2, "2": 2})
-    records = list(RecordStore(driver.folder / "work" / "slurm").all())
+    records = list(RecordStore(driver.folder / "work" / "scheduler").all())
     assert {(one.submission, one.attempt, one.uncharged) for one in records} == {(2, 1, 0)}
-    assert {one.history[0]["ended"] for one in records} == {"cancelled by the driver"}
+    assert {one.history[0]["ended"] for one in records} == {"driver_cancelled"}
 
 
 def test_a_driver_that_is_terminated_leaves_its_jobs_to_the_next(driver: Driver) -> None:
@@ -112,15 +112,15 @@ def test_a_driver_that_was_stopped_submits_nothing_beside_the_one_that_took_over
     process = driver.start("SlowOnes", "--n", "6", "--seconds", "3", "--slurm-max-jobs", "2")
     driver.wait_for_starts(2)
     process.send_signal(signal.SIGSTOP)
-    lock = driver.folder / "work" / "slurm" / "driver.lock"
+    lock = driver.folder / "work" / "scheduler" / "driver.lock"
     lock.unlink()
     lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
-    before = len(list(RecordStore(driver.folder / "work" / "slurm").all()))
+    before = len(list(RecordStore(driver.folder / "work" / "scheduler").all()))
     time.sleep(32)  # longer than a driver may trust its last look
     process.send_signal(signal.SIGCONT)
     errors = ended(process, 30, timeout=60)
     assert "driver.lock is no longer this driver's" in errors
-    assert len(list(RecordStore(driver.folder / "work" / "slurm").all())) == before == 2
+    assert len(list(RecordStore(driver.folder / "work" / "scheduler").all())) == before == 2
     assert driver.starts().total() == 2
 
 
@@ -144,7 +144,7 @@ def test_a_job_that_begins_after_an_edit_refuses_and_the_next_driver_orders_it_a
     assert "ordered under another configuration (A, now B)" in errors
     assert (driver.folder / "count-1.txt").read_text() == "B"
     record = driver.record()
-    assert [past["ended"] for past in record.history] == ["configuration changed"]
+    assert [past["ended"] for past in record.history] == ["configuration"]
     assert (record.submission, record.attempt) == (2, 1)
     assert driver.starts() == Counter({"1": 1})
 

@@ -14,7 +14,7 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 pytestmark = pytest.mark.slurm
-# Two nodes for one job each, of which one with a grace time is told to end when it is preempted, not after it.
+# Two nodes for a job each. A job with a grace time is told to end when it is preempted, not later.
 CLUSTER = ClusterSpec(nodes=2, cpus=1, conf=("SlurmctldParameters=preempt_send_user_signal",))
 # As many as the suite has time for; 10 were tried by hand.
 PREEMPTIONS = int(os.environ.get("ESPO_PREEMPTIONS", "1"))
@@ -79,7 +79,7 @@ def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, byte
 def test_preempted_jobs_go_on_from_their_complete_blocks(
     tmp_path: Path, cluster: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is requeued and goes on under its id; one ends when it is told to, and is submitted again."""
+    """The first is requeued and goes on under its id; the second ends when told to, and is submitted again."""
     expected, draw = undisturbed(tmp_path / "undisturbed", monkeypatch), random.Random(7)
     jobs = {"main": 1, "main-grace": PREEMPTIONS + 1}
     runs = [Preempted(tmp_path, cluster, partition) for partition in jobs]
@@ -92,7 +92,7 @@ def test_preempted_jobs_go_on_from_their_complete_blocks(
     for run, process in zip(runs, processes, strict=True):
         ended(process)
         assert contents(run.folder / f"blocks-{BLOCKS}.zarr") == expected
-        # One block at hand in the one thread of the one worker is lost at most, each time.
+        # Each time, at most the block is lost that the only thread of the only worker has in hand.
         assert BLOCKS <= run.computed() <= BLOCKS + PREEMPTIONS
         record = run.record()
         assert (record.submission, record.attempt, record.uncharged) == (jobs[run.partition], 1, 0)

@@ -19,7 +19,7 @@ class Rerun(Driver):
         folder.mkdir()
         super().__init__(folder, cluster)  # type: ignore[arg-type]
         text = (folder / "luigi.cfg").read_text().replace("engine = slurm", "engine = sge")
-        # What a process maps is limited by h_vmem, beyond what it uses.
+        # h_vmem limits the memory that a process maps, used or not.
         (folder / "luigi.cfg").write_text(text.replace("[slurm]", "[sge]\nqueue = main.q\nmemory = 8GB"))
 
     computed = Preempted.computed

@@ -1,4 +1,4 @@
-"""What the driver relies on in Luigi's insides is there, as it is relied on; and the list of it has everything."""
+"""The private names of Luigi that the driver uses exist, with their signatures, and the list of them is complete."""
 
 import ast
 import importlib
@@ -18,8 +18,7 @@ import espo_luigi
 import espo_luigi.tasks.ports  # which imports sciluigi without its side effects
 from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory, install
 from espo_luigi.driver.luigi_glue.private_names import PRIVATE_NAMES
-from espo_luigi.driver.luigi_glue.remote import PatientScheduler
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, ReadyTasks
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler, ReadyTasks
 from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 

@@ -1,4 +1,4 @@
-"""Profiles of clusters: what they give, what they inherit, what a site refuses, and that an installation has them."""
+"""Profiles of clusters: their values, what they inherit, a site's refusals, and that an installation has them."""
 
 import shutil
 import socket
@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import engine
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
@@ -58,7 +58,7 @@ def test_there_is_a_profile_for_each_cluster_of_the_documents() -> None:
 
 @pytest.mark.parametrize("name", packaged_profiles())
 def test_the_sections_of_schedulers_take_the_packaged_profiles(name: str) -> None:
-    # What it inherits counts, too.
+    # Inherited values count, too.
     scheduler = yaml.safe_load(describe(name).partition("\n")[2]).get("scheduler")
     for section, kind in SECTIONS.items():
         get_config().set(section, "profile", name)
@@ -342,7 +342,7 @@ def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
         shutil.copytree(REPOSITORY / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, tmp_path / name)
-    # What a wheel is made of, without the wheel.
+    # Build the content of a wheel, without the wheel.
     build = "from setuptools import setup; setup()"
     command = [sys.executable, "-c", build, "build_py", "--build-lib", str(tmp_path / "installed")]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""What luigi's command refuses of its own words is one paragraph."""
+"""Luigi's command refuses wrong words in a paragraph."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 import toy_tasks
 from luigi.parameter import MissingParameterException
 
-from espo_luigi.driver.luigi_glue.refused import reason
+from espo_luigi.driver.luigi_glue.words import reason
 
 LUIGI = str(Path(sys.executable).parent / "luigi")
 

@@ -9,7 +9,7 @@ import luigi
 import pytest
 
 from espo_luigi import SlurmTask
-from espo_luigi.driver.display.status import standing_of
+from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.luigi_glue.install import show_progress_on_stderr
 from espo_luigi.driver.run.board import board, forget_board
 from espo_luigi.driver.run.run import Run, checked_graph
@@ -26,7 +26,7 @@ class Made(SlurmTask):
 
 
 class User(SlurmTask):
-    """A root beside which there is nothing that could need what it uses."""
+    """A root that covers everything: no task outside of its graph needs its inputs."""
 
     name = luigi.Parameter()
     covers_everything = True
@@ -72,7 +72,7 @@ def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
     run, one, two = Run(), User(name="one"), User(name="two")
     planned(run, one, one)
     planned(run, two, two)
-    run.release_left_over()
+    run.delete_left_over()
     assert released == []
     run.ended(one, True, 1.0, "")
     assert released == ["of one"]
@@ -84,7 +84,7 @@ def test_a_run_of_a_part_deletes_nothing_that_others_may_need() -> None:
     run, finished, part = Run(), OneOfMany(name="finished"), OneOfMany(name="part")
     planned(run, finished)
     planned(run, part, part)
-    run.release_left_over()
+    run.delete_left_over()
     run.ended(part, True, 1.0, "")
     assert released == []
 
@@ -116,7 +116,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:
     run, one = Run(), User(name="one")
     planned(run, one, one)
-    run.release_left_over()
+    run.delete_left_over()
     run.ended(one, False, 1.0, "out of luck")
     assert released == []
 
@@ -125,7 +125,7 @@ def test_a_complete_root_does_not_take_away_what_the_next_root_needs() -> None:
     run, complete, pending = Run(), User(name="complete"), User(name="pending")
     planned(run, complete)
     planned(run, pending, pending)
-    run.release_left_over()
+    run.delete_left_over()
     assert released == ["of complete"]
 
 
@@ -133,7 +133,7 @@ def test_what_was_asked_for_is_kept() -> None:
     run, asked = Run(), Made(name="asked")
     planned(run, asked, asked)
     run.ended(asked, True, 1.0, "")
-    run.release_left_over()
+    run.delete_left_over()
     assert released == []
 
 
@@ -142,7 +142,7 @@ def test_an_output_that_cannot_be_deleted_does_not_stop_the_run(caplog: pytest.L
     planned(run, user, user)
     run.ended(user, True, 1.0, "")
     assert "Device or resource busy" in caplog.text
-    run.release_left_over()
+    run.delete_left_over()
 
 
 def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_good(
@@ -200,7 +200,7 @@ def test_of_an_absurdly_long_reason_the_end_of_a_run_tells_the_beginning_and_whe
 def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptureFixture) -> None:
     forget_board()
     told_of_a_failure(f"{CHECKS}\n  log: /there\n    ValueError: x", caplog)
-    (failed,) = standing_of(board().snapshot(), time.time()).failed
+    (failed,) = status_of(board().snapshot(), time.time()).failed
     assert failed == " ".join(map(str.strip, [*CHECKS.splitlines(), "log: /there"]))
     forget_board()
 

@@ -1,4 +1,4 @@
-"""Options of Grid Engine from luigi.cfg to the script, and a task's for another scheduler, which are not its own."""
+"""Options of Grid Engine from luigi.cfg to the script; a task's options for Slurm are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import luigi
 import pytest
 from luigi.configuration import get_config
 
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
@@ -55,7 +55,7 @@ def test_a_time_for_all_jobs_is_the_sections_time_and_there_is_no_other(tmp_path
 
 
 class Model(SlurmTask):
-    """Has parameters of its own that are called as options of schedulers are."""
+    """Has its own parameters with the names of schedulers' options."""
 
     project = luigi.Parameter()
     queue = luigi.Parameter(default="cmip6")

@@ -1,4 +1,4 @@
-"""Where a job's Slurm options come from, and what is refused before anything is submitted."""
+"""The sources of a job's Slurm options, and the refusals before anything is submitted."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ import yaml
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
 from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions

@@ -1,4 +1,4 @@
-"""What is stale at the end of a run: which tasks, because of which keys, and the command that makes them again."""
+"""The stale tasks at the end of a run, the keys of their changes, and the command that makes them again."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Product(Old):
 
 
 class Products(luigi.WrapperTask):
-    """Two stale products and one that is not."""
+    """Two stale products and a current one."""
 
     keys = luigi.ListParameter(default=[])
 

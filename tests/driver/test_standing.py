@@ -1,4 +1,4 @@
-"""How a run stands, as others see it from its files, and its driver in its terminal."""
+"""How a run stands, read from its files, and shown by its driver."""
 
 import configparser
 import functools
@@ -19,19 +19,21 @@ from toy_tasks import run
 
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
-from espo_luigi.driver.display.status import seconds_left, standing, status_lines
-from espo_luigi.driver.run.board import Board, Job, Reporter
-from espo_luigi.jobs.order import write_json
+from espo_luigi.driver.display.live import status_lines
+from espo_luigi.driver.display.status import column_of, seconds_left
+from espo_luigi.driver.run.board import BegunTask, Board, Reporter
+from espo_luigi.jobs.order import Standing, write_json
 from espo_luigi.jobs.schedulers.slurm.parse import in_words
+from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import standing as report
-from espo_luigi.overview.traces import trace_of, traces_like
+from espo_luigi.overview.standing import trace_of, traces_like
 from espo_luigi.overview.why import about
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
 
 class Both(luigi.WrapperTask):
-    """One task that a signal kills, and one that goes well."""
+    """A task that a signal kills, and a task that succeeds."""
 
     folder = luigi.Parameter()
 
@@ -81,7 +83,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
 def test_a_run_that_goes_on_is_told_with_its_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.display.display.Reporter", functools.partial(Reporter, every_seconds=0.1))
+    monkeypatch.setattr("espo_luigi.driver.run.board.Reporter", functools.partial(Reporter, every_seconds=0.1))
     task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
     going = threading.Thread(target=run, args=[task])
     going.start()
@@ -92,7 +94,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
-        assert (job["label"], standing(job["message"]), told["left"]) == (task.label(), "running", {})
+        assert (job["label"], column_of(job["state"]), told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:
@@ -150,26 +152,26 @@ def test_how_long_a_job_is_at_work_is_said_by_the_clock_of_its_node(
     write_json(files.heartbeat, {"started": now + ahead - 660, "time": now + ahead, "pid": 7, "node": "n1"})
     assert f"{task.label()} is at work: process 7 on n1 for 11 min" in about(task)
     # The driver took the job over two minutes ago; its clock is right.
-    job = Job(task.task_id, task.label(), "Echo", now - 120, 1, 2**30, str(files.heartbeat))
+    job = BegunTask(task.task_id, task.label(), "Echo", now - 120, 1, 2**30, str(files.heartbeat))
     board = Board()
     board.expect("All", "slurm", [(task.task_id, "Echo")])
     board.begin(job)
-    board.tell(task.task_id, "RUNNING on n1", None, "running")
+    board.tell(task.task_id, Standing("RUNNING on n1", state=JobState.RUNNING))
     assert any(line.startswith("  11 min, RUNNING on n1") for line in status_lines(board.snapshot(), now))
 
 
 def board_of_a_cluster() -> Board:
     board = Board()
     board.expect("All", "slurm", [(str(number), "Train") for number in range(10)])
-    for number, message in enumerate(
+    for number, standing in enumerate(
         [
-            "PENDING (Priority), job 1, attempt 1\n",
-            "PENDING (QOSMaxCpuPerUserLimit), job 2, attempt 1\n",
-            "planned, job -",
+            Standing("PENDING (Priority), job 1, attempt 1\n", state=JobState.QUEUED, reason="Priority"),
+            Standing("PENDING (QOS…), job 2, attempt 1\n", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
+            Standing("planned, job -", state=JobState.READY),
         ]
     ):
-        board.begin(Job(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
-        board.tell(str(number), message, None, "pending" if message.startswith("PENDING") else "")
+        board.begin(BegunTask(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
+        board.tell(str(number), standing)
     return board
 
 
@@ -186,11 +188,11 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     board = Board()
     board.expect("All", "local", [(str(number), "Train") for number in range(10)])
     for number in range(4):
-        board.begin(Job(str(number), "", "Train", 0.0, 2, 1, ""))
+        board.begin(BegunTask(str(number), "", "Train", 0.0, 2, 1, ""))
         board.end(str(number), number > 0, 100.0, "no luck")
     state = board.snapshot()
     # 400 job-seconds in 100 s: four at once. Six are left, of 400 / 3 s each.
     assert seconds_left(state, state["started"] + 100) == pytest.approx(6 * 400 / 3 / 4)
     assert state["rules"]["Train"]["core_hours"] == pytest.approx(800 / 3600)
-    board.begin(Job("0", "", "Train", 0.0, 2, 1, ""))
+    board.begin(BegunTask("0", "", "Train", 0.0, 2, 1, ""))
     assert board.snapshot()["rules"]["Train"]["failed"] == 0

@@ -1,4 +1,4 @@
-"""Where a job stands is what its scheduler's state means, whatever the scheduler calls it."""
+"""A job's state follows from the meaning of its scheduler's state, not from its name."""
 
 import dataclasses
 from pathlib import Path
@@ -7,18 +7,21 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.display.status import standing_of, status_lines
-from espo_luigi.driver.run.board import Board, Job
+from espo_luigi.driver.display.live import status_lines
+from espo_luigi.driver.display.status import column_of, status_of
+from espo_luigi.driver.run.board import BegunTask, Board
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs.lifecycle.handles import Progress
-from espo_luigi.jobs.lifecycle.progress import of_batch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.state import Job as Submitted
+from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.slurm import parse as slurm_answers
+from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import why
-from espo_luigi.overview.traces import trace_of
+from espo_luigi.overview.standing import trace_of
 
 QSTAT = """<job_list state="pending"><JB_job_number>{}</JB_job_number><JB_name>espo.a</JB_name><state>{}</state>
 <queue_name></queue_name></job_list>"""
@@ -41,9 +44,10 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     """The board after the scheduler's watcher has reported that row."""
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
-    board.begin(Job(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    standing = of_batch(Progress(row.said, row.job_id, 1, row.node, phase=row.phase))
-    board.tell(task.task_id, standing.message, standing.percent, standing.phase)
+    board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id=row.job_id)
+    standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
+    board.tell(task.task_id, standing)
     return board
 
 
@@ -54,7 +58,7 @@ def task(tmp_path: Path, own_workdir: Path) -> SlurmTask:
 
 @pytest.mark.parametrize("state", ROWS)
 def test_what_does_not_run_is_pending(task: SlurmTask, state: str) -> None:
-    found = standing_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
+    found = status_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
     assert [(rule.running, rule.pending) for rule in found.rules] == [(0, 1)]
 
 
@@ -75,3 +79,11 @@ def test_each_scheduler_is_quoted_in_its_own_words(
     for state, said in {"Eqw": "Eqw (qstat -j 7 says why)", "qw": "qw (no reason given)"}.items():
         monkeypatch.setattr(Commands, "one", lambda *_, state=state: of_sge("7", state))
         assert why._about_submitted(task, trace) == f"{task.label()}: job 7 pends: {said}."
+
+
+def test_each_state_of_a_job_has_a_column() -> None:
+    columns = {state: column_of(state) for state in JobState}
+    assert [state for state in JobState if columns[state] == "waiting"] == [JobState.READY]
+    pending = [JobState.SUBMITTING, JobState.QUEUED, JobState.MISSING]
+    assert [state for state in JobState if columns[state] == "pending"] == pending
+    assert set(columns.values()) == {"waiting", "pending", "running"}

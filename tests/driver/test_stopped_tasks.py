@@ -1,4 +1,4 @@
-"""What a run says of tasks that were stopped with it, or left to the next one: they have not failed."""
+"""Tasks that were stopped with a run, or left to the next run, have not failed."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""What others put where a driver or its jobs may find it is not run: tasks in luigid, modules in the work folder."""
+"""Foreign tasks in luigid and foreign modules in the work folder are never run."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ def test_a_task_that_this_run_has_not_asked_for_is_neither_imported_nor_run(
 
 
 def plant(folder: Path, ran: Path) -> None:
-    """Have another account write modules into a folder that it may write, each of which would say that it ran."""
+    """Let a second account write modules into a folder; each of them would report that it ran."""
     for parent in (folder, *folder.parents[:2]):
         parent.chmod(0o755)
     folder.chmod(0o777)

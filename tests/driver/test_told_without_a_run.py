@@ -14,7 +14,7 @@ from espo_luigi.errors import SizingError
 
 
 class Impossible(SlurmTask):
-    """One that cannot run as asked."""
+    """A task that cannot run as asked."""
 
     def check(self) -> None:
         raise SizingError("Impossible: memory = 0 is not an amount of memory")
@@ -22,7 +22,7 @@ class Impossible(SlurmTask):
 
 @pytest.fixture()
 def heard(tmp_path: Path) -> Path:
-    """The file with what was said."""
+    """Return the file that the command writes."""
     listener = tmp_path / "listen.py"
     listener.write_text(
         f"import os, sys\nfile = open({str(tmp_path / 'heard')!r}, 'w')\n"
@@ -56,7 +56,7 @@ def test_a_run_of_other_tasks_that_fails_is_not_told_as_done(heard: Path) -> Non
 
 
 class Last(luigi.Task):
-    """One that is no job, and fails after the one that it needs."""
+    """A task without a job that fails after its need."""
 
     folder = luigi.Parameter()
 

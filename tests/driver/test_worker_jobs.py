@@ -1,4 +1,4 @@
-"""What worker jobs ask of the scheduler, where that is said, and what is refused before anything is submitted."""
+"""The requests of worker jobs, their sources, and the refusals before anything is submitted."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.cluster import session
-from espo_luigi.driver.run.preview import preview
+from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, EspoError, SizingError, SubmissionError
 from espo_luigi.jobs.dask.jobs import WorkerJobs
@@ -57,7 +57,7 @@ def workers_script(task: Many) -> str:
 
 
 def check(task: Many) -> JobOrder:
-    """What a run does before it submits anything."""
+    """Do the checks of a run before it submits anything."""
     engine = BatchEngine(SCHEDULERS["slurm"], SECTIONS["slurm"]().batch_settings())
     try:
         order = task.order("slurm")

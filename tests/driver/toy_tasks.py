@@ -79,7 +79,7 @@ class Grumble(Count):
 class Sum(Count):
     """Add what two `Count` tasks wrote, without Dask."""
 
-    # Importing and starting it takes a second of each job; those that compute nothing do without.
+    # Importing and starting Dask takes a second of each job.
     uses_dask = False
     file_name = "sum-{}.txt"
 
@@ -125,7 +125,7 @@ class Rootless(Bereft):
 
 
 class Thief(Bereft):
-    """Take away what others need, after it was made and before they start."""
+    """Take away an input after it was made and before its users start."""
 
     file_name = "thief-{}.txt"
 
@@ -208,7 +208,7 @@ class Echo(Count):
 
 
 class Link(Slow):
-    """One of a chain of tasks, each of which needs the one before; computes nothing."""
+    """A task of a chain: each needs its predecessor and computes nothing."""
 
     file_name = "link-{}.txt"
 
@@ -285,7 +285,7 @@ class Published(Gated):
 
 
 class SlowOnesAndGated(SlowOnes):
-    """Tasks that end while drivers come and go, and one that keeps the run from being complete."""
+    """Tasks that end while drivers come and go, and a task that keeps the run incomplete."""
 
     def requires(self) -> list[luigi.Task]:
         return [*super().requires(), Gated(n=self.n, folder=self.folder, seconds=0.0)]
@@ -335,7 +335,7 @@ class toys(luigi.Config):
 
 
 class Placed(Slow):
-    """Put the output where luigi.cfg says, which is no parameter: another run's looks like this one's."""
+    """Put the output where luigi.cfg says: without a parameter for it, tasks of two runs look the same."""
 
     uses_dask = False
 
@@ -387,7 +387,7 @@ class Halfway(Count):
 
 
 class Shown(luigi.WrapperTask):
-    """Tasks of which one is held halfway, one is short, and one fails."""
+    """A task that is held halfway, a short task, and a task that fails."""
 
     n = luigi.IntParameter()
     folder = luigi.Parameter()

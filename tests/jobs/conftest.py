@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from espo_luigi.jobs.lifecycle.flights import Patience
-from espo_luigi.jobs.lifecycle.handles import JobRequest
 from espo_luigi.jobs.lifecycle.manager import JobManager, JobSettings
+from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.trouble import Clock
@@ -31,6 +32,20 @@ PILOT_JOB = Path(__file__).with_name("pilot_job.py")
 PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
 
 
+LIMITS = {one.name for one in fields(Limits)}
+TERMS = {one.name for one in fields(Terms)} - {"limits"}
+
+
+@dataclass(frozen=True)
+class Order(JobOrder):
+    """An order whose file is what the stand-in for a job reads; `rewritten` is called instead of writing it."""
+
+    rewritten: Callable[[], None] = lambda: None
+
+    def write(self, **more: Any) -> None:
+        self.rewritten()
+
+
 @dataclass(frozen=True)
 class Work:
     """A work folder, and the requests and managers of tests in it."""
@@ -38,28 +53,39 @@ class Work:
     folder: Path
     scheduler: str = "slurm"
 
-    def request(self, name: str, do: str | list[str] = "succeed", seconds: float = 0.0, **more: Any) -> JobRequest:
-        """A request of rule ``rule`` for wildcard ``name``, whose job does as told."""
+    def order(
+        self,
+        name: str,
+        do: str | list[str] = "succeed",
+        seconds: float = 0.0,
+        *,
+        rule: str = "rule",
+        wildcards: Mapping[str, str] | None = None,
+        cpus_per_task: int = 1,
+        memory_bytes: int = 100 * 2**20,
+        time_minutes: int = 10,
+        **more: Any,
+    ) -> Order:
+        """An order of rule ``rule`` for wildcard ``name``, whose job does as told, on terms that `more` may have."""
         files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
         job_file = self.folder / f"{name}.json"
         job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
         job_file.write_text(json.dumps(job, default=str))
-        return JobRequest(
-            **{
-                "run": "run",
-                "label": f"rule (name={name})",
-                "rule": "rule",
-                "wildcards": {"name": name},
-                # -S: without site-packages, a job starts in a tenth of the time
-                "argv": (sys.executable, "-I", "-S", str(NODE_JOB), str(job_file)),
-                "job_file": job_file,
-                "result_file": files["result"],
-                "heartbeat_file": files["heartbeat"],
-                "cpus_per_task": 1,
-                "memory_bytes": 100 * 2**20,
-                "time_minutes": 10,
-                **more,
-            }
+        limits = {key: more.pop(key) for key in LIMITS & more.keys()}
+        # -S: without site-packages, a job starts in a tenth of the time
+        command = (sys.executable, "-I", "-S", str(NODE_JOB), str(job_file))
+        terms = {"run": "run", "command": command, **{key: more.pop(key) for key in TERMS & more.keys()}}
+        return Order(
+            id=name,
+            label=f"rule (name={name})",
+            module="",
+            family=rule,
+            parameters={},
+            wildcards=wildcards or {"name": name},
+            resources=Resources(1, cpus_per_task, f"{memory_bytes // 2**10}K", str(time_minutes)),
+            files=JobFiles(job_file, log=self.folder / f"{name}.log", **files),
+            terms=Terms(limits=Limits(**limits), **terms),
+            **more,
         )
 
     def output(self, name: str) -> Path:

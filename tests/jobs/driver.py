@@ -15,7 +15,7 @@ from pathlib import Path
 from conftest import PILOT_JOB, Work
 
 from espo_luigi.jobs.bundles.model import Bundling
-from espo_luigi.jobs.lifecycle.handles import Success
+from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
 
@@ -35,7 +35,7 @@ def main() -> int:
         # As Luigi does: what is complete is not asked for again.
         missing = [name for name in names if not work.output(name).exists()]
         how = {"seconds": seconds, "bundling": bundling, "pilot": (sys.executable, str(PILOT_JOB))}
-        requests = [work.request(name, is_complete=work.output(name).exists, **how) for name in missing]
+        requests = [work.order(name, is_complete=work.output(name).exists, **how) for name in missing]
         outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
     except KeyboardInterrupt:
         return _end(130, cancelled=manager.cancel_all())

@@ -12,9 +12,10 @@ import fake_slurm
 from conftest import Work
 from fake_clock import FakeClock, RunningClock
 
-from espo_luigi.jobs.lifecycle.flights import Patience
-from espo_luigi.jobs.lifecycle.handles import Handle, JobRequest, Outcome
 from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Patience
+from espo_luigi.jobs.lifecycle.requests import Handle, Outcome
+from espo_luigi.jobs.order import JobOrder
 
 PATIENCE = Patience(
     latency_wait=0.6,
@@ -47,9 +48,9 @@ class FakeCluster:
         self.managers.append(manager)
         return manager
 
-    def submitted(self, request: JobRequest, manager: JobManager | None = None) -> Handle:
+    def submitted(self, order: JobOrder, manager: JobManager | None = None) -> Handle:
         """Submit a job, to a manager of its own unless told otherwise, and wait for its id."""
-        handle = (manager or self.manager()).submit(request)
+        handle = (manager or self.manager()).submit(order)
         self.eventually(has_id(handle))
         return handle
 
@@ -86,4 +87,4 @@ class FakeCluster:
 
 
 def has_id(handle: Handle) -> Callable[[], bool]:
-    return lambda: handle.progress.job_id is not None
+    return lambda: handle.standing.job_id is not None

@@ -19,9 +19,10 @@ from conftest import NODE_JOB, Work
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Success
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers.script import JobOptions
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -46,12 +47,12 @@ def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManage
 
 
 def state_is(handle: Handle, word: str) -> Callable[[], bool]:
-    return lambda: handle.progress.state.startswith(word)
+    return lambda: handle.standing.message.startswith(word)
 
 
 def at_work(handle: Handle) -> Callable[[], bool]:
     """A scheduler's "running" comes before the job's command has started: the heartbeat shows that it has."""
-    return lambda: bool(handle.progress.heartbeat)
+    return lambda: handle.standing.percent is not None
 
 
 def failure_of(handle: Handle, timeout: float = 120.0) -> Failure:
@@ -67,8 +68,8 @@ def success_of(handle: Handle, timeout: float = 120.0) -> Success:
 
 
 def job_id_of(handle: Handle) -> str:
-    eventually(lambda: handle.progress.job_id is not None)
-    return str(handle.progress.job_id)
+    eventually(lambda: handle.standing.job_id is not None)
+    return str(handle.standing.job_id)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
     """A job that runs into the shortest time limit there is, a minute, while a module's other tests run."""
     with running(work, cluster) as manager:
         limits = {"time_minutes": 1, "retries": 2, "time_cap_minutes": 1}
-        yield manager.submit(work.request("slow", seconds=1000, **limits))
+        yield manager.submit(work.order("slow", seconds=1000, **limits))
 
 
 def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float, *kind: str) -> subprocess.Popen[str]:
@@ -93,18 +94,19 @@ def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
         f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
     )
     options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
-    request = work.request(text, run=text, rule=text, wildcards={text: text}, options=options)
-    request = replace(request, argv=(sys.executable, "-S", "-c", script, str(request.job_file), text))
+    order = work.order(text, run=text, rule=text, wildcards={text: text}, options=options)
+    command = (sys.executable, "-S", "-c", script, str(order.files.order), text)
+    order = replace(order, terms=replace(order.terms, command=command))
     with running(work, cluster) as manager:
-        success_of(manager.submit(request))
+        success_of(manager.submit(order))
     return probe.read_text()
 
 
-def left_behind(work: Work, cluster: Cluster, request: JobRequest) -> Handle:
+def left_behind(work: Work, cluster: Cluster, order: JobOrder) -> Handle:
     """Have a driver submit a job, and leave it alone."""
     driver = work.manager(cluster.environ)
     driver.start()
-    handle = driver.submit(request)
+    handle = driver.submit(order)
     job_id_of(handle)
     driver.detach()
     return handle
@@ -113,7 +115,7 @@ def left_behind(work: Work, cluster: Cluster, request: JobRequest) -> Handle:
 def check_an_exception(work: Work, cluster: Cluster) -> Failure:
     """An exception is not retried, and its words are in the message."""
     with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", "fail", retries=3)))
+        failure = failure_of(manager.submit(work.order("a", "fail", retries=3)))
     assert failure.cause is Cause.EXCEPTION
     assert "no such model" in failure.message and str(failure.log_path) in failure.message
     assert len(work.starts()) == 1
@@ -123,8 +125,8 @@ def check_an_exception(work: Work, cluster: Cluster) -> Failure:
 def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
     """Jobs that end without a result are retried as often as allowed."""
     with running(work, cluster) as manager:
-        crashed = manager.submit(work.request("crash", "die", retries=1))
-        silent = manager.submit(work.request("silent", "nothing", retries=0))
+        crashed = manager.submit(work.order("crash", "die", retries=1))
+        silent = manager.submit(work.order("silent", "nothing", retries=0))
         assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
     assert len(work.starts()) == 3
     return manager
@@ -133,7 +135,7 @@ def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
 def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
     """It leaves its stack in the log and is tried again."""
     with running(work, cluster) as manager:
-        request = work.request("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5)
+        request = work.order("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5)
         outcome = success_of(manager.submit(request))
     assert outcome.attempts == 2
     first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
@@ -168,10 +170,10 @@ def check_a_hang_up(work: Work, cluster: Cluster) -> None:
 def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:
     """A scheduler that is away costs nothing."""
     with running(work, cluster) as manager:
-        handles = [manager.submit(work.request(f"a{i}", seconds=3)) for i in range(3)]
+        handles = [manager.submit(work.order(f"a{i}", seconds=3)) for i in range(3)]
         eventually(lambda: all(at_work(handle)() for handle in handles))
         cluster.stop_daemon(daemon, hard=True)
-        late = manager.submit(work.request("late"))
+        late = manager.submit(work.order("late"))
         assert all(isinstance(handle.wait(20), Success) for handle in handles), "result files count without it"
         assert late.wait(2) is None
         cluster.start_daemon(daemon)

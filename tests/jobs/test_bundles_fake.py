@@ -12,16 +12,17 @@ from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Success
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import PLANNED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.order import JobOrder
 
 NAMES = "abcd"
 
 
-def asked(work: Work, name: str, kind: str = STEPS, **more: Any) -> JobRequest:
-    return work.request(name, bundling=Bundling(kind, len(NAMES)), **more)
+def asked(work: Work, name: str, kind: str = STEPS, **more: Any) -> JobOrder:
+    return work.order(name, bundling=Bundling(kind, len(NAMES)), **more)
 
 
 def submitted(fake: FakeCluster, manager: JobManager, kind: str = STEPS, **more: Any) -> list[Handle]:
@@ -118,9 +119,9 @@ def test_a_member_that_ends_without_a_result_is_tried_again_while_the_others_go_
     handles = submitted(fake, fake.manager(), retries=1)
     begin(fake, *handles)
     end(fake, handles[0], 137)
-    fake.eventually(lambda: handles[0].progress.attempt == 2 and handles[0].progress.job_id == "2")
+    fake.eventually(lambda: handles[0].standing.attempt == 2 and handles[0].standing.job_id == "2")
     assert record_of(fake, handles[0]).history[0]["ended"] == Cause.CRASHED.value
-    assert [handle.progress.attempt for handle in handles[1:]] == [1, 1, 1]
+    assert [handle.standing.attempt for handle in handles[1:]] == [1, 1, 1]
     assert fake.calls("scancel") == []
     assert (claims(fake) / f"{handles[0].task}.1").read_text() == "the driver"
 
@@ -132,7 +133,7 @@ def test_what_an_earlier_start_of_a_requeued_bundle_said_counts_for_nothing(fake
     fake.clock.go_on(1.0)
     end(fake, handles[0], 143)
     fake.clock.go_on(PATIENCE.latency_wait + 2.0)
-    assert handles[0].progress.attempt == 1 and handles[0].outcome is None
+    assert handles[0].standing.attempt == 1 and handles[0].outcome is None
 
 
 def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_once_nobody_needs_it(
@@ -182,7 +183,7 @@ def test_a_bundle_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     fake.misbehave("sbatch", how)
     handles = submitted(fake, fake.manager(), kind)
     expected = [f"1_{place}" for place in range(4)] if kind == ARRAY else ["1"] * 4
-    assert [handle.progress.job_id for handle in handles] == expected
+    assert [handle.standing.job_id for handle in handles] == expected
     assert len(fake.calls("sbatch")) == 1
 
 
@@ -232,7 +233,8 @@ def test_one_members_files_that_cannot_be_written_keep_it_alone_waiting(fake: Fa
     obstacle = fake.work.folder / "results-of-a"
     obstacle.write_text("in the way")
     manager = fake.manager()
-    bad = replace(asked(fake.work, "a"), result_file=obstacle / "a")
+    order = asked(fake.work, "a")
+    bad = replace(order, files=replace(order.files, result=obstacle / "a"))
     handles = [manager.submit(bad), *(manager.submit(asked(fake.work, name)) for name in "bcd")]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles[1:]))
     assert len({record_of(fake, handle).bundle for handle in handles[1:]}) == 1

@@ -18,8 +18,8 @@ from throwaway_daemons import eventually
 
 from espo_luigi.jobs import trouble
 from espo_luigi.jobs.engine import BatchEngine, BatchSettings
-from espo_luigi.jobs.lifecycle.handles import Handle, JobRequest, Success
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
@@ -103,11 +103,10 @@ def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_s
     store.save(Record(task, "Rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1"))
     watched: list[Path] = []
 
-    def submit(request: JobRequest, **_: object) -> Handle:
-        assert request.write_order is not None
-        request.write_order()
-        watched.extend([request.heartbeat_file, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
-        handle = Handle(task, "Rule")
+    def submit(order: JobOrder) -> Handle:
+        order.write()
+        watched.extend([order.files.heartbeat, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
+        handle = Handle(task, order)
         handle.resolve(Success("1", 1, tmp_path, {}, True))
         return handle
 

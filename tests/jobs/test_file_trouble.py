@@ -16,12 +16,13 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi import files
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle import control as stopping
 from espo_luigi.jobs.lifecycle import observe as watcher
-from espo_luigi.jobs.lifecycle.handles import Failure, Success
+from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.lifecycle.signals import Signals
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.state import Intent
+from espo_luigi.jobs.state import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -62,15 +63,15 @@ def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
 ) -> None:
     manager = fake.manager()
     faults.begin(number)
-    handles = [manager.submit(work.request(f"a{i}", retries=0)) for i in range(20)]
+    handles = [manager.submit(work.order(f"a{i}", retries=0)) for i in range(20)]
     fake.clock.go_on(5)
     assert [handle.outcome for handle in handles] == [None] * 20
     faults.end()
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     faults.begin(number)
     for handle in handles:
-        name = handle.label.removeprefix("rule (name=").removesuffix(")")
-        fake.finish(name, str(handle.progress.job_id))
+        name = handle.order.id
+        fake.finish(name, str(handle.standing.job_id))
     fake.clock.go_on(5)
     faults.end()
     outcomes = [fake.outcome(handle, 20) for handle in handles]
@@ -84,7 +85,7 @@ def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
     manager = fake.manager()
     faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
     faults.begin(errno.EDQUOT, "save")
-    handle = fake.submitted(work.request("a"), manager)
+    handle = fake.submitted(work.order("a"), manager)
     fake.clock.go_on(8)
     record = manager.store.load(handle.task)
     assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
@@ -102,10 +103,10 @@ def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_
     first = fake.manager()
     faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
     faults.begin(errno.EDQUOT, "save")
-    fake.eventually(has_id(first.submit(work.request("a"))))
+    fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     faults.end()
-    handle = fake.submitted(work.request("a"))
+    handle = fake.submitted(work.order("a"))
     fake.finish("a", "1")
     assert isinstance(fake.outcome(handle, 5), Success)
     assert len(fake.calls("sbatch")) == 1
@@ -117,7 +118,7 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
     manager = fake.manager()
     faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTING
     faults.begin(errno.ENOSPC, "save")
-    handle = manager.submit(work.request("a"))
+    handle = manager.submit(work.order("a"))
     fake.clock.go_on(5)
     assert fake.calls("sbatch") == []
     faults.end()
@@ -128,12 +129,12 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
 
 def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
     manager = fake.manager()
-    handle = fake.submitted(work.request("a", retries=1), manager)
+    handle = fake.submitted(work.order("a", retries=1), manager)
     faults.begin(errno.EIO, "save", "close")
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
     faults.end()
-    fake.eventually(lambda: handle.progress.job_id == "2")
+    fake.eventually(lambda: handle.standing.job_id == "2")
     record = manager.store.load(handle.task)
     assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
 
@@ -142,7 +143,7 @@ def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, 
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
+    handle = manager.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
     faults.begin(errno.ESTALE, "claim_owner", "close_unclaimed")
     fake.finish("a", "1")
@@ -159,7 +160,7 @@ def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, w
         raise PermissionError(errno.EACCES, "Permission denied", "output")
 
     manager = fake.manager()
-    bad, good = manager.submit(work.request("a", is_complete=complete)), manager.submit(work.request("b"))
+    bad, good = manager.submit(work.order("a", is_complete=complete)), manager.submit(work.order("b"))
     fake.eventually(lambda: has_id(bad)() and has_id(good)())
     fake.finish("a", "1")
     fake.clock.go_on(PATIENCE.lasting_trouble - 1)
@@ -176,12 +177,12 @@ def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go
     (work.folder / "slurm_logs").mkdir()
     (work.folder / "slurm_logs" / "bad").write_text("in the way")
     manager = fake.manager()
-    bad = manager.submit(work.request("a", rule="bad"))
-    fake.submitted(work.request("b"), manager)
+    bad = manager.submit(work.order("a", rule="bad"))
+    fake.submitted(work.order("b"), manager)
     outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
     assert isinstance(outcome, Failure) and "File exists" in outcome.message
     assert len(fake.calls("sbatch")) == 1
-    assert manager.status() == {"waiting": 0, "pending": 1, "failed": 1}
+    assert manager.status() == {JobState.READY: 0, JobState.QUEUED: 1, JobState.FAILED: 1}
 
 
 def test_results_that_cannot_be_looked_for_are_not_missing(
@@ -190,7 +191,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
     def no_listing(folder: Path) -> set[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
 
-    handle = fake.submitted(work.request("a", retries=3))
+    handle = fake.submitted(work.order("a", retries=3))
     with monkeypatch.context() as patch:
         patch.setattr(watcher, "listed_names", no_listing)
         fake.finish("a", "1", outcome="error", exception="ValueError: no")
@@ -205,13 +206,13 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
 def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
     fake: FakeCluster, work: Work
 ) -> None:
-    handle = fake.submitted(work.request("a", retries=1))
+    handle = fake.submitted(work.order("a", retries=1))
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.progress.state == "RUNNING")
+    fake.eventually(lambda: handle.standing.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
     fake.set_state("FAILED")
     ended = fake.clock.now()
-    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.after_trouble + 10)
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.after_trouble + 10)
     assert fake.clock.now() - ended >= PATIENCE.after_trouble
     assert "--exclude=n1" in fake.calls("sbatch")[1].split()
     fake.finish("a", "2", outcome="files", exception="OSError: [Errno 28] No space left on device")
@@ -224,8 +225,8 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 
 def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(max_jobs=1)
-    fake.submitted(work.request("a", retries=1), manager)
-    second = manager.submit(work.request("b"))
+    fake.submitted(work.order("a", retries=1), manager)
+    second = manager.submit(work.order("b"))
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
     fake.set_state("FAILED")
     fake.eventually(has_id(second), PATIENCE.after_trouble / 2)
@@ -236,7 +237,7 @@ def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
     fake: FakeCluster, work: Work, state: str
 ) -> None:
     manager = fake.manager()
-    handle = fake.submitted(work.request("a", retries=3, is_complete=lambda: True), manager)
+    handle = fake.submitted(work.order("a", retries=3, is_complete=lambda: True), manager)
     fake.set_state(state)
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
     assert isinstance(outcome, Success) and outcome.job_id == "1"
@@ -245,7 +246,7 @@ def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
 
 
 def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.request("a", is_complete=lambda: True))
+    handle = fake.submitted(work.order("a", is_complete=lambda: True))
     fake.finish("a", "1", outcome="error", exception="HealthCheckError: all NaN")
     fake.set_state("FAILED")
     outcome = fake.outcome(handle, 5)
@@ -258,7 +259,7 @@ def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()
     manager = fake.manager()
-    handle = manager.submit(work.request("a"))
+    handle = manager.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
     claim = manager.store.claim_path(f"{handle.task}.1")
     claim.touch()
@@ -289,11 +290,11 @@ def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, 
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()
     manager = fake.manager()
-    bad = manager.submit(work.request("a"))
+    bad = manager.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
     faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
     fake.finish("a", "1")
-    good = fake.submitted(work.request("b"), manager)
+    good = fake.submitted(work.order("b"), manager)
     fake.finish("b", "2")
     assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
 
@@ -302,7 +303,7 @@ def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_dow
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     manager = fake.manager()
-    handles = [manager.submit(work.request(name)) for name in "abc"]
+    handles = [manager.submit(work.order(name)) for name in "abc"]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     faults.begin(errno.EDQUOT, "close", "save")
     threading.Timer(1.5, faults.end).start()
@@ -313,9 +314,8 @@ def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_dow
 def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     fake: FakeCluster, work: Work, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stopping, "_WRITE_PATIENCE", 0.0)
-    manager = fake.manager()
-    handles = [manager.submit(work.request(name)) for name in "abc"]
+    manager = fake.manager(patience=replace(PATIENCE, writing_down=0.0))
+    handles = [manager.submit(work.order(name)) for name in "abc"]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     faults.begin(errno.EDQUOT, "close", "save")
     assert manager.cancel_all() == 3
@@ -328,15 +328,14 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
 ) -> None:
     manager = fake.manager()
     work_commands = manager.commands
-    signals: Any = Signals(work_commands, Bundles(manager.store, manager._flights))
-    handle = fake.submitted(work.request("a"), fake.managers[0])
-    flight = fake.managers[0]._flights[handle.task]
-    ours, sent = replace(flight), []
+    signals: Any = Signals(work_commands, Bundles(manager.store, manager._jobs))
+    handle = fake.submitted(work.order("a"), fake.managers[0])
+    ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
     monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
     monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
     signals.cancel(ours)
     signals.dump(ours)
     # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
-    ours.start_over(replace(ours.record.next_submission("crashed"), job_id="2"))
+    ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
     signals.send([])
-    assert (sent, ours.cancel_since, ours.dumped_since) == ([], None, None)
+    assert (sent, ours.intent.cancelled, ours.intent.dumped) == ([], None, None)

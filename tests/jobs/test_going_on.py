@@ -8,9 +8,10 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster
 
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
-from espo_luigi.jobs.lifecycle.policy import Cause, Limits, cause_of, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.site import Site
@@ -57,12 +58,12 @@ def test_the_job_says_why_it_ended_where_the_scheduler_does_not(
 
 def ran_out_of_time(fake: FakeCluster, work: Work, handle: Handle, job_id: int, blocks: int, killed: bool) -> None:
     """The job runs, completes so many blocks, and is at its limit; killed, it has no time to write its result."""
-    fake.eventually(lambda: handle.progress.job_id == str(job_id))
+    fake.eventually(lambda: handle.standing.job_id == str(job_id))
     said = {"job_id": str(job_id), "blocks": {"found": 0, "computed": blocks}}
     (work.folder / "heartbeats").mkdir(exist_ok=True)
     (work.folder / "heartbeats" / "a").write_text(json.dumps(said))
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.progress.state == "RUNNING")
+    fake.eventually(lambda: handle.standing.state == "running")
     if not killed:
         (work.folder / "heartbeats" / "a").unlink()
         fake.finish("a", outcome="time limit", **said)
@@ -75,10 +76,10 @@ def asked_minutes(fake: FakeCluster) -> list[int]:
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_rule_of_thirty_hours_is_done_in_slots_of_three(fake: FakeCluster, work: Work, killed: bool) -> None:
-    handle = fake.manager().submit(work.request("a", retries=0, time_minutes=180))
+    handle = fake.manager().submit(work.order("a", retries=0, time_minutes=180))
     for job_id in range(1, 11):
         ran_out_of_time(fake, work, handle, job_id, blocks=1, killed=killed)
-    fake.eventually(lambda: handle.progress.job_id == "11")
+    fake.eventually(lambda: handle.standing.job_id == "11")
     fake.finish("a", "11")
     outcome = fake.outcome(handle, 5)
     assert isinstance(outcome, Success) and outcome.attempts == 1
@@ -86,7 +87,7 @@ def test_a_rule_of_thirty_hours_is_done_in_slots_of_three(fake: FakeCluster, wor
 
 
 def test_without_progress_a_job_gets_more_time_until_there_are_no_more_tries(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.request("a", retries=1, time_minutes=180))
+    handle = fake.manager().submit(work.order("a", retries=1, time_minutes=180))
     ran_out_of_time(fake, work, handle, 1, blocks=3, killed=True)
     ran_out_of_time(fake, work, handle, 2, blocks=0, killed=True)
     ran_out_of_time(fake, work, handle, 3, blocks=0, killed=False)

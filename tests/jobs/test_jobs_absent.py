@@ -9,8 +9,8 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs.lifecycle.handles import Failure, Success
 from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
@@ -19,7 +19,7 @@ def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_an
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = fake.manager()
-    handles = [manager.submit(work.request(name)) for name in "ab"]
+    handles = [manager.submit(work.order(name)) for name in "ab"]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     fake.misbehave("squeue", "fail slurm_load_jobs error: Unable to contact slurm controller")
     fake.clock.go_on(PATIENCE.absent_after + 1)
@@ -31,7 +31,7 @@ def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_an
 
 
 def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.request("a", retries=0))
+    handle = fake.submitted(work.order("a", retries=0))
     fake.forget_jobs()
     began = fake.clock.now()
     outcome = fake.outcome(handle, 20)
@@ -43,37 +43,37 @@ def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_a
     fake: FakeCluster, work: Work
 ) -> None:
     first = fake.manager()
-    fake.eventually(has_id(first.submit(work.request("a"))))
+    fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
     fake.forget_jobs()
     second = fake.manager()
-    handle = second.submit(work.request("a", retries=1))
+    handle = second.submit(work.order("a", retries=1))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
-    fake.eventually(lambda: handle.progress.attempt == 2)
+    fake.eventually(lambda: handle.standing.attempt == 2)
     record = second.store.load(handle.task)
     assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
 
 
 @pytest.mark.parametrize("seen_running", [True, False])
 def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work, seen_running: bool) -> None:
-    request = work.request("a")
+    request = work.order("a")
     if not seen_running:
         fake.forget_jobs()
     handle = fake.submitted(request)
     if seen_running:
         fake.set_state("RUNNING")
-        fake.eventually(lambda: handle.progress.state == "RUNNING")
+        fake.eventually(lambda: handle.standing.state == "running")
         fake.forget_jobs()
     until = fake.clock.now() + 2 * PATIENCE.absent_after
     while fake.clock.now() < until:
-        request.heartbeat_file.write_text(json.dumps({"time": time.time()}))
+        request.files.heartbeat.write_text(json.dumps({"time": time.time()}))
         fake.clock.go_on(0.2)
     assert handle.outcome is None
 
 
 def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.request("a", retries=0))
+    handle = fake.submitted(work.order("a", retries=0))
     fake.forget_jobs()
     fake.clock.go_on(0.3)
     name = f"{handle.task}.1"
@@ -87,7 +87,7 @@ def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: W
 
 
 def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.request("a", retries=0))
+    handle = fake.submitted(work.order("a", retries=0))
     fake.misbehave("sacct", "fail sacct: error: slurm_persist_conn_open_without_init: failed to open connection")
     fake.forget_jobs()
     assert fake.outcome(handle, PATIENCE.absent_after + 2) is None
@@ -95,7 +95,7 @@ def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: 
 
 def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sacct", "fail Slurm accounting storage is disabled")
-    handle = fake.submitted(work.request("a", retries=0))
+    handle = fake.submitted(work.order("a", retries=0))
     fake.forget_jobs()
     assert fake.outcome(handle, 20) is not None
     assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
@@ -113,7 +113,7 @@ def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how:
 
 def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
     """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
-    handle = fake.submitted(work.request("a", retries=1), fake.manager(poll_seconds=5.0, result_seconds=5.0))
+    handle = fake.submitted(work.order("a", retries=1), fake.manager(poll_seconds=5.0, result_seconds=5.0))
     fake.set_state("PENDING", "PartitionTimeLimit")
     fake.eventually(lambda: bool(fake.calls("scancel")))
     fake.forget_jobs()

@@ -10,17 +10,17 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster, has_id
 
-from espo_luigi.jobs.lifecycle.handles import Success
+from espo_luigi.jobs.lifecycle.requests import Success
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
 
 def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
     manager = fake.manager(**settings)
-    handles = [manager.submit(work.request(name, stall_timeout_seconds=3.0)) for name in names]
+    handles = [manager.submit(work.order(name, stall_timeout_seconds=3.0)) for name in names]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     fake.set_state("RUNNING")
-    fake.eventually(lambda: all(handle.progress.state == "RUNNING" for handle in handles))
+    fake.eventually(lambda: all(handle.standing.state == "running" for handle in handles))
     return handles
 
 
@@ -69,7 +69,7 @@ def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
 
 def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fake: FakeCluster, work: Work) -> None:
     def complete() -> bool:
-        other = manager._flights[second.task]
+        other = manager._jobs[second.task]
         if other.ended_since is not None and not hung:
             hung.append(True)
             fake.clock.sleep(3 * PATIENCE.latency_wait)
@@ -78,8 +78,8 @@ def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fa
 
     hung: list[bool] = []
     manager = fake.manager()
-    first = manager.submit(work.request("a", is_complete=complete))
-    second = manager.submit(work.request("b", retries=3))
+    first = manager.submit(work.order("a", is_complete=complete))
+    second = manager.submit(work.order("b", retries=3))
     fake.eventually(lambda: has_id(first)() and has_id(second)())
     fake.finish("a", "1")
     fake.set_state("COMPLETED")

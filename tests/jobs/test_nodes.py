@@ -6,10 +6,11 @@ import pytest
 from conftest import Work
 from fake_cluster import PATIENCE, FakeCluster
 
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
-from espo_luigi.jobs.lifecycle.policy import Cause, Limits, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.script import JobOptions, task_name
 
@@ -42,14 +43,14 @@ class Nodes:
         (self.fake.folder / "jobs").write_text("".join("|".join(row) + "\n" for row in rows))
 
     def _task(self, name: str) -> str:
-        return next(h.label for h in self.handles if name.startswith(h.task + ".")).split("=")[1].rstrip(")")
+        return next(h.order.label for h in self.handles if name.startswith(h.task + ".")).split("=")[1].rstrip(")")
 
     handles: list[Handle]
 
 
 def run_tasks(fake: FakeCluster, work: Work, nodes: Nodes, n_tasks: int, seconds: float, **settings: float) -> None:
     manager = fake.manager(**settings)
-    nodes.handles = [manager.submit(work.request(f"t{i}", retries=2)) for i in range(n_tasks)]
+    nodes.handles = [manager.submit(work.order(f"t{i}", retries=2)) for i in range(n_tasks)]
     go_on(fake, nodes, seconds, settings.get("poll_seconds", 0.3))
 
 
@@ -75,7 +76,7 @@ def test_a_node_known_as_broken_gets_no_further_job_of_the_run(fake: FakeCluster
     nodes = Nodes(fake, ["n1", "n2"], broken={"n1"})
     run_tasks(fake, work, nodes, n_tasks=3, seconds=60)
     assert nodes.started.count("n1") == 3
-    nodes.handles = [*nodes.handles, fake.managers[0].submit(work.request("later"))]
+    nodes.handles = [*nodes.handles, fake.managers[0].submit(work.order("later"))]
     fake.eventually(lambda: len(fake.calls("sbatch")) == 7)
     assert excluded_by(fake.calls("sbatch")[-1]) == ["n1"]
 
@@ -88,7 +89,7 @@ def test_where_all_jobs_end_at_once_submission_pauses_and_no_attempt_is_burnt(
     run_tasks(fake, work, nodes, n_tasks=20, seconds=200, poll_seconds=5.0, result_seconds=5.0)
     assert not any(handle.outcome for handle in nodes.handles)
     assert len(nodes.started) <= 22, "the twenty that were under way, and one after each pause"
-    assert max(handle.progress.attempt for handle in nodes.handles) == 2
+    assert max(handle.standing.attempt for handle in nodes.handles) == 2
     assert "submission pauses for 60 s" in caplog.text and "submission pauses for 120 s" in caplog.text
     nodes.broken = set()
     go_on(fake, nodes, seconds=600, step=5.0)
@@ -98,7 +99,7 @@ def test_where_all_jobs_end_at_once_submission_pauses_and_no_attempt_is_burnt(
 
 def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
-    handle = fake.submitted(work.request("a", retries=2), manager)
+    handle = fake.submitted(work.order("a", retries=2), manager)
     fake.set_state("FAILED")
     fake.misbehave(
         "sbatch", "fail sbatch: error: Batch job submission failed: Requested node configuration is not available"
@@ -106,7 +107,7 @@ def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Wo
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     assert excluded_by(fake.calls("sbatch")[1]) == ["n1"]
     fake.behave("sbatch")
-    fake.eventually(lambda: handle.progress.job_id == "2")
+    fake.eventually(lambda: handle.standing.job_id == "2")
     assert excluded_by(fake.calls("sbatch")[-1]) == []
 
 
@@ -122,15 +123,15 @@ def test_a_node_where_a_job_did_well_is_not_suspected_for_what_came_before() -> 
 def test_a_job_under_which_a_file_system_failed_clears_no_node_of_suspicion(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
     watch = manager._nodes
-    handle = fake.submitted(work.request("a", retries=1), manager)
+    handle = fake.submitted(work.order("a", retries=1), manager)
     now = fake.clock.now()
     for task in "bc":
         watch.crashed(task, "n1", now - 1)
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.progress.state == "RUNNING")
+    fake.eventually(lambda: handle.standing.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
     fake.set_state("FAILED")
-    fake.eventually(lambda: handle.progress.attempt == 2)
+    fake.eventually(lambda: handle.standing.attempt == 2)
     watch.crashed("d", "n1", now)
     assert watch.excluded == ("n1",)
 
@@ -203,23 +204,23 @@ def test_after_an_end_without_a_traceback_the_task_goes_to_another_node(cause: C
 
 
 def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: FakeCluster, work: Work) -> None:
-    request = work.request("a", memory_bytes=100 * GIB, time_minutes=100, memory_cap_bytes=140 * GIB, retries=3)
+    request = work.order("a", memory_bytes=100 * GIB, time_minutes=100, memory_cap_bytes=140 * GIB, retries=3)
     first = fake.manager()
     handle = fake.submitted(request, first)
     fake.set_state("OUT_OF_MEMORY")
-    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.latency_wait + 5)
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
     fake.finish("a", "2")
     assert isinstance(fake.outcome(handle, 5), Success)
     first.detach()
     (work.folder / "results" / "a").unlink()
     again = fake.manager().submit(request)
-    fake.eventually(lambda: again.progress.job_id == "3")
+    fake.eventually(lambda: again.standing.job_id == "3")
     asked = [word for word in fake.calls("sbatch")[-1].split() if word.startswith(("--mem", "--time"))]
     assert asked == [f"--mem={140 * 1024}M", "--time=100"]
 
 
 def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, work: Work) -> None:
-    request = work.request("a", memory_bytes=100 * GIB, retries=3)
+    request = work.order("a", memory_bytes=100 * GIB, retries=3)
     first = fake.manager()
     handle = fake.submitted(request, first)
     refusal = "sbatch: error: Memory specification can not be satisfied"
@@ -237,13 +238,13 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
 ) -> None:
     manager = fake.manager()
     plan = manager.submitter.plan
-    request = work.request("a", memory_bytes=10 * GIB)
+    request = work.order("a", memory_bytes=10 * GIB)
     name = task_name("run", "rule", {"name": "a"})
-    asked_much = plan(name, work.request("a", memory_bytes=50 * GIB), None)
+    asked_much = plan(name, work.order("a", memory_bytes=50 * GIB), None)
     assert plan(name, request, asked_much).memory_bytes == 10 * GIB
     grown = next_record(plan(name, request, None), Cause.MEMORY, Limits(1, None, None))
     assert plan(name, request, grown).memory_bytes == 15 * GIB
-    assert plan(name, work.request("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
+    assert plan(name, work.order("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
 
 
 def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_driver_planned(
@@ -251,10 +252,10 @@ def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_drive
 ) -> None:
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
     first = fake.manager()
-    handle = first.submit(work.request("a", options=JobOptions(exclude=("n7",))))
+    handle = first.submit(work.order("a", options=JobOptions(exclude=("n7",))))
     fake.eventually(lambda: fake.calls("sbatch"))
     first.detach()
     fake.behave("sbatch")
-    second = fake.submitted(work.request("a", options=JobOptions(exclude=("n8",))))
+    second = fake.submitted(work.order("a", options=JobOptions(exclude=("n8",))))
     assert handle.task == second.task
     assert excluded_by(fake.calls("sbatch")[-1]) == ["n8"]

@@ -17,15 +17,15 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 
 from espo_luigi.errors import JobError
 from espo_luigi.jobs.engine import BatchEngine, BatchSettings
-from espo_luigi.jobs.lifecycle import ownership
+from espo_luigi.jobs.lifecycle import manager as managing
 from espo_luigi.jobs.lifecycle.control import cancel_records
-from espo_luigi.jobs.lifecycle.handles import Failure, Success
-from espo_luigi.jobs.lifecycle.policy import Cause, Limits, cause_of, next_record
+from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore, write_atomically
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobFiles, JobOrder, Limits
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -37,7 +37,7 @@ def test_a_job_whose_cancellation_was_cut_short_is_submitted_again_without_charg
     fake: FakeCluster, work: Work, forgotten: bool
 ) -> None:
     first = fake.manager()
-    fake.eventually(has_id(first.submit(work.request("a"))))
+    fake.eventually(has_id(first.submit(work.order("a"))))
     fake.misbehave("scancel", "take-then-fail")
     assert first.cancel_all() == 0, "scancel did not say that it has"
     fake.behave("scancel")
@@ -45,23 +45,23 @@ def test_a_job_whose_cancellation_was_cut_short_is_submitted_again_without_charg
     if forgotten:
         fake.forget_jobs()
     second = fake.manager()
-    handle = second.submit(work.request("a", retries=0))
+    handle = second.submit(work.order("a", retries=0))
     seconds = PATIENCE.absent_after + PATIENCE.latency_wait + 5
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome is not None, seconds)
     assert handle.outcome is None
     record = second.store.load(handle.task)
     assert record is not None
     assert (record.submission, record.attempt, record.uncharged) == (2, 1, 0)
-    assert record.history[-1]["ended"] == "cancelled by the driver"
+    assert record.history[-1]["ended"] == "driver_cancelled"
 
 
 def test_a_job_that_survived_its_cancellation_is_taken_over(fake: FakeCluster, work: Work) -> None:
     first = fake.manager()
-    fake.eventually(has_id(first.submit(work.request("a"))))
+    fake.eventually(has_id(first.submit(work.order("a"))))
     fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
     first.cancel_all()
     fake.finish("a", "1")
-    outcome = fake.outcome(fake.manager().submit(work.request("a")), 10)
+    outcome = fake.outcome(fake.manager().submit(work.order("a")), 10)
     assert isinstance(outcome, Success)
     assert len(fake.calls("sbatch")) == 1
 
@@ -90,16 +90,16 @@ def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path
     records = [Record(name, "rule", {}, 1, 1, "log", state=SUBMITTED, job_id=str(ord(name))) for name in "ab"]
     commands = HalfDeaf(store)
     assert cancel_records(store, cast("Commands", commands), records) == 2
-    assert commands.endings == [["cancelled by the driver"], ["cancelled by the driver"] * 2]
+    assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
 
 
 def test_a_driver_whose_folder_was_taken_leaves_even_jobs_that_do_not_go_alone(fake: FakeCluster, work: Work) -> None:
     for taken in (False, True):
         name = f"taken-{taken}"
         manager = fake.manager()
-        handle = fake.submitted(work.request(name), manager)
+        handle = fake.submitted(work.order(name), manager)
         fake.set_state("RUNNING")
-        fake.finish(name, handle.progress.job_id or "")
+        fake.finish(name, handle.standing.job_id or "")
         fake.outcome(handle, 5)
         if taken:
             taken_over(manager.store.folder)
@@ -145,7 +145,7 @@ def sleep_through(fake: FakeCluster, seconds: float) -> None:
 def test_a_driver_that_was_stopped_submits_nothing_after_another_took_over(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(first_backoff=50)
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
-    handles = [manager.submit(work.request(name)) for name in "abc"]
+    handles = [manager.submit(work.order(name)) for name in "abc"]
     fake.eventually(lambda: manager.submitter.held(fake.clock.now()))
     fake.clock.go_on(1)
     fake.behave("sbatch")
@@ -160,7 +160,7 @@ def test_a_driver_that_was_stopped_and_is_then_interrupted_cancels_nothing_of_it
     fake: FakeCluster, work: Work
 ) -> None:
     manager = fake.manager()
-    fake.eventually(has_id(manager.submit(work.request("a"))))
+    fake.eventually(has_id(manager.submit(work.order("a"))))
     taken_over(manager.store.folder)
     manager.stopping = "cancel"
     sleep_through(fake, 1000)
@@ -170,9 +170,9 @@ def test_a_driver_that_was_stopped_and_is_then_interrupted_cancels_nothing_of_it
 
 def test_a_driver_whose_other_folders_were_taken_submits_nothing(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager()
-    fake.eventually(has_id(manager.submit(work.request("a"))))
+    fake.eventually(has_id(manager.submit(work.order("a"))))
     manager._ownership.others_are_ours = lambda: False
-    handle = manager.submit(work.request("b"))
+    handle = manager.submit(work.order("b"))
     sleep_through(fake, 1000)
     fake.eventually(lambda: handle.outcome)
     assert len(fake.calls("sbatch")) == 1
@@ -206,13 +206,13 @@ def test_the_local_engine_starts_nothing_in_folders_that_are_another_drivers_now
 def finished_under(fake: FakeCluster, work: Work, outcome: str, **more: Any) -> list[str]:
     """An earlier driver's job ended so; return what the next driver, who takes it over, wrote of orders."""
     first = fake.manager()
-    fake.eventually(has_id(first.submit(work.request("a"))))
+    fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.finish("a", "1", outcome=outcome, exception="ConfigurationChangedError: A, B")
     fake.set_state("COMPLETED" if outcome == "success" else "FAILED")
     orders: list[str] = []
     second = fake.manager()
-    handle = second.submit(work.request("a", retries=0, write_order=lambda: orders.append("B"), **more))
+    handle = second.submit(work.order("a", retries=0, rewritten=lambda: orders.append("B"), **more))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome is not None)
     assert handle.outcome is None, handle.outcome
     record = second.store.load(handle.task)
@@ -231,7 +231,7 @@ def test_a_success_for_other_outputs_is_not_believed_and_the_work_is_ordered_ane
 
 
 def test_a_job_of_this_driver_that_finds_another_configuration_is_not_retried(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.request("a", retries=3, write_order=lambda: None))
+    handle = fake.submitted(work.order("a", retries=3))
     fake.finish("a", "1", outcome="configuration", exception="ConfigurationChangedError: was A, is B")
     fake.set_state("FAILED")
     outcome = fake.outcome(handle, 20)
@@ -247,7 +247,7 @@ def test_schedulers_are_asked_in_utc_and_jobs_are_submitted_in_the_users_zone(
     manager = work.manager(environ, clock=fake.clock)
     manager.start()
     fake.managers.append(manager)
-    fake.eventually(has_id(manager.submit(work.request("a"))))
+    fake.eventually(has_id(manager.submit(work.order("a"))))
     fake.forget_jobs()
     fake.eventually(lambda: fake.calls("sacct"))
     manager.commands.cancel(["1"])
@@ -264,7 +264,7 @@ def test_the_salt_survives_a_crash_of_the_machine(tmp_path: Path, monkeypatch: p
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noting)
-    state = tmp_path / "work" / "slurm"
+    state = tmp_path / "work" / "scheduler"
     RecordStore(state).create_folders()
     file, *folders = synced
     assert Path(file).parent == state and ".salt." in file
@@ -311,7 +311,7 @@ def test_a_colleague_of_the_group_takes_over_where_the_folder_is_the_groups(tmp_
     shared.chmod(0o2775)
     before = os.umask(0o002)
     try:
-        store = RecordStore(shared / "slurm")
+        store = RecordStore(shared / "scheduler")
         store.create_folders()
         record = Record("t", "rule", {}, memory_bytes=1, time_minutes=1, log_pattern="")
         store.save(record)
@@ -319,7 +319,7 @@ def test_a_colleague_of_the_group_takes_over_where_the_folder_is_the_groups(tmp_
         assert _as_user(4244, 4245, store, record) == 13, "somebody outside of the group"
     finally:
         os.umask(before)
-    assert RecordStore(shared / "slurm").load("t").job_id == "7"  # type: ignore[union-attr]
+    assert RecordStore(shared / "scheduler").load("t").job_id == "7"  # type: ignore[union-attr]
 
 
 def _as_user(uid: int, gid: int, store: RecordStore, record: Record) -> int:
@@ -355,7 +355,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
         engine.detach()
         return False
 
-    monkeypatch.setattr(ownership, "REFRESH_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(managing, "REFRESH_EVERY_SECONDS", 0.0)
     settings = BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path))
     engine = BatchEngine(slurm, settings, still_ours)
     started.set()

@@ -29,8 +29,8 @@ from strangers import AS_STRANGER, as_root
 from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
-from espo_luigi.jobs.lifecycle.handles import Handle
 from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Handle
 from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
@@ -65,7 +65,7 @@ def test_a_job_that_succeeds_is_seen_with_its_result_log_and_what_it_asked_for(
     options = SgeOptions(queue="other.q", extra={"l": "h_cpu=3600"})
     with running(work, cluster) as manager:
         handle = manager.submit(
-            work.request("a,b:c", seconds=1, cpus_per_task=4, memory_bytes=2**30, run="2024@x", options=options)
+            work.order("a,b:c", seconds=1, cpus_per_task=4, memory_bytes=2**30, run="2024@x", options=options)
         )
         eventually(at_work(handle))
         told = asked(cluster, job_id_of(handle))
@@ -87,7 +87,7 @@ def test_a_job_has_its_drivers_environment_and_no_other_account_sees_it(
     monkeypatch.setenv("A_TOKEN", "hush-4711")
     with running(work, cluster) as manager:
         options = SgeOptions(setup=f'printf %s "$A_TOKEN" > {shlex.quote(str(work.folder / "token"))}')
-        handle = manager.submit(work.request("a", seconds=20, options=options))
+        handle = manager.submit(work.order("a", seconds=20, options=options))
         eventually(at_work(handle))
         job_id, environment = job_id_of(handle), manager.store.environment_path
         command = [*AS_STRANGER, "qstat", "-j", job_id]
@@ -117,9 +117,9 @@ def test_a_job_that_exceeds_its_memory_is_retried_with_half_as_much_again(
 ) -> None:
     """One process is refused what is above the limit; several together are killed."""
     with running(work, cluster) as manager:
-        request = work.request("a", [how, "succeed"], seconds=3, retries=2, memory_bytes=150 * MIB)
+        request = work.order("a", [how, "succeed"], seconds=3, retries=2, memory_bytes=150 * MIB)
         handle = manager.submit(request)
-        eventually(lambda: handle.progress.attempt == 2 and at_work(handle)(), 30)
+        eventually(lambda: handle.standing.attempt == 2 and at_work(handle)(), 30)
         told = asked(cluster, job_id_of(handle))
         success_of(handle)
     assert "h_vmem=225M" in told["hard resource_list"]
@@ -134,7 +134,7 @@ def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
 
 def test_a_job_deleted_by_somebody_is_not_retried(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=100, retries=3))
+        handle = manager.submit(work.order("a", seconds=100, retries=3))
         eventually(at_work(handle))
         cluster.run("qdel", job_id_of(handle))
         assert failure_of(handle).cause is Cause.CANCELLED
@@ -145,8 +145,8 @@ def test_a_job_deleted_before_it_starts_is_not_retried(work: Work, cluster: Thro
     cluster.run("qmod", "-d", "other.q")
     try:
         with running(work, cluster) as manager:
-            handle = manager.submit(work.request("a", options=SgeOptions(queue="other.q"), retries=3))
-            eventually(lambda: handle.progress.state == "qw")
+            handle = manager.submit(work.order("a", options=SgeOptions(queue="other.q"), retries=3))
+            eventually(lambda: handle.standing.message.startswith("qw"))
             cluster.run("qdel", job_id_of(handle))
             assert failure_of(handle).cause is Cause.CANCELLED
     finally:
@@ -164,7 +164,7 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
     work: Work, cluster: ThrowawayGridEngine
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=300))
+        handle = manager.submit(work.order("a", seconds=300))
         for start in (1, 2):
             eventually(lambda start=start: len(work.starts()) == start and at_work(handle)())
             cluster.run("qmod", "-rj", job_id_of(handle))
@@ -179,10 +179,10 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
 
 def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=300, stall_timeout_seconds=2.0, retries=0))
+        handle = manager.submit(work.order("a", seconds=300, stall_timeout_seconds=2.0, retries=0))
         eventually(at_work(handle))
         cluster.run("qmod", "-sj", job_id_of(handle))
-        eventually(lambda: handle.progress.state == "s")
+        eventually(lambda: handle.standing.message.startswith("s"))
         time.sleep(4.5)  # SIGUSR1 first, SIGSTOP after 3 s
         cluster.run("qmod", "-usj", job_id_of(handle))
         end_work(work, "a")
@@ -205,7 +205,7 @@ def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
     work: Work, cluster: ThrowawayGridEngine, broken: SgeOptions
 ) -> None:
     with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", options=broken, retries=1)))
+        failure = failure_of(manager.submit(work.order("a", options=broken, retries=1)))
     assert failure.cause is Cause.HOPELESS
     assert "Eqw (qstat -j " in failure.message
     assert work.starts() == []
@@ -216,14 +216,14 @@ def test_a_host_that_puts_job_after_job_into_an_error_state_is_found_out_and_avo
 ) -> None:
     with running(work, cluster) as manager:
         for i in range(3):
-            manager.submit(work.request(f"a{i}", options=broken))
+            manager.submit(work.order(f"a{i}", options=broken))
         eventually(lambda: manager.submitter.nodes.excluded == (socket.gethostname(),), 30)
     assert work.starts() == []
 
 
 def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster) as manager:
-        outcome = success_of(manager.submit(work.request("a", "linger")))
+        outcome = success_of(manager.submit(work.order("a", "linger")))
         eventually(lambda: not _is_known(cluster, outcome.job_id))
 
 

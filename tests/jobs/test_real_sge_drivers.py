@@ -27,9 +27,9 @@ from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lifecycle.control import cancel_records
-from espo_luigi.jobs.lifecycle.handles import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.gridengine import submit as sge
 from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
@@ -59,7 +59,7 @@ def test_what_grid_engine_will_never_take_fails_at_once_with_its_words(
     work: Work, cluster: ThrowawayGridEngine, options: SgeOptions, more: dict[str, Any], words: str
 ) -> None:
     with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", options=options, retries=3, **more)), 5)
+        failure = failure_of(manager.submit(work.order("a", options=options, retries=3, **more)), 5)
         assert failure.cause is Cause.REFUSED
         assert re.search(words, failure.message)
         assert manager.commands.counts["qsub"] == 1
@@ -69,7 +69,7 @@ def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, cluster: Throw
     cluster.change("conf", max_u_jobs="2")
     try:
         with running(work, cluster) as manager:
-            handles = [manager.submit(work.request(f"a{i}")) for i in range(4)]
+            handles = [manager.submit(work.order(f"a{i}")) for i in range(4)]
             for handle in handles:
                 success_of(handle, 60)
     finally:
@@ -94,7 +94,7 @@ def test_hostile_text_in_an_option_is_refused_and_runs_nothing(
     with running(work, cluster) as manager:
         options = SgeOptions(**{name: '$(touch pwned) "; touch pwned #'})
         try:
-            outcome = manager.submit(work.request("a", cpus_per_task=2, options=options)).wait(20)
+            outcome = manager.submit(work.order("a", cpus_per_task=2, options=options)).wait(20)
         except SubmissionError:
             assert name == "memory_resource"
         else:
@@ -121,7 +121,7 @@ def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, clus
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster: ThrowawayGridEngine) -> None:
-    job_id = job_id_of(left_behind(work, cluster, work.request("a", seconds=100)))
+    job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=100)))
     store = RecordStore(work.folder / "state")
     assert cancel_records(store, Commands(sge, CommandSettings(), cluster.environ), store.all()) == 1
     eventually(lambda: not _is_known(cluster, job_id))
@@ -130,7 +130,7 @@ def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster:
 def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(work: Work, cluster: ThrowawayGridEngine) -> None:
     with running(work, cluster, poll_seconds=1.0) as manager:
         began = time.monotonic()
-        for handle in [manager.submit(work.request(f"a{i}", seconds=1)) for i in range(12)]:
+        for handle in [manager.submit(work.order(f"a{i}", seconds=1)) for i in range(12)]:
             success_of(handle, 60)
         polls, memories = manager.commands.counts["qstat"], manager.commands.counts["qacct"]
     assert polls <= (time.monotonic() - began) / 1.0 + 3

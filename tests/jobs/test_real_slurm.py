@@ -34,7 +34,7 @@ def cluster(request: pytest.FixtureRequest) -> ThrowawayCluster:
 
 def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        outcome = success_of(manager.submit(work.request("a")))
+        outcome = success_of(manager.submit(work.order("a")))
     assert outcome.result["job_id"] == outcome.job_id
     assert outcome.log_path == work.folder / "slurm_logs" / "rule" / f"rule-name=a-{outcome.job_id}.out"
     assert outcome.log_path.exists()
@@ -49,8 +49,8 @@ def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
 
 def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", ["memory", "succeed"], seconds=5, retries=2, memory_bytes=50 * MIB))
-        eventually(lambda: handle.progress.attempt == 2, 30)
+        handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, retries=2, memory_bytes=50 * MIB))
+        eventually(lambda: handle.standing.attempt == 2, 30)
         asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
         success_of(handle)
     assert asked == "75M"
@@ -58,7 +58,7 @@ def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, 
 
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=100, retries=3))
+        handle = manager.submit(work.order("a", seconds=100, retries=3))
         eventually(at_work(handle))
         cluster.run("scancel", job_id_of(handle))
         assert failure_of(handle).cause is Cause.CANCELLED
@@ -69,7 +69,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=3))
+        handle = manager.submit(work.order("a", seconds=3))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeue", job_id)
@@ -82,9 +82,9 @@ def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
 
 def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=3))
+        handle = manager.submit(work.order("a", seconds=3))
         eventually(at_work(handle))
-        node = handle.progress.node
+        node = handle.standing.node
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
             eventually(state_is(handle, "PENDING"))
@@ -100,8 +100,8 @@ def test_a_database_that_is_away_costs_nothing(work: Work, with_accounting: Thro
     cluster.stop_daemon("slurmdbd")
     try:
         with running(work, cluster) as manager:
-            success_of(manager.submit(work.request("a")))
-            assert failure_of(manager.submit(work.request("b", "fail"))).cause is Cause.EXCEPTION
+            success_of(manager.submit(work.order("a")))
+            assert failure_of(manager.submit(work.order("b", "fail"))).cause is Cause.EXCEPTION
     finally:
         cluster.start_daemon("slurmdbd")
     eventually(lambda: bool(cluster.run("sacctmgr", "--noheader", "list", "cluster", check=False)))
@@ -126,7 +126,7 @@ def test_what_slurm_will_never_take_fails_at_once_with_its_words(
     work: Work, with_accounting: ThrowawayCluster, options: SlurmOptions, words: str
 ) -> None:
     with running(work, with_accounting) as manager:
-        failure = failure_of(manager.submit(work.request("a", options=options, retries=3)), 5)
+        failure = failure_of(manager.submit(work.order("a", options=options, retries=3)), 5)
         assert failure.cause is Cause.REFUSED
         assert words in failure.message
         assert manager.commands.counts["sbatch"] == 1
@@ -135,7 +135,7 @@ def test_what_slurm_will_never_take_fails_at_once_with_its_words(
 def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, with_accounting: ThrowawayCluster) -> None:
     with running(work, with_accounting) as manager:
         options = SlurmOptions(qos="two")
-        handles = [manager.submit(work.request(f"a{i}", seconds=1, options=options)) for i in range(5)]
+        handles = [manager.submit(work.order(f"a{i}", seconds=1, options=options)) for i in range(5)]
         for handle in handles:
             success_of(handle, 60)
     assert len(work.starts()) == len(set(work.starts())) == 5
@@ -150,9 +150,9 @@ def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, clus
 
 
 def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
-    request = work.request("a", seconds=1)
+    request = work.order("a", seconds=1)
     left_behind(work, cluster, request)
-    eventually(request.result_file.exists)
+    eventually(request.files.result.exists)
     with running(work, cluster) as second:
         outcome = success_of(second.submit(request))
         assert outcome.adopted

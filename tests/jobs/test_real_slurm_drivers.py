@@ -26,10 +26,10 @@ from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, Success
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
@@ -47,13 +47,13 @@ def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.Tem
 def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting) as manager:
         limits = {"retries": 5, "memory_bytes": 50 * MIB, "memory_cap_bytes": 50 * MIB}
-        failure = failure_of(manager.submit(work.request("a", "memory", seconds=20, **limits)))
+        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, **limits)))
     assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
 
 
 def test_memory_larger_than_any_node_fails_at_once(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting) as manager:
-        failure = failure_of(manager.submit(work.request("a", memory_bytes=10**15)), 5)
+        failure = failure_of(manager.submit(work.order("a", memory_bytes=10**15)), 5)
     assert failure.cause is Cause.REFUSED and "not available" in failure.message
 
 
@@ -61,14 +61,14 @@ def test_a_time_that_the_partition_never_grants_does_not_wait_for_ever(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     with running(work, without_accounting) as manager:
-        failure = failure_of(manager.submit(work.request("a", time_minutes=60 * 24 * 30)), 30)
+        failure = failure_of(manager.submit(work.order("a", time_minutes=60 * 24 * 30)), 30)
     assert failure.cause in (Cause.HOPELESS, Cause.REFUSED)
     assert "PartitionTimeLimit" in failure.message or "time limit" in failure.message
 
 
 def test_no_more_jobs_are_in_flight_than_allowed(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting, max_jobs=2) as manager:
-        handles = {name: manager.submit(work.request(name, seconds=0.5)) for name in map("a{}".format, range(5))}
+        handles = {name: manager.submit(work.order(name, seconds=0.5)) for name in map("a{}".format, range(5))}
         results = {handle.task: work.folder / "results" / name for name, handle in handles.items()}
         most = 0
         while not all(handle.outcome for handle in handles.values()):
@@ -98,7 +98,7 @@ def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
     work: Work, without_accounting: ThrowawayCluster, name: str
 ) -> None:
     with running(work, without_accounting) as manager:
-        handle = manager.submit(work.request("a", options=SlurmOptions(**{name: '$(touch pwned) "; touch pwned #'})))
+        handle = manager.submit(work.order("a", options=SlurmOptions(**{name: '$(touch pwned) "; touch pwned #'})))
         outcome = handle.wait(20)
     # Without accounting, Slurm ignores an account or a QOS, whatever its name.
     assert isinstance(outcome, Success if name in ("account", "qos") else Failure), outcome
@@ -108,7 +108,7 @@ def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
 def test_a_newline_is_refused_before_anything_is_submitted(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting) as manager:
         with pytest.raises(SubmissionError, match="control character"):
-            manager.submit(work.request("a", options=SlurmOptions(qos="x\n#SBATCH --wrap=id")))
+            manager.submit(work.order("a", options=SlurmOptions(qos="x\n#SBATCH --wrap=id")))
         assert manager.commands.counts["sbatch"] == 0
 
 
@@ -143,7 +143,7 @@ def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(
 
 def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting) as manager:
-        handle = manager.submit(work.request("a", seconds=100))
+        handle = manager.submit(work.order("a", seconds=100))
         eventually(at_work(handle))
         assert request_stop(work.folder / "state", "cancel")
         assert failure_of(handle).cause is Cause.DRIVER_CANCELLED
@@ -152,7 +152,7 @@ def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accoun
 
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:
-    handle = left_behind(work, without_accounting, work.request("a", seconds=100))
+    handle = left_behind(work, without_accounting, work.order("a", seconds=100))
     assert failure_of(handle).cause is Cause.DETACHED
     assert not request_stop(work.folder / "state", "cancel"), "there is no driver to ask"
     store = RecordStore(work.folder / "state")
@@ -164,7 +164,7 @@ def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     with running(work, without_accounting, poll_seconds=1.0) as manager:
-        handles = [manager.submit(work.request(f"a{i}", seconds=2)) for i in range(40)]
+        handles = [manager.submit(work.order(f"a{i}", seconds=2)) for i in range(40)]
         began = time.monotonic()
         for handle in handles:
             success_of(handle, 60)

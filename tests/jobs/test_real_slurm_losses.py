@@ -43,7 +43,7 @@ def test_a_job_that_hangs_leaves_its_stack_in_the_log_and_is_tried_again(
 def test_a_requeued_job_whose_result_is_taken_does_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
     cluster = without_accounting
     with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.request("a", "fail")))
+        failure = failure_of(manager.submit(work.order("a", "fail")))
         assert failure.log_path is not None
         job_id = failure.log_path.stem.rpartition("-")[2]
         cluster.run("scontrol", "requeue", job_id)
@@ -56,7 +56,7 @@ def test_a_preempted_job_goes_on_under_its_id_and_is_charged_no_attempt(
 ) -> None:
     with running(work, without_accounting) as manager:
         options = SlurmOptions(nodelist="n4")
-        handle = manager.submit(work.request("a", seconds=3, cpus_per_task=64, options=options))
+        handle = manager.submit(work.order("a", seconds=3, cpus_per_task=64, options=options))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         urgent = without_accounting.run(
@@ -75,9 +75,9 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
     with running(work, without_accounting) as manager:
-        handle = manager.submit(work.request("a", seconds=4))
+        handle = manager.submit(work.order("a", seconds=4))
         eventually(at_work(handle))
-        node, first = handle.progress.node, job_id_of(handle)
+        node, first = handle.standing.node, job_id_of(handle)
         without_accounting.run("scontrol", "update", f"JobId={first}", "Requeue=0")
         without_accounting.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
@@ -92,7 +92,7 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
 
 def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, without_accounting: ThrowawayCluster) -> None:
     with running(work, without_accounting) as manager:
-        outcome = success_of(manager.submit(work.request("a", "linger")))
+        outcome = success_of(manager.submit(work.order("a", "linger")))
         ask = ("squeue", "--noheader", "--format=%T", f"--jobs={outcome.job_id}")
         eventually(lambda: not without_accounting.run(*ask, check=False).strip())
 
@@ -103,13 +103,13 @@ def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting:
 
 def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:
     with ThrowawayCluster.start(ClusterSpec(nodes=1, accounting=True, min_job_age=2)) as cluster:
-        job_id = job_id_of(left_behind(work, cluster, work.request("a", seconds=60, retries=3)))
+        job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=60, retries=3)))
         eventually(lambda: len(work.starts()) == 1)
         cluster.run("scancel", job_id)
         ask = ("squeue", "--noheader", "--states=all", "--format=%i")
         eventually(lambda: job_id not in cluster.run(*ask), 90)
         with running(work, cluster) as second:
-            assert failure_of(second.submit(work.request("a", retries=3))).cause is Cause.CANCELLED
+            assert failure_of(second.submit(work.order("a", retries=3))).cause is Cause.CANCELLED
             assert second.commands.counts["sacct"] >= 1
     assert len(work.starts()) == 1
 
@@ -117,9 +117,9 @@ def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work
 def test_an_old_result_whose_output_was_removed_is_not_believed(
     work: Work, without_accounting: ThrowawayCluster
 ) -> None:
-    request = work.request("a", seconds=0.5)
+    request = work.order("a", seconds=0.5)
     left_behind(work, without_accounting, request)
-    eventually(request.result_file.exists)
+    eventually(request.files.result.exists)
     with running(work, without_accounting) as second:
         again = replace(request, is_complete=lambda: len(work.starts()) == 2)
         assert not success_of(second.submit(again)).adopted

@@ -18,10 +18,12 @@ from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.jobs.lifecycle.control import request_stop, take_control
-from espo_luigi.jobs.lifecycle.policy import Cause, Limits, Phase, cause_of, next_record, pause_before
+from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_object
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.schedulers.base import Phase
 
 RECORD = Record(
     "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
@@ -30,7 +32,7 @@ LIMITS = Limits(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
 
 
 def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:
-    record = RECORD.next_submission("node failed", exclude=("n1",), job_id="7")
+    record = RECORD.next_submission("node", exclude=("n1",), job_id="7")
     store.save(record, durable=True)
     assert store.load(record.task) == record
     assert list(store.all()) == [record]
@@ -73,9 +75,9 @@ def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
 
 
 def test_every_submission_has_a_name_of_its_own() -> None:
-    second = RECORD.next_submission("node failed")
+    second = RECORD.next_submission("node")
     assert [RECORD.name, second.name] == ["run.Train.0123.1", "run.Train.0123.2"]
-    assert second.history == ({"name": RECORD.name, "job_id": None, "ended": "node failed", "bundle": ""},)
+    assert second.history == ({"name": RECORD.name, "job_id": None, "ended": "node", "bundle": ""},)
 
 
 def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: RecordStore) -> None:
@@ -171,8 +173,8 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.CANCELLED, "error", "result written", Cause.EXCEPTION),
         (Phase.CANCELLED, "memory", "result written", Cause.MEMORY),
         (Phase.CANCELLED, None, "stalled", Cause.STALLED),
-        (Phase.CANCELLED, None, "cannot start", Cause.HOPELESS),
-        (Phase.CANCELLED, None, "node failed", Cause.NODE),
+        (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
+        (Phase.CANCELLED, None, "node", Cause.NODE),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),

@@ -10,12 +10,10 @@ import pytest
 from conftest import Work
 
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.flights import Flight
-from espo_luigi.jobs.lifecycle.handles import Handle
-from espo_luigi.jobs.lifecycle.nodes import NodeWatch
+from espo_luigi.jobs.lifecycle.control import Signals
+from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.signals import Signals
-from espo_luigi.jobs.lifecycle.unstartable import Unstartable
+from espo_luigi.jobs.lifecycle.state import Job, Seen
 from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.gridengine import submit as sge
@@ -24,16 +22,16 @@ from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
-def flight_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = None) -> Flight:
+def job_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = None) -> Job:
     record = Record(f"run.rule.{name}", "rule", {"name": name}, 2**30, 10, "log-%j", job_id=job_id)
-    return Flight(work.request(name), Handle(record.task, "a"), record, sge, row=row)
+    return Job(work.order(name), record, sge, seen=Seen(row))
 
 
 @pytest.mark.parametrize(("scheduler", "asked"), [(slurm, True), (sge, False)])
 def test_only_where_a_job_can_be_asked_for_its_stack_it_is_said_that_it_is(
     work: Work, log: pytest.LogCaptureFixture, scheduler: Scheduler, asked: bool
 ) -> None:
-    Signals(Commands(scheduler), Bundles(RecordStore(work.folder), {})).dump(flight_of(work))
+    Signals(Commands(scheduler), Bundles(RecordStore(work.folder), {})).dump(job_of(work))
     assert "run.rule.a.1: no heartbeat" in log.text
     assert ("asking job 7 for its stack" in log.text) is asked
 
@@ -78,8 +76,8 @@ class Accounting(Commands):
         return Answer(0, "".join(blocks)) if blocks else Answer(1, stderr="error: job id not found")
 
 
-def in_error(work: Work, job_id: str) -> Flight:
-    return flight_of(work, job_id, job_id, sge.listing("0").parse(ERROR.format(job_id=job_id))[0])
+def in_error(work: Work, job_id: str) -> Job:
+    return job_of(work, job_id, job_id, sge.listing("0").parse(ERROR.format(job_id=job_id))[0])
 
 
 ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_number>
@@ -88,10 +86,10 @@ ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_n
 
 def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_tasks_go_elsewhere(work: Work) -> None:
     commands, nodes = Accounting({"1": "bad", "2": "bad", "3": "bad", "4": "good"}), NodeWatch()
-    flights = [in_error(work, job_id) for job_id in ("1", "2", "3", "4")]
-    Unstartable(commands, nodes).learn(flights, now=0.0)
+    jobs = [in_error(work, job_id) for job_id in ("1", "2", "3", "4")]
+    Unstartable(commands, nodes).learn(jobs, now=0.0)
     assert nodes.excluded == ("bad",)
-    rows = [flight.row for flight in flights if flight.row]
+    rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
     assert len(commands.questions) == 1
 
@@ -104,8 +102,8 @@ def test_the_accounting_is_asked_for_each_such_job_until_it_has_it_and_five_time
     assert len(commands.questions) == 5
     commands.hosts["2"] = "bad"
     for _ in range(5):
-        flight = in_error(work, "2")
-        watch.learn([flight], now=0.0)
-        assert flight.row is not None and flight.row.node == "bad"
+        job = in_error(work, "2")
+        watch.learn([job], now=0.0)
+        assert job.row is not None and job.row.node == "bad"
     assert len(commands.questions) == 6
-    assert Phase.PENDING is flight.row.phase
+    assert Phase.PENDING is job.row.phase

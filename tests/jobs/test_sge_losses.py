@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from conftest import Work
 
-from espo_luigi.jobs.lifecycle.flights import Flight
-from espo_luigi.jobs.lifecycle.handles import Handle
+from espo_luigi.jobs.lifecycle.actions import cause_of_loss
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.state import Job, Seen
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -39,13 +39,11 @@ def test_a_job_without_a_trace(
 ) -> None:
     commands, store = Commands(sge), RecordStore(tmp_path / "state")
     store.create_folders()
-    submitter = Submitter(JobSettings(tmp_path, tmp_path), commands, store)
-    request = work.request("a")
-    record = submitter.plan("run.rule.0", request, None)
+    order = work.order("a")
+    record = Submitter(JobSettings(tmp_path, tmp_path), commands, store).plan("run.rule.0", order, None)
     if claimed:
         store.claim_path(record.name).write_text("7\n")
     if not accounting:
         commands.lacking.add("qacct")
     row = None if last_seen is None else Row("7", record.name, "", last_seen)
-    flight = Flight(request, Handle("run.rule.0", request.label), record, sge, row=row)
-    assert submitter.cause_of_loss(flight) is cause
+    assert cause_of_loss(Job(order, record, sge, seen=Seen(row)), store, commands) is cause

@@ -84,8 +84,8 @@ def test_variables_of_the_users_environment_do_not_change_what_a_job_is(work: Wo
     manager = work.manager(cluster.environ | hostile)
     manager.start()
     try:
-        success_of(manager.submit(work.request("a")), 30)
-        stays = manager.submit(work.request("b", seconds=100))
+        success_of(manager.submit(work.order("a")), 30)
+        stays = manager.submit(work.order("b", seconds=100))
         eventually(at_work(stays), 30)
     finally:
         assert manager.cancel_all() == 1
@@ -97,7 +97,7 @@ def test_an_epilog_that_goes_on_is_not_waited_for_once_the_result_is_there(
     work: Work, cluster: ThrowawayCluster, long_epilog: None
 ) -> None:
     with running(work, cluster) as manager:
-        good, bad = manager.submit(work.request("good")), manager.submit(work.request("bad", "fail"))
+        good, bad = manager.submit(work.order("good")), manager.submit(work.order("bad", "fail"))
         assert failure_of(bad, 20).cause is Cause.EXCEPTION
         assert state_of(cluster, success_of(good, 20).job_id) == "COMPLETING"
 
@@ -106,8 +106,8 @@ def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
     work: Work, cluster: ThrowawayCluster, long_epilog: None
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", ["die", "succeed"], retries=1))
-        eventually(lambda: handle.progress.job_id is not None)
+        handle = manager.submit(work.order("a", ["die", "succeed"], retries=1))
+        eventually(lambda: handle.standing.job_id is not None)
         first = job_id_of(handle)
         assert success_of(handle, 30).attempts == 2
         assert state_of(cluster, first) == "COMPLETING"
@@ -116,7 +116,7 @@ def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
 def test_a_job_whose_run_is_over_does_not_stay_after_its_result(work: Work, cluster: ThrowawayCluster) -> None:
     manager = work.manager(cluster.environ)
     manager.start()
-    outcome = success_of(manager.submit(work.request("a", "linger")), 30)
+    outcome = success_of(manager.submit(work.order("a", "linger")), 30)
     manager.close()
     eventually(lambda: state_of(cluster, outcome.job_id) == "CANCELLED", 15)
 
@@ -124,7 +124,7 @@ def test_a_job_whose_run_is_over_does_not_stay_after_its_result(work: Work, clus
 def test_jobs_of_the_end_that_go_by_themselves_are_not_cancelled(work: Work, cluster: ThrowawayCluster) -> None:
     manager = work.manager(cluster.environ)
     manager.start()
-    outcome = success_of(manager.submit(work.request("a")), 30)
+    outcome = success_of(manager.submit(work.order("a")), 30)
     manager.close()
     eventually(lambda: state_of(cluster, outcome.job_id) == "COMPLETED", 15)
 
@@ -139,9 +139,9 @@ def test_a_squeue_whose_answers_are_old_ends_no_job(work: Work, cluster: Throwaw
     manager = work.manager(environ)
     manager.start()
     try:
-        fine = [manager.submit(work.request(f"a{i}", seconds=i)) for i in range(4)]
-        retried = manager.submit(work.request("b", ["die", "succeed"], retries=1))
-        again = manager.submit(work.request("c", seconds=3))
+        fine = [manager.submit(work.order(f"a{i}", seconds=i)) for i in range(4)]
+        retried = manager.submit(work.order("b", ["die", "succeed"], retries=1))
+        again = manager.submit(work.order("c", seconds=3))
         eventually(at_work(again))
         cluster.run("scontrol", "requeue", job_id_of(again))
         time.sleep(2)
@@ -164,7 +164,7 @@ def test_a_scancel_that_cancels_half_and_hangs_leaves_no_job(
     environ = with_wrapper(cluster, tmp_path / "bin", "scancel", half)
     manager = work.manager(environ, {"timeout_seconds": 3.0})
     manager.start()
-    handles = [manager.submit(work.request(f"a{i}", seconds=100)) for i in range(4)]
+    handles = [manager.submit(work.order(f"a{i}", seconds=100)) for i in range(4)]
     eventually(lambda: all(at_work(handle)() for handle in handles))
     assert manager.cancel_all() == 4
     ids = [job_id_of(handle) for handle in handles]
@@ -174,11 +174,11 @@ def test_a_scancel_that_cancels_half_and_hangs_leaves_no_job(
 
 def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=2))
+        handle = manager.submit(work.order("a", seconds=2))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeuehold", job_id)
-        eventually(lambda: "held" in handle.progress.state.lower(), 20)
+        eventually(lambda: "held" in handle.standing.message.lower(), 20)
         time.sleep(4)
         assert handle.outcome is None
         cluster.run("scontrol", "release", job_id)
@@ -191,7 +191,7 @@ def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
     with running(work, cluster) as manager:
-        handle = manager.submit(work.request("a", seconds=3, stall_timeout_seconds=3.0))
+        handle = manager.submit(work.order("a", seconds=3, stall_timeout_seconds=3.0))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "suspend", job_id)
@@ -207,7 +207,7 @@ def test_a_node_where_every_job_ends_at_once_costs_no_task_its_attempts(
 ) -> None:
     with running(work, cluster) as manager:
         # Two fit on a node at once: on the broken one, which is always free, job after job.
-        requests = [work.request(f"t{i}", "die on n1", seconds=1, cpus_per_task=32, retries=2) for i in range(12)]
+        requests = [work.order(f"t{i}", "die on n1", seconds=1, cpus_per_task=32, retries=2) for i in range(12)]
         outcomes = [success_of(handle, 90) for handle in [manager.submit(request) for request in requests]]
     assert max(outcome.attempts for outcome in outcomes) <= 2
     assert len(work.starts()) <= 24
@@ -239,13 +239,13 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
     with ThrowawayCluster.start(ClusterSpec(nodes=2, conf=conf)) as cluster, backup_of(cluster):
         assert "(primary) at" in cluster.run("scontrol", "ping") and "DOWN" not in cluster.run("scontrol", "ping")
         with running(work, cluster) as manager:
-            early = manager.submit(work.request("early", seconds=8))
+            early = manager.submit(work.order("early", seconds=8))
             # It ends once the second controller has taken over: one that is in standby loses the message of an end.
-            failing = manager.submit(work.request("failing", ["die late", "succeed"], seconds=15, retries=1))
+            failing = manager.submit(work.order("failing", ["die late", "succeed"], seconds=15, retries=1))
             eventually(at_work(early))
             eventually(at_work(failing))
             cluster.stop_daemon("slurmctld")
-            late = manager.submit(work.request("late"))
+            late = manager.submit(work.order("late"))
             assert success_of(late, 60).attempts == success_of(early, 60).attempts == 1
             assert success_of(failing, 120).attempts == 2
         assert "(primary) at" in cluster.run("scontrol", "ping", check=False)
@@ -256,5 +256,5 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
 def test_the_only_node_of_a_partition_is_not_avoided_for_ever(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster) as manager:
         options = SlurmOptions(partition="single")
-        handle = manager.submit(work.request("a", ["die", "succeed"], retries=1, options=options))
+        handle = manager.submit(work.order("a", ["die", "succeed"], retries=1, options=options))
         assert success_of(handle, 40).attempts == 2

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from espo_luigi.jobs.lifecycle.leftovers import orphans
+from espo_luigi.jobs.lifecycle.control import orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
 

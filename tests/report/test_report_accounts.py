@@ -76,7 +76,7 @@ def test_accounts_of_other_jobs_and_of_runs_that_have_not_ended_are_left_out(mon
 def test_the_page_says_whose_figures_they_are(tmp_path, monkeypatch) -> None:
     view = write_run(tmp_path)
     write_job(view.workdir, "Train", "var=0", started=100.0, job_id="12")
-    store = RecordStore(view.workdir / "slurm")
+    store = RecordStore(view.workdir / "scheduler")
     store.create_folders()
     store.save(RECORD)
     monkeypatch.setattr(job_use.Commands, "usage", lambda self, ids, names: [ACCOUNT])

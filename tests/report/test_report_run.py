@@ -50,8 +50,8 @@ def test_the_blocks_can_be_pasted_into_luigi_cfg() -> None:
 
 def test_retries_are_counted_by_rule_and_cause() -> None:
     record = Record("t", "Train", {}, 1, 1, "log")
-    again = record.next_submission("out of memory").next_submission("node failed")
-    found = job_use.retries([again, record.next_submission("out of memory")])
+    again = record.next_submission("memory").next_submission("node")
+    found = job_use.retries([again, record.next_submission("memory")])
     assert found == {("Train", "out of memory"): 2, ("Train", "node failed"): 1}
 
 

@@ -137,7 +137,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
     assert list((folder / "work").iterdir()) == []
-    records = list(RecordStore(folder / "run" / "slurm").all())
+    records = list(RecordStore(folder / "run" / "scheduler").all())
     without = Counter(type(task) for task in graph if isinstance(task, SlurmTask))
     without -= Counter(getattr(tasks, record.rule) for record in records)
     assert set(without) == (IN_ALLOCATION if made.engine == "slurm" else set())

@@ -1,4 +1,4 @@
-"""What a run would do and cost, told before it does anything."""
+"""The plan and the cost of a run, before it begins."""
 
 import configparser
 import json
@@ -23,9 +23,10 @@ from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import Node, as_mermaid, nodes_of
-from espo_luigi.overview.plan import BLOCKED, DONE, RUN, Plan, plan_of
+from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
-from espo_luigi.overview.timing import Step, timing
+from espo_luigi.overview.standing import BLOCKED, DONE, RUN
+from espo_luigi.overview.timing import TimedTask, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
@@ -46,7 +47,7 @@ def planned(*rules: str, **narrowed: str) -> Plan:
 
 
 def in_state(plan: Plan, state: str) -> set[str]:
-    return {task_id for task_id, one in plan.tasks.items() if one.state == state}
+    return {task_id for task_id, one in plan.tasks.items() if one.state.in_plan == state}
 
 
 def first(rule: type[EspoTask], **wildcards: str) -> EspoTask:
@@ -66,11 +67,11 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
     remove(move)
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id}
-    assert plan.tasks[move.task_id].reason.startswith(f"output missing: {move.out_scenario().path.name}, ")
+    assert plan.tasks[move.task_id].state.why.startswith(f"output missing: {move.out_scenario().path.name}, ")
     remove(move.in_regchunked.task)  # type: ignore[attr-defined]
     assert in_state(planned(), RUN) == {move.task_id, move.in_regchunked.task.task_id}
     move.out_scenario().path.mkdir()
-    assert "half there, or another task's" in planned().tasks[move.task_id].reason
+    assert "half there, or another task's" in planned().tasks[move.task_id].state.why
 
 
 def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again(
@@ -92,7 +93,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     plan = planned()
     again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
     assert again <= plan.again and in_state(plan, RUN) == set()
-    assert plan.tasks[first(tasks.HealthChecks).task_id].stale == ["clean_up.xscen_clean_up"]
+    assert plan.tasks[first(tasks.HealthChecks).task_id].state.changed == ("clean_up.xscen_clean_up",)
     assert cli.main(["plan", "--rerun", "stale", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     to_run = [one for one in told["tasks"] if one["state"] == RUN]
@@ -110,10 +111,10 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     get_config().set("Train", "n_workers", "5")
     plan = planned()
     assert cli.main(["plan"]) == 1
-    reason = plan.tasks[training.task_id].reason
+    reason = plan.tasks[training.task_id].state.why
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
-    assert plan.tasks[adjusted.task_id].reason == f"needs {training.label()}: {reason}"
-    assert plan.tasks[move.task_id].state == BLOCKED
+    assert plan.tasks[adjusted.task_id].state.why == f"needs {training.label()}: {reason}"
+    assert plan.tasks[move.task_id].state.in_plan == BLOCKED
     assert capsys.readouterr().out.count("PROBLEM") == 1
 
 
@@ -138,7 +139,9 @@ def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.L
     remove(one, other, other.in_regchunked.task)  # type: ignore[attr-defined]
     plan = planned(only="Train")
     assert in_state(plan, RUN) == {one.task_id}
-    assert plan.tasks[other.task_id].reason.startswith(f"needs {other.in_regchunked.task.label()}: missing, and before")  # type: ignore[attr-defined]
+    assert plan.tasks[other.task_id].state.why.startswith(
+        f"needs {other.in_regchunked.task.label()}: missing, and before"
+    )  # type: ignore[attr-defined]
     luigi.task_register.Register.clear_instance_cache()
     part = tasks.All(only="Train")
     assert one in part.requires() and other not in part.requires()
@@ -156,7 +159,7 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id, tasks.Report().task_id}
     named = {info.path.name for info in (move.out_scenario(), move.out_regchunked())}
-    reason = plan.tasks[tasks.Report().task_id].reason
+    reason = plan.tasks[tasks.Report().task_id].state.why
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     text = render_plan(planned(only="Train"))
@@ -277,13 +280,13 @@ def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs
 
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:
     one, two = {"cpus": 1}, {"cpus": 2}
-    chain = {"a": Step(10, one, ()), "b": Step(5, one, ["a"]), "c": Step(7, one, ["a", "elsewhere"])}
+    chain = {"a": TimedTask(10, one, ()), "b": TimedTask(5, one, ["a"]), "c": TimedTask(7, one, ["a", "elsewhere"])}
     assert timing(chain, {"cpus": 2}).seconds == 17
     assert timing(chain, {"cpus": 1}).seconds == 22
-    wide = {str(number): Step(1, two, ()) for number in range(10)}
+    wide = {str(number): TimedTask(1, two, ()) for number in range(10)}
     assert (timing(wide, {"cpus": 4}).seconds, timing(wide, {"cpus": 4}).most_at_once) == (5, 2)
-    assert timing(wide, {"cpus": 1}).seconds == 10  # what is larger than all the room runs alone
-    held = {"a": Step(1, one, (), 8.0), "b": Step(1, one, ["a"], 4.0), "c": Step(1, one, ["b"], 2.0)}
+    assert timing(wide, {"cpus": 1}).seconds == 10  # a task larger than the capacity runs alone
+    held = {"a": TimedTask(1, one, (), 8.0), "b": TimedTask(1, one, ["a"], 4.0), "c": TimedTask(1, one, ["b"], 2.0)}
     assert timing(held, {"cpus": 9}).temporary_bytes == 12
     assert timing({}, {"cpus": 1}).seconds == 0
 
@@ -376,8 +379,8 @@ def test_the_training_of_a_period_that_the_reference_lacks_is_blocked_though_sto
 
     edit(complete_demo / "config.yml", change)
     one = planned().tasks[training.task_id]
-    assert one.state == BLOCKED
-    assert "1991-01-01" in one.reason and "1981" in one.reason
+    assert one.state.in_plan == BLOCKED
+    assert "1991-01-01" in one.state.why and "1981" in one.state.why
 
 
 def test_without_a_change_nothing_is_asked_of_the_references_catalogue(

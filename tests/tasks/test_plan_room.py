@@ -1,4 +1,4 @@
-"""What a plan takes for the room that jobs share, by the engine, and the memory that it expects."""
+"""The capacity that a plan assumes for jobs, by engine, and the memory that it expects."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from espo_luigi.jobs.schedulers.slurm.steps import Allocation
 from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
-from espo_luigi.overview.timing import Step, timing
+from espo_luigi.overview.timing import TimedTask, timing
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 
@@ -47,10 +47,10 @@ def hours_and_most(plan: Plan) -> tuple[float, int]:
 
 
 def test_memory_is_room_as_well_as_cpus_and_workers() -> None:
-    steps = {str(number): Step(1, {"cpus": 1, "memory": 6}, ()) for number in range(4)}
+    steps = {str(number): TimedTask(1, {"cpus": 1, "memory": 6}, ()) for number in range(4)}
     assert timing(steps, {"cpus": 4, "memory": 8}).seconds == 4
     assert timing(steps, {"cpus": 4, "memory": 12}).seconds == 2
-    thirds = {str(number): Step(1, {"workers": 1, "jobs": 1 / 3}, ()) for number in range(12)}
+    thirds = {str(number): TimedTask(1, {"workers": 1, "jobs": 1 / 3}, ()) for number in range(12)}
     assert timing(thirds, {"workers": 500, "jobs": 2}).most_at_once == 6
     assert timing(thirds, {"workers": 4, "jobs": 2}).most_at_once == 4
 

@@ -133,7 +133,7 @@ def test_a_run_with_nothing_to_do_ends_with_the_stale_tasks_and_their_command_as
     *_, head, rules, again, command = said
     assert code == 0 and sum("changed" in line for line in said) == 2
     plan = plan_of((), Selection())
-    stale = [one for one in plan.tasks.values() if one.stale]
+    stale = [one for one in plan.tasks.values() if one.state.changed]
     assert f"STALE: {len(stale)} task(s)" in head
     assert f"{sum(one.rule == 'Move' for one in stale)} Move" in rules and rules.endswith(f": because of {ENGINE}")
     assert f" {len(plan.again)} task(s)" in again

@@ -1,12 +1,13 @@
-"""How a run stands, as a table at the bottom of a terminal; the run does not depend on the terminal."""
+"""The status of a run, drawn by rich: a table at the bottom of a terminal, or lines of text."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,22 +17,38 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espo_luigi.driver.display.status import TITLES, RuleRow, Standing, fitted, standing_of
+from espo_luigi.driver.display.status import (
+    PENDING,
+    RUNNING,
+    SHOWN_FAILURES,
+    TITLES,
+    WAITING,
+    RuleRow,
+    RunStatus,
+    fitted,
+    status_of,
+)
 
 logger = logging.getLogger(__name__)
 
 # In a narrower terminal, the numbers leave no room for bars.
 _WIDTH_FOR_BARS = 90
+_LONGEST_NAME = 24
 _LEAST_LINES = 5
+# Wider than any line: only a terminal cuts lines.
+_WIDTH_OF_TEXT = 100_000
 _BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
 _STYLES = {"failed": "red", "pending": "yellow", "longest": ""}
 
 
 class Screen:
-    """The table of a run in a terminal, and what is logged above it. It may be `closed` at any time, and twice."""
+    """The table of a run in a terminal, with the log above it. `close` may be called at any time, and twice.
+
+    The run does not depend on the terminal: if writing to it fails, the table is given up.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._streams = [(one, one.stream) for one in _handlers_of_the_terminal()]
+        self._streams = [(handler, handler.stream) for handler in _handlers_of_the_terminal()]
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
         self._is_open = False
@@ -49,11 +66,11 @@ class Screen:
             self._give_up(error)
 
     def show(self, state: Mapping[str, Any]) -> None:
-        """Draw the table anew, if it is open and the driver in the foreground."""
+        """Redraw the table, if it is open and the driver in the foreground."""
         if not self._is_open or not in_foreground():
             return
         try:
-            self._live.update(as_table(standing_of(state, time.time()), *self._console.size), refresh=True)
+            self._live.update(as_table(status_of(state, time.time()), *self._console.size), refresh=True)
         except (Exception, SystemExit) as error:
             self._give_up(error)
 
@@ -72,7 +89,7 @@ class Screen:
 
 
 class _Above:
-    """Stands for the stream of a log: what is written goes above the table, and its lines stay whole."""
+    """Replaces the stream of a log handler: writes above the table, without breaking lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -87,39 +104,55 @@ class _Above:
 
 def _handlers_of_the_terminal() -> list[Any]:
     names = ("", "espo_luigi", "luigi", "luigi-interface")
-    handlers = [one for name in names for one in logging.getLogger(name).handlers]
+    handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
     streams = (sys.stderr, sys.__stderr__)
-    return [one for one in handlers if isinstance(one, logging.StreamHandler) and one.stream in streams]
+    return [each for each in handlers if isinstance(each, logging.StreamHandler) and each.stream in streams]
 
 
 def in_foreground() -> bool:
-    """Whether the terminal is this process's now; of one that it does not control, it is."""
+    """Return whether the terminal is this process's now; True for a terminal that does not control the process."""
     try:
         return os.tcgetpgrp(sys.__stderr__.fileno()) == os.getpgrp()  # type: ignore[union-attr]
     except (OSError, ValueError, AttributeError):
         return True
 
 
-def as_table(found: Standing, width: int, height: int) -> Group:
-    """Return what fits a terminal of this size, for rich to draw."""
+def as_table(found: RunStatus, width: int, height: int) -> Group:
+    """Return as much of a status as fits a terminal of this size, for rich to draw."""
     lines = max(height - 1, _LEAST_LINES)
     found = fitted(found, lines)
     rules = found.rules[: max(lines - found.height + len(found.rules), 0)]
-    below = [line for name, rows in found.parts() for line in _section(name, rows)]
-    folded = [_line(line, "dim") for line in found.folded]
-    table = _rules(rules, width >= _WIDTH_FOR_BARS)
-    parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), table, *folded, *below]
-    return Group(*parts[: lines - len(rules)])
+    table = _rules(rules, with_bars=width >= _WIDTH_FOR_BARS, longest_name=_LONGEST_NAME)
+    return Group(*_parts(found, table)[: lines - len(rules)])
 
 
-def _rules(rules: Sequence[RuleRow], with_bars: bool) -> Table:
+def status_lines(
+    state: Mapping[str, Any], now: float | None = None, lines: int = 0, most_failures: int = SHOWN_FAILURES
+) -> list[str]:
+    """Return the status of a run as lines of text, at most `lines` of them unless that is 0."""
+    found = status_of(state, time.time() if now is None else now, most_failures)
+    found = fitted(found, lines) if lines else found
+    text = io.StringIO()
+    Console(file=text, width=_WIDTH_OF_TEXT, color_system=None).print(Group(*_parts(found, _rules(found.rules))))
+    return [line.rstrip() for line in text.getvalue().splitlines()][: lines or None]
+
+
+def _parts(found: RunStatus, rules: Table) -> list[RenderableType]:
+    parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), rules]
+    parts += [_line(line, "dim") for line in found.folded]
+    for name, lines in found.parts():
+        parts += [Text(), Text(TITLES[name], style="dim"), *(_line(f"  {line}", _STYLES[name]) for line in lines)]
+    return parts
+
+
+def _rules(rules: Sequence[RuleRow], *, with_bars: bool = False, longest_name: int | None = None) -> Table:
     table = Table.grid(padding=(0, 1), expand=with_bars)
-    table.add_column("rule", no_wrap=True, min_width=12, max_width=24)
+    table.add_column("rule", no_wrap=True, min_width=12, max_width=longest_name)
     if with_bars:
         table.add_column("", ratio=1)
     for _ in range(6):
         table.add_column(justify="right", no_wrap=True)
-    names = ("done", "running", "pending", "waiting", "failed", "core-h")
+    names = ("done", RUNNING, PENDING, WAITING, "failed", "core-h")
     table.add_row("rule", *[""] * with_bars, *names, style="dim")
     for rule in rules:
         bar = [ProgressBar(rule.total, rule.done, **_BAR)] if with_bars else []
@@ -127,11 +160,6 @@ def _rules(rules: Sequence[RuleRow], with_bars: bool) -> Table:
         failed = Text(str(rule.failed or "-"), style="bold red" if rule.failed else "")
         table.add_row(rule.name, *bar, f"{rule.done}/{rule.total}", *counts, failed, f"{rule.core_hours:.3g}")
     return table
-
-
-def _section(name: str, lines: Any) -> Iterator[Text]:
-    yield from (Text(), Text(TITLES[name], style="dim"))
-    yield from (_line(f"  {line}", _STYLES[name]) for line in lines)
 
 
 def _line(text: str, style: str) -> Text:

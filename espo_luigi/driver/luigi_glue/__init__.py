@@ -1,1 +1,4 @@
-"""Everything that touches Luigi's insides: the worker, its threads, the schedulers, and `install`."""
+"""The replacements of Luigi's parts: the worker, its threads, the schedulers, and `install`.
+
+Only `driver` imports these parts of Luigi. `private_names` lists the private names in use, and a test checks them.
+"""

@@ -1,4 +1,4 @@
-"""`install` has Luigi run tasks as this package does: its own worker and schedulers, and exit codes for failures."""
+"""`install` gives Luigi this package's worker and schedulers, and exit codes for failures."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from luigi.configuration import get_config
 from luigi.parameter import MissingParameterException
 from luigi.task_register import TaskClassException
 
-from espo_luigi.driver.luigi_glue.remote import PatientScheduler
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.errors import log_as_text
 from espo_luigi.jobs.lifecycle.submit import JobSettings
@@ -26,9 +25,9 @@ _earlier_hook = sys.excepthook
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
-    """What Luigi's command line and `luigi.build` ask for a scheduler and a worker."""
+    """Makes the scheduler and the worker for Luigi's command line and for `luigi.build`."""
 
-    # Those of Luigi's command, if it is what runs the tasks.
+    # The arguments of Luigi's command, if that runs the tasks.
     arguments: list[str] | None = None
 
     def create_local_scheduler(self) -> LinearScheduler:
@@ -36,7 +35,7 @@ class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
         return LinearScheduler(record_task_history=False)
 
     def create_remote_scheduler(self, url: str) -> PatientScheduler:
-        """Return luigid, as one that may be restarted."""
+        """Return a client of luigid that waits while luigid restarts."""
         return PatientScheduler(url)
 
     def create_worker(self, scheduler: Any, worker_processes: int, assistant: bool = False) -> EspoWorker:
@@ -64,7 +63,7 @@ def show_progress_on_stderr() -> None:
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
     """Do what Luigi's command does; if the command line is wrong, print why, and end this process."""
-    # A program that calls luigi.run with arguments of its own gets what Luigi raises.
+    # A program that calls luigi.run with its own arguments gets Luigi's exceptions.
     of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
     if of_command:
         factory = keywords["worker_scheduler_factory"] = WorkerSchedulerFactory()
@@ -79,7 +78,7 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
 
 @functools.wraps(_luigis_schedule_and_run)
 def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
-    """Run tasks as Luigi does; what is stale is told behind its summary, under the options of the command line."""
+    """Run tasks as Luigi does; then list stale tasks, while the command line's options still hold."""
     result = _luigis_schedule_and_run(*arguments, **keywords)
     if isinstance(result.worker, EspoWorker):
         result.worker.tell_what_is_stale()
@@ -87,14 +86,14 @@ def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
 
 
 def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print one paragraph if there is no task of the name; show any other error as before."""
+    """Print a paragraph if no task has the name; show all other errors as before."""
     if not (isinstance(error, TaskClassException) and _is_told(error)):
         _earlier_hook(kind, error, traceback)
 
 
 def _is_told(error: Exception) -> bool:
-    """Log what is wrong with the words of Luigi's command; return whether anything is."""
-    from espo_luigi.driver.luigi_glue.refused import reason
+    """Log the error in the words of Luigi's command; return whether an error was found."""
+    from espo_luigi.driver.luigi_glue.words import reason
 
     if why := reason(error, sys.argv[1:]):
         show_progress_on_stderr()
@@ -103,9 +102,11 @@ def _is_told(error: Exception) -> bool:
     return bool(why)
 
 
-# Defaults of luigi.cfg in place of Luigi's own: an exit code for each failure (Luigi's are 0), no lock in a folder that
-# belongs to the first user of a login node (a run has its own), no success without its output, and as many tasks at
-# once as jobs may be in flight (Luigi: one): a waiting one costs a thread.
+# Defaults of luigi.cfg that replace Luigi's own.
+# - no_lock: Luigi's lock lies in a folder that belongs to the first user of a login node; a run has its own lock.
+# - workers: as many as jobs may be in flight, since a waiting task costs only a thread.
+# - check_complete_on_run: a task without its output has failed.
+# - retcode: Luigi exits with 0 after failures, too.
 _DEFAULTS = {
     "core": {"no_lock": "true", "workers": str(JobSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},

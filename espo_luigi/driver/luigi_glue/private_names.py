@@ -1,6 +1,6 @@
 """The insides of Luigi and sciluigi that this package uses: private names, with signatures, or "" where it is a value.
 
-A test looks at each in what is installed; setup.cfg allows the minor versions for which it passes. Names that
+A test checks each name in the installed Luigi; setup.cfg allows the minor versions that pass. Names that
 are not private, but that this package replaces or overrides, are listed too.
 """
 

@@ -1,31 +1,38 @@
-"""Luigi's scheduler inside the driver, whose answers cost the same however many tasks there are.
+"""Luigi's schedulers as a driver uses them: inside the driver (`LinearScheduler`), or luigid (`PatientScheduler`).
 
-Luigi looks at every task each time that a worker asks for work, so that a run takes time in proportion to the square of
-its tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` is shown the first of them only. Where
-its answer depends on more (resources, batches, several workers, a pause), it sees all tasks, as ever.
+Luigi's own scheduler looks at every task whenever a worker asks for work: a run's time grows with the square of its
+tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` sees only the first of them. It sees all
+tasks if its answer depends on more: resources, batches, several workers, a pause.
+
+luigid may be silent for a while, and the driver waits for it.
 """
 
 from __future__ import annotations
 
 import heapq
+import http.client
+import json
+import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import luigi.scheduler
+from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
 from luigi.scheduler import Task as Entry
 
 
 class ReadyTasks(SimpleTaskState):
-    """Luigi's table of tasks, with a heap of the pending ones whose dependencies are all done, by rank."""
+    """Luigi's table of tasks, with a heap of those that may start, by rank."""
 
     def __init__(self, state_path: str) -> None:
         super().__init__(state_path)
         # Entries may be out of date: they are looked at again when they come up.
         self._ready: list[tuple[float, float, str]] = []
-        # By a dependency that is not done: the tasks that wait for it (each for one at a time) and what else they need.
+        # By dependency: the tasks that wait for it, with their other dependencies. A task waits for only one at a time.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
         self._shown: list[Entry] | None = None
 
@@ -39,7 +46,7 @@ class ReadyTasks(SimpleTaskState):
             self.look_at(task.id)
 
     def look_at(self, task_id: str) -> None:
-        """Queue a pending task if its dependencies are done; else have it wait for one of those that are not."""
+        """Queue a pending task if its dependencies are done; otherwise let it wait for an unfinished dependency."""
         task = self.get_task(task_id)
         if task is not None:
             self._go_on(task_id, list(task.deps))
@@ -79,7 +86,7 @@ class ReadyTasks(SimpleTaskState):
             self._shown = None
 
     def get_active_tasks_by_status(self, *statuses: str) -> Iterable[Entry]:
-        """Return the tasks that are in one of `statuses`, of those that are shown."""
+        """Return the shown tasks in any of `statuses`."""
         if self._shown is None:
             return super().get_active_tasks_by_status(*statuses)
         return (task for task in self._shown if task.status in statuses)
@@ -95,7 +102,7 @@ def _rank(task: Entry) -> tuple[float, float, str]:
 
 
 class LinearScheduler(luigi.scheduler.Scheduler):
-    """Luigi's scheduler for one driver: same order, priorities, resources, retries and failures, at a constant cost."""
+    """Luigi's scheduler inside a driver: same order, priorities, resources, retries and failures, at constant cost."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "prune_on_get_work": False})
@@ -153,3 +160,69 @@ class LinearScheduler(luigi.scheduler.Scheduler):
             if self._state.may_prune(task):
                 removed.append(task.id)
         self._state.inactivate_tasks(removed)
+
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 2.0
+_WARN_EVERY_SECONDS = 60.0
+# Calls that may get lost: signs of life, and what luigid's page shows of running tasks.
+_OPTIONAL = ("/api/ping", "/api/set_task_status_message", "/api/set_task_progress_percentage")
+_NOTHING = json.dumps({"response": None})
+_PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
+
+
+class PatientScheduler(RemoteScheduler):
+    """Waits, for as long as it takes, for a luigid that has answered before; raises if luigid never has answered."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._reached = False
+        self._silent_since: float | None = None
+        self._warned_at = 0.0
+
+    def _fetch(self, url_suffix: str, body: Any) -> str:
+        if url_suffix in _OPTIONAL:
+            return self._try(url_suffix, body)
+        if not self._reached:
+            answer = str(super()._fetch(url_suffix, body))
+            self._reached = True
+            return answer
+        while True:
+            try:
+                return self._once(url_suffix, body)
+            except (OSError, http.client.HTTPException) as error:
+                self._wait(error)
+
+    def show(self, **task: Any) -> None:
+        """Send luigid what only its page shows of a running task, unless it does not answer now."""
+        self._try("/api/add_task", {"data": json.dumps(task)})
+
+    def _try(self, url_suffix: str, body: Any) -> str:
+        # These calls come from the thread that watches the jobs, which must not wait.
+        if self._silent_since is not None and url_suffix != _OPTIONAL[0]:
+            return _NOTHING
+        try:
+            return self._once(url_suffix, body)
+        except (OSError, http.client.HTTPException, RPCError):
+            return _NOTHING
+
+    def _once(self, url_suffix: str, body: Any) -> str:
+        try:
+            answer = str(self._fetcher.fetch(_urljoin(self._url, url_suffix), body, self._connect_timeout))
+        except (OSError, http.client.HTTPException) as error:  # requests' and urllib's errors are OSErrors
+            code = getattr(getattr(error, "response", None), "status_code", getattr(error, "code", None))
+            if code is not None and code not in _PASSING:
+                raise RPCError(f"luigid at {self._url} refused {url_suffix}: {error}", error) from error
+            self._silent_since = self._silent_since or time.monotonic()
+            raise
+        self._silent_since = None
+        return answer
+
+    def _wait(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= _WARN_EVERY_SECONDS:
+            self._warned_at = now
+            away = now - (self._silent_since or now)
+            logger.warning("luigid at %s has not answered for %.0f s; waiting, jobs go on (%s)", self._url, away, error)
+        time.sleep(_RETRY_SECONDS)

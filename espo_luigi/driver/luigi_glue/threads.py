@@ -15,7 +15,7 @@ import luigi.worker
 from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
 from luigi.task import Task
 
-from espo_luigi.driver.luigi_glue.remote import PatientScheduler
+from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
 from espo_luigi.driver.run.run import Run
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobInputError, StoppedError

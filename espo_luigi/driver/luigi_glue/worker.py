@@ -21,12 +21,11 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.driver.display.display import tell_the_end, watched
 from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.driver.run.board import board, forget_board
+from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
-from espo_luigi.driver.run.signals import Detach, Signals, Stopped, end_quietly
+from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
@@ -54,10 +53,10 @@ def _different(tasks: Iterable[SlurmTask]) -> Iterable[SlurmTask]:
 
 
 class EspoWorker(luigi.worker.Worker):
-    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs released.
+    """Luigi's worker, with threads for processes, checks before anything runs, and temporary outputs deleted.
 
-    With luigid, all drivers of a work folder are one worker, one after the other: what a driver that was killed had
-    running is handed to the next at once. A luigid that was restarted gets again what it has forgotten.
+    For luigid, the successive drivers of a work folder are the same worker: luigid hands the tasks of a killed driver
+    to the next driver at once. A restarted luigid is told the tasks again that it has forgotten.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -74,7 +73,7 @@ class EspoWorker(luigi.worker.Worker):
         self._announcing_again = False
         self._is_running = False
         self._was_given_others = False
-        # Those of Luigi's command, where it runs this; None in a program.
+        # The arguments of Luigi's command, if it runs this; None in a program.
         self.arguments: list[str] | None = None
         self._signals = Signals(leaves_jobs_on_sigterm)
 
@@ -91,7 +90,7 @@ class EspoWorker(luigi.worker.Worker):
             self.add_succeeded = False
             return False
         known = len(self._add_task_history)
-        if self._is_running:  # what a task needs that was missing when it began, or that it asked for late
+        if self._is_running:  # needs that were missing when a task began, or that it asked for late
             with self._announcing_what_is_known():
                 succeeded = super().add(task)
             self._run_of_tasks.planned_again(graph, self._announced_pending(known))
@@ -105,7 +104,7 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         graph = checked_graph(task)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
-        if jobs and not task.complete():  # a run that has nothing to do only reads, and is not refused
+        if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
@@ -130,7 +129,7 @@ class EspoWorker(luigi.worker.Worker):
             self._announcing_again = False
 
     def _look_for_disabled(self) -> None:
-        # luigid disables for a day what has failed; a new driver has to try it now.
+        # luigid disables failed tasks for a day; a new driver has to try them now.
         if self._is_remote:
             self._disabled = set(self._scheduler.task_list(DISABLED, "", limit=False))
 
@@ -142,7 +141,7 @@ class EspoWorker(luigi.worker.Worker):
             elif self._run_of_tasks.has_failed(task_id):
                 keywords["status"] = FAILED
             elif task_id in self._ended_well:
-                # Done, and then its output was deleted: luigi's scheduler ignores "pending" so soon after "done".
+                # Its output was deleted after it was done: luigi's scheduler ignores "pending" so soon after "done".
                 self._disabled.add(task_id)
         (self._ended_well.add if status == DONE else self._ended_well.discard)(task_id)
         if task_id in self._disabled:
@@ -172,8 +171,8 @@ class EspoWorker(luigi.worker.Worker):
         return response
 
     def _get_work_task_id(self, get_work_response: Any) -> Any:
-        # Luigi would import the module that luigid names, and run what is there: it may come from an earlier driver of
-        # this work folder that was asked for more, or from anybody who reaches luigid's port.
+        # Luigi would import the module that luigid names, and run it. The task may come from an earlier driver of this
+        # work folder, or from anybody who reaches luigid's port.
         ids = get_work_response.get("batch_task_ids") or [get_work_response.get("task_id")]
         others = [task_id for task_id in ids if task_id is not None and task_id not in self._scheduled_tasks]
         if self._assistant or not others:
@@ -210,7 +209,7 @@ class EspoWorker(luigi.worker.Worker):
             board().close("refused")
             return False
         self._say_how_many_at_once()
-        self._release_left_over()
+        self._delete_left_over()
         self._is_running = True
         with watched():
             succeeded = super().run()
@@ -245,7 +244,7 @@ class EspoWorker(luigi.worker.Worker):
                 self.worker_processes,
             )
 
-    def _release_left_over(self) -> None:
+    def _delete_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:
             return
         left_over = [task for task in self._run_of_tasks.left_over() if isinstance(task, SlurmTask)]
@@ -255,7 +254,7 @@ class EspoWorker(luigi.worker.Worker):
             # This run has nothing else to do: else it would have been refused.
             logger.info("Temporary stores that nothing needs any more are not deleted now: %s", error)
         else:
-            self._run_of_tasks.release_left_over()
+            self._run_of_tasks.delete_left_over()
 
     def __enter__(self) -> EspoWorker:
         """Handle signals from here on."""
@@ -309,7 +308,7 @@ def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
 
 def _say_stopped(interrupt: KeyboardInterrupt) -> None:
     """Log that the run was stopped; where Luigi's command runs it, end that without a traceback."""
-    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Stopped) else signal.SIGINT
+    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Terminated) else signal.SIGINT
     logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
     if CmdlineParser.get_instance() is not None:
         end_quietly(interrupt)

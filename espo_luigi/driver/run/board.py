@@ -1,30 +1,41 @@
-"""The state of a run: kept by the driver, shown in its terminal, and written to ``run.json``."""
+"""The state of a run: kept by the driver, written to ``run.json``, shown in a terminal, and told at its end."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shlex
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.display.status import RUNNING, is_alive, standing
+from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summary_line
+from espo_luigi.driver.run.signals import Detach
+from espo_luigi.driver.settings.espo import settings
 from espo_luigi.files import age_of
 from espo_luigi.jobs.lifecycle.records import read_json, write_atomically
+from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.state import JobState
+
+logger = logging.getLogger(__name__)
 
 FILE = "run.json"
-# The message of a task until its engine reports the first one.
-WAITING = "waiting"
+_LINE_EVERY_SECONDS = 300.0
+_NOTIFY_TIMEOUT_SECONDS = 60.0
+_FAILURES_TOLD = 50
 
 
 @dataclass
 class Rule:
-    """How many tasks of a rule a run has, how many of them are done and failed, and what the jobs of those took."""
+    """Counts of a rule's tasks in a run, and the seconds and core-hours of its ended jobs."""
 
     total: int = 0
     done: int = 0
@@ -34,10 +45,11 @@ class Rule:
 
 
 @dataclass
-class Job:
-    """A task that was begun, and where its job stands; `running_since` is 0 until the job runs.
+class BegunTask:
+    """A task that was begun, and the state of its job. `running_since` is 0 until the job runs.
 
-    `phase` is what the scheduler's state means, empty without one; `words` are those that `espo why` takes for it.
+    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people.
+    `espo why` knows the task by `words`.
     """
 
     id: str
@@ -47,15 +59,16 @@ class Job:
     cpus: int
     memory_bytes: int
     heartbeat: str
-    message: str = WAITING
+    message: str = "waiting"
     percent: int | None = None
-    phase: str = ""
+    state: JobState = JobState.READY
+    reason: str = ""
     running_since: float = 0.0
     words: str = ""
 
 
 @dataclass
-class State:
+class RunState:
     """All that a board shows."""
 
     root: str = ""
@@ -68,24 +81,24 @@ class State:
     # "done", "failed", "stopped", "detached" or "refused", once it has ended.
     outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, BegunTask] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    # What was stale at its end (`stale.told_of`).
+    # The stale tasks at its end (`stale.told_of`).
     stale: dict[str, Any] = field(default_factory=dict)
 
 
 class Board:
-    """A driver's account of its run; its tasks' threads write to it."""
+    """A driver's account of its run. The threads of its tasks write to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.state = State()
+        self.state = RunState()
         self._expected: dict[str, str] = {}
         self._done: set[str] = set()
         self._stopped = ""
 
     def expect(self, root: str, engine: str, tasks: Iterable[tuple[str, str]]) -> None:
-        """Take note of tasks that are to run, by id and rule."""
+        """Add tasks that are to run, by id and rule."""
         with self._lock:
             self.state.root, self.state.engine = root, engine
             for task_id, rule in tasks:
@@ -94,28 +107,29 @@ class Board:
                     self.state.rules.setdefault(rule, Rule()).total += 1
 
     def refuse(self, root: str, reason: str) -> None:
-        """Take note that nothing is started, and why."""
+        """Record why nothing is started."""
         with self._lock:
             self.state.root = root
             self.state.failures[root] = reason
 
-    def begin(self, job: Job) -> None:
-        """Take note of a job that is begun; of one that is tried again, too."""
+    def begin(self, job: BegunTask) -> None:
+        """Add a job that begins, for the first time or again."""
         with self._lock:
             self.state.jobs[job.id] = job
             if self.state.failures.pop(job.id, None) is not None:
                 self.state.rules[job.rule].failed -= 1
 
-    def tell(self, task_id: str, message: str, percent: int | None, phase: str = "") -> None:
-        """Take note of where a job stands."""
+    def tell(self, task_id: str, standing: Standing) -> None:
+        """Record where a job stands."""
         with self._lock:
             if job := self.state.jobs.get(task_id):
-                job.message, job.percent, job.phase = message, percent, phase
-                is_running = standing(message, phase) == RUNNING
+                job.message, job.percent = standing.message, standing.percent
+                job.state, job.reason = standing.state or job.state, standing.reason
+                is_running = column_of(job.state) == RUNNING
                 job.running_since = (job.running_since or time.time()) if is_running else 0.0
 
     def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:
-        """Take note of how a task ended, and how long its job worked; 0 if that is not known."""
+        """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown."""
         with self._lock:
             job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
             if name is None:
@@ -133,27 +147,27 @@ class Board:
                 self.state.failures[task_id] = reason
 
     def stop(self, task_id: str, outcome: str) -> float:
-        """Take note that a task ended with its run, by the run's `outcome`; return how long its job has worked."""
+        """Record that a task was stopped with its run, by the run's `outcome`; return how long its job has worked."""
         with self._lock:
             self._stopped = outcome
             job = self.state.jobs.pop(task_id, None)
             return time.time() - job.running_since if job is not None and job.running_since else 0.0
 
     def _note_other(self, task_id: str, succeeded: bool, reason: str) -> None:
-        """Take note of the end of a task that is no job, such as `All`."""
+        """Record the end of a task that is no job, such as `All`."""
         if succeeded:
             self.state.failures.pop(task_id, None)
         else:
             self.state.failures[task_id] = reason
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as plain values, as of now."""
+        """Return the current state as plain values."""
         with self._lock:
             self.state.updated = time.time()
             return asdict(self.state)
 
     def note_stale(self, workdir: Path, told: dict[str, Any]) -> None:
-        """Take note of what is stale, also in the file of this run or, if it had nothing to do, of the last one."""
+        """Record the stale tasks, also in `run.json`: if this run had nothing to do, in the last run's file."""
         self.state.stale = told
         state = read_state(workdir)
         if not state or state.get("root") != self.state.root or (state["pid"] != self.state.pid and is_alive(state)):
@@ -183,7 +197,7 @@ class Board:
 
 
 def read_state(workdir: Path) -> dict[str, Any]:
-    """Return the state that a run's driver wrote last, and how many `silent_seconds` ago; empty where there is none."""
+    """Return the state that a driver wrote last, and how many `silent_seconds` ago; empty if there is no file."""
     path = workdir / FILE
     state = read_json(path)
     with suppress(FileNotFoundError):
@@ -192,7 +206,7 @@ def read_state(workdir: Path) -> dict[str, Any]:
 
 
 class Reporter:
-    """A thread that writes the board to a file every so many seconds, and gives it to the functions in `shows`."""
+    """A thread that writes the board to `run.json` every few seconds, and calls the functions in `shows` with it."""
 
     def __init__(self, board: Board, workdir: Path, every_seconds: float = 2.0) -> None:
         self._board, self._path, self._every = board, workdir / FILE, every_seconds
@@ -218,7 +232,7 @@ class Reporter:
 
     def _write(self) -> None:
         state = self._board.snapshot()
-        with suppress(OSError):  # nothing depends on it, and the next one comes soon
+        with suppress(OSError):  # nothing depends on the file, and it is written again soon
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(state))
         for show in self.shows:
@@ -236,5 +250,87 @@ def board() -> Board:
 
 
 def forget_board() -> None:
-    """Begin with an empty one."""
+    """Begin with an empty board."""
     _boards.clear()
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Write and show the board during the block, and record how the run ended."""
+    if not board().state.rules:  # nothing to do
+        yield
+        return
+    reporter = Reporter(board(), Path(settings().workdir).absolute())
+    with in_terminal(reporter) if _is_terminal() else _by_line(reporter):
+        reporter.start()
+        try:
+            yield
+            board().close(board().outcome)
+        except BaseException as error:
+            board().close("detached" if isinstance(error, Detach) else "stopped")
+            raise
+        finally:
+            reporter.stop()
+
+
+def _is_terminal() -> bool:
+    return bool(settings().live) and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None)
+
+
+@contextmanager
+def _by_line(reporter: Reporter) -> Iterator[None]:
+    shown_at = time.monotonic()
+
+    def show(state: Mapping[str, Any]) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _LINE_EVERY_SECONDS:
+            shown_at = time.monotonic()
+            logger.info("%s", summary_line(state, time.time()))
+
+    reporter.shows.append(show)
+    yield
+
+
+@contextmanager
+def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
+    """Show the reporter's board as a table at the bottom of a terminal."""
+    from espo_luigi.driver.display.live import Screen
+
+    screen = Screen(console)
+    screen.open()
+    reporter.shows.append(screen.show)
+    try:
+        yield
+    finally:
+        screen.close()
+
+
+def tell_the_end() -> None:
+    """Run the command of ``[espo] notify``, if the run ended, was refused or had nothing to do."""
+    if board().state.outcome:
+        notify(settings().notify, board().snapshot())
+
+
+def notify(command: str, state: Mapping[str, Any]) -> None:
+    """Run the command, without a shell, with how the run ended on its standard input and in its environment."""
+    if not command:
+        return
+    try:
+        text, environ = _told(state)
+        words = shlex.split(command)
+        subprocess.run(words, input=text.encode(), env=environ, timeout=_NOTIFY_TIMEOUT_SECONDS, check=True)
+    except Exception as error:  # the run's outcome stays as it is
+        logger.warning("[espo] notify = %s: %s: %s", command, type(error).__name__, error)
+
+
+def _told(state: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return the text and the environment that the command gets."""
+    from espo_luigi.driver.display.live import status_lines
+
+    outcome, summary = state["outcome"], summary_line(state, time.time())
+    counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done")}
+    counts["failed"] = len(state["failures"])
+    told = {"RESULT": outcome, "SUMMARY": summary, **{name.upper(): str(count) for name, count in counts.items()}}
+    lines = status_lines(state, most_failures=_FAILURES_TOLD)[1:]
+    text = "\n".join([f"{outcome}: {summary}", f"work folder: {Path(settings().workdir).absolute()}", *lines, ""])
+    return text, {**os.environ, **{f"ESPO_{name}": value for name, value in told.items()}}

@@ -1,4 +1,4 @@
-"""Which engine runs the jobs, and in which folders: one instance of each, one set of locks, for the whole driver."""
+"""The driver's engines and the locks of its folders: an instance of each engine, and a set of locks."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = _batch_engine(name) if name in SCHEDULERS else _OTHERS[name]()
+            _engines[name] = (
+                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
+                if name in SCHEDULERS
+                else _OTHERS[name]()
+            )
         return _engines[name]
-
-
-def _batch_engine(name: str) -> BatchEngine:
-    return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
 
 
 def _local_engine() -> LocalEngine:
     refuse_login_host()
-    # The other engine's lock, which that one takes itself: the same jobs must not be run by both.
+    # A scheduler's engine takes the same lock: both must never run the same jobs.
     _held.hold([DriverLock(state_dir(), engine="local")])
     return LocalEngine(local_settings(), _held.still_held)
 
@@ -67,12 +67,12 @@ _OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocati
 
 
 def hold_folders(folders: Iterable[Path]) -> None:
-    """Have this driver alone work in `folders`, which are made if missing, until `close_engines`.
+    """Reserve `folders` for this driver until `close_engines`; missing folders are made.
 
     Raises
     ------
     SecondDriverError
-        If a driver that may be alive holds one of them; then none is held.
+        If a folder is held by a driver that may be alive; then no folder is held.
     SubmissionError
         If a folder cannot be made or written.
     """
@@ -86,7 +86,7 @@ def hold_folders(folders: Iterable[Path]) -> None:
 
 
 def _give_up(error: SecondDriverError) -> None:
-    """Start no more jobs: another driver has taken over the lock, and runs these jobs."""
+    """Start no more jobs: a second driver has taken the lock, and runs these jobs."""
     logger.error("%s; it starts nothing any more, and leaves its jobs alone", error)
     with _lock:
         _lost.append(error)

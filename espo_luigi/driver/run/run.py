@@ -1,4 +1,4 @@
-"""The run of one driver: its tasks, which unfinished ones need which outputs, and how each ended."""
+"""A driver's run: its tasks, which unfinished tasks need which outputs, and how each task ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from luigi.task import Task, flatten
 
 from espo_luigi.driver.run.board import board
-from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.jobs import engine as batch
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.driver_job import Note, note_path, withdraw
 
 logger = logging.getLogger(__name__)
 
-# How often a task whose input was gone or replaced is tried again. More, and something takes it away each time.
+# The number of further tries of a task whose input was gone or replaced. More would not help: its input is taken away
+# each time.
 INPUT_RETRIES = 3
-# What is logged of a task that does not end before its run does, by the run's outcome.
+# The words for a task that was stopped with its run, by the run's outcome.
 _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
 # The line of a job's error that names its log.
 _LOG = re.compile(r"^(?:  |.*; )log: (.+)$", re.MULTILINE)
@@ -43,7 +51,7 @@ def checked_graph(root: Task) -> Graph:
 
 
 def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots`, however deep, in an order in which it can be done."""
+    """Return the graph below `roots`, however deep, each task after the tasks that it needs."""
     graph: Graph = {}
     needs: dict[str, list[Task]] = {}
     stack = list(roots)[::-1]
@@ -66,7 +74,7 @@ def _is_missing(task: Task) -> bool:
 def pending_in(
     ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
 ) -> tuple[set[str], set[str]]:
-    """Return the tasks that a run would do, and those that it checks; what a complete one requires is not checked."""
+    """Return the tasks that a run would do, and those that it checks; the needs of a complete task are not checked."""
     pending: set[str] = set()
     seen: set[str] = set()
     stack = list(ends)
@@ -95,7 +103,7 @@ class Run:
         self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
         self._stopped: dict[str, str] = {}
-        # Set when the driver ends: a task whose thread comes late starts no job any more.
+        # Set when the driver ends: from then on, tasks start no job.
         self.is_over = False
 
     def report(self) -> None:
@@ -123,13 +131,13 @@ class Run:
         return task_id in self._failed
 
     def can_go_on(self) -> bool:
-        """Whether a task has not been run although nothing that it needs is missing."""
+        """Whether a task is left that could run: all its needs are there."""
         with self._lock:
             left = self._open | self._failed
             return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
 
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Take note of a root, its graph, and what is pending in it (and whether it can be run)."""
+        """Add a root, its graph, and its pending tasks, each with whether it can run."""
         tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
         board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
@@ -138,7 +146,7 @@ class Run:
             self._graph |= graph
 
     def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
-        """Take note of what has to be made again because it was missing when a task was to use it."""
+        """Add tasks that run again, because an output was missing when a task was to use it."""
         with self._lock:
             self._expect(graph, pending)
             self._done -= pending.keys()
@@ -152,7 +160,7 @@ class Run:
                 self._consumers[needed.task_id].add(task_id)
 
     def use_a_try(self, task: Task) -> bool:
-        """Count one more try of `task`, which found an input gone or replaced; return whether it had one left."""
+        """Count a try of `task`, which found an input gone or replaced; return whether it may try again."""
         with self._lock:
             self._put_back[task.task_id] += 1
             tries = self._put_back[task.task_id]
@@ -162,16 +170,16 @@ class Run:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether one of the roots says that nothing outside of its graph needs its outputs: only then any is deleted.
+        """Whether a root says that no task outside of its graph needs its outputs: only then outputs are deleted.
 
-        Outputs that another run may still need are hours of work.
+        Outputs that other runs may still need are hours of work.
         """
         return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
-        """Return the tasks of the graph that nothing pending needs, whose outputs an earlier run may have left.
+        """Return tasks whose outputs an earlier run may have left, and that no pending task needs.
 
-        Not those of whose outputs an outdated product was made: they are needed to make it again.
+        Tasks behind an outdated product are left out: they are needed to make it again.
         """
         with self._lock:
             done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
@@ -179,13 +187,13 @@ class Run:
         kept = _with_outdated_products(held, self._graph)
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
-    def release_left_over(self) -> None:
-        """Release the outputs that a killed run has left and no task needs; once all roots are planned."""
+    def delete_left_over(self) -> None:
+        """Delete the outputs that a killed run has left and no task needs; called once all roots are planned."""
         if self.covers_everything:
-            _release(self.left_over())
+            _delete_temporary(self.left_over())
 
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
-        """Take note that `task` ended, and release the outputs that it was the last to need."""
+        """Record the end of `task`, and delete the outputs that only it still needed."""
         with self._lock:
             if succeeded:
                 self._done.add(task.task_id)
@@ -209,10 +217,10 @@ class Run:
                 self._consumers[needed.task_id].discard(task.task_id)
             done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
         if self.covers_everything:
-            _release(done_with)
+            _delete_temporary(done_with)
 
     def stopped(self, task: Task, outcome: str) -> None:
-        """Take note that `task` ended with its run, by the run's `outcome`; one that did not work yet has no line."""
+        """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""
         with self._lock:
             self._open.discard(task.task_id)
             self._failed.add(task.task_id)
@@ -230,7 +238,7 @@ def _is_outdated(task: Task) -> bool:
 
 
 def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
-    """Return those of `tasks`, and of what is made of them, that an outdated task requires, directly or not."""
+    """Return the tasks that an outdated task requires, directly or not, among `tasks` and those that need them."""
     made_of_them = {task.task_id for task in tasks}
     for task_id, (_, needs) in graph.items():
         if any(one.task_id in made_of_them for one in needs):
@@ -246,8 +254,8 @@ def _named(task: Task) -> str:
     return task.label() if isinstance(task, SlurmTask) else str(task)
 
 
-def _release(tasks: Iterable[Task]) -> None:
-    # Outside of the lock: deleting a large store takes a while, and others end meanwhile.
+def _delete_temporary(tasks: Iterable[Task]) -> None:
+    # Outside of the lock: deleting a large store takes a while, and tasks end meanwhile.
     for task in tasks:
         if isinstance(task, SlurmTask):
             try:
@@ -283,3 +291,39 @@ def places_of(task: Task) -> list[str]:
     if folder := getattr(task, "results_folder", None):
         return [str(folder)]
     return [str(target.path) for target in flatten(task.output()) if hasattr(target, "path") and target.exists()]
+
+
+def preview(task: SlurmTask) -> str:
+    """Return the script that the first submission of `task` would be, and the Dask cluster that its job will start."""
+    task.check()
+    name = scheduler_name()
+    return batch.preview(task.order(name), SCHEDULERS[name], SECTIONS[name]().batch_settings())
+
+
+def stop_from_outside(how: str) -> str:
+    """Cancel or detach the run of ``[espo] workdir`` from a second terminal; return a sentence about it."""
+    name = scheduler_name()
+    chosen = SECTIONS[name]().batch_settings()
+    _refuse_driver_without_jobs()
+    note = withdraw(state_dir(), Commands(slurm, chosen.commands))
+    if note is not None and note.alone:
+        return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
+    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
+    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
+
+
+def _refuse_driver_without_jobs() -> None:
+    """Raise SubmissionError if the driver at work has no jobs of a scheduler: it looks for no requests to stop."""
+    lock, note = DriverLock(state_dir()), Note.read(note_path(state_dir()))
+    holder = lock.holder()
+    if holder is not None and holder.get("engine") and (note is None or not note.alone):
+        raise SubmissionError(
+            f"the driver of {settings().workdir} has no jobs of a scheduler ([espo] engine = {holder['engine']}): end "
+            f"it with Ctrl-C in its terminal, or with `kill {holder['pid']}` on {holder['host']}; what is complete "
+            f"stays. If it is dead, remove {lock.path}"
+        )
+
+
+def scheduler_name() -> str:
+    """Return the scheduler of ``[espo] engine``; for an engine without a scheduler, the first: Slurm."""
+    return settings().engine if settings().engine in SCHEDULERS else next(iter(SCHEDULERS))

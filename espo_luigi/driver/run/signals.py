@@ -14,19 +14,19 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class Stopped(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """A signal other than Ctrl-C's ends the run; its argument is the signal's number."""
 
 
-class Detach(Stopped):
-    """The driver ends, and its jobs are left to the next one: the terminal is gone, or the machine goes down."""
+class Detach(Terminated):
+    """The driver ends, and leaves its jobs to the next driver: the terminal is gone, or the machine goes down."""
 
 
 class Signals:
-    """Has the first signal raise an exception in the main thread, and notes the others, until `restore`.
+    """Raises an exception in the main thread on the first signal, and logs all further signals, until `restore`.
 
-    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Stopped`. What
-    the exception sets off (jobs are cancelled, records written) is not to be interrupted by a second signal.
+    Ctrl-C raises KeyboardInterrupt, SIGHUP `Detach`, and SIGTERM `Detach` if `leaves_jobs()`, or `Terminated`. A second
+    signal must not interrupt the work that follows: cancelling jobs, writing records.
     """
 
     def __init__(self, leaves_jobs: Callable[[], bool]) -> None:
@@ -34,9 +34,9 @@ class Signals:
         self._before: dict[signal.Signals, Any] = {}
 
     def hear(self) -> None:
-        """Begin; in a thread other than the main one, where no signal arrives, nothing happens."""
+        """Begin; outside of the main thread, which alone gets signals, do nothing."""
         if threading.current_thread() is threading.main_thread():
-            # nohup has SIGHUP ignored, and means it; so does a shell that starts a command in the background.
+            # nohup ignores SIGHUP on purpose; so does a shell that starts a command in the background.
             ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             heard = [one for one in ending if signal.getsignal(one) is not signal.SIG_IGN]
             self._before = {one: signal.signal(one, self._stop) for one in heard}
@@ -47,7 +47,7 @@ class Signals:
             signal.signal(one, _note)
 
     def restore(self) -> None:
-        """Do with signals what was done before."""
+        """Restore the handlers from before `hear`."""
         for one, handler in self._before.items():
             signal.signal(one, handler)
         self._before = {}
@@ -57,7 +57,7 @@ class Signals:
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         detaches = signum == signal.SIGHUP or self._leaves_jobs()
-        raise (Detach if detaches else Stopped)(signum)
+        raise (Detach if detaches else Terminated)(signum)
 
 
 def _note(signum: int, _frame: object) -> None:
@@ -70,13 +70,13 @@ def _note(signum: int, _frame: object) -> None:
 
 
 def end_quietly(interrupt: KeyboardInterrupt) -> None:
-    """Have this process end without a traceback; for a signal other than Ctrl-C's, end it, with 128 and its number.
+    """Let this process end without a traceback; after a signal other than Ctrl-C's, end it with 128 + its number.
 
-    After Ctrl-C the interrupt has to go on: Python then ends itself by SIGINT (130 to a shell), which alone has a
-    shell's loop around the command end, too.
+    After Ctrl-C the interrupt has to go on: Python then ends itself by SIGINT (130 to a shell). Nothing else ends a
+    shell's loop around the command.
     """
     sys.excepthook = _without_traceback
-    if isinstance(interrupt, Stopped):
+    if isinstance(interrupt, Terminated):
         raise SystemExit(128 + int(interrupt.args[0] if interrupt.args else signal.SIGTERM)) from None
 
 

@@ -1,4 +1,4 @@
-"""Which complete tasks of a run are stale, and the lines that say so at its end, with the command that remakes them."""
+"""The stale tasks of a run: which they are, and the lines about them at its end, with the command that remakes them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from luigi.task import Task
 from espo_luigi.driver.run.run import Graph, pending_in
 from espo_luigi.driver.task import SlurmTask
 
-# The setting of a project's [espo] with which a run makes stale outputs again: as an option, and in luigi.cfg.
+# How a run is told to make stale outputs again: by an option, or in luigi.cfg.
 _OPTION = ("--espo-rerun", "stale")
 _SETTING = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
-# How many keys are named at once.
+# The number of keys in a line.
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Stale:
-    """The complete tasks whose material changed since, by id with the keys of what changed.
+    """The complete tasks whose material has changed since, by id, with the keys of the changes.
 
-    `again` are these and the others that a run has to make again for them; not those that it would make anyway.
+    `again` are the tasks that a run makes because of these changes: the stale tasks, and the tasks that they need.
     """
 
     keys: Mapping[str, list[str]]
@@ -35,7 +35,7 @@ class Stale:
 
 
 def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[str]) -> Stale:
-    """Return what is stale of the tasks that a run of `ends` looks at, which `pending_in` gives with those pending."""
+    """Return the stale tasks of a run of `ends`; `pending` and `seen` come from `pending_in`."""
     known: dict[str, list[str]] = {}
 
     def keys_of(task_id: str) -> list[str]:
@@ -53,12 +53,12 @@ def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[st
 
 
 def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
-    """Return what there is to tell of a run's stale tasks at its end; nothing where none is.
+    """Return an account of a run's stale tasks, for its end; empty if no task is stale.
 
-    By rule, it has the number of stale tasks and the keys. `words` are the arguments of the command that was given, or
-    None where a program runs the tasks.
+    By rule, it has the number of stale tasks and the keys. `words` are the arguments of the given command; None if a
+    program runs the tasks.
     """
-    # A wrapper without outputs is complete as soon as what it requires is.
+    # A wrapper without outputs is complete as soon as its requirements are.
     ends = [task for root in roots for task in ([root] if isinstance(root, SlurmTask) else graph[root.task_id][1])]
     stale = stale_in(ends, graph, *pending_in(ends, graph))
     rules: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) ->
 
 
 def _widened(roots: Sequence[Task], graph: Graph, stale: Stale, words: Sequence[str]) -> list[str]:
-    """Return the words of the command, without those by which a root would leave out what is made again."""
+    """Return the words of the command, without options that would exclude the tasks that are made again."""
     rules = {graph[task_id][0].task_family for task_id in stale.again}
     for root in roots:
         widen: Callable[..., Sequence[str]] | None = getattr(root, "words_to_run", None)
@@ -84,7 +84,7 @@ def _widened(roots: Sequence[Task], graph: Graph, stale: Stale, words: Sequence[
 
 
 def stale_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an account as text; nothing where nothing is stale."""
+    """Yield the lines of an account; no line for an empty account."""
     if not told:
         return
     count = sum(rule["tasks"] for rule in told["rules"].values())

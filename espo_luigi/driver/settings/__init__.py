@@ -1,1 +1,4 @@
-"""Sections of luigi.cfg and cluster profiles, as the values that the engines take."""
+"""Sections of luigi.cfg and cluster profiles, read into the values that the engines take.
+
+It imports `jobs` only. Tasks, engines and commands ask it; all its errors name the section, the file and the key.
+"""

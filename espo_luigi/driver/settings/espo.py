@@ -1,4 +1,4 @@
-"""Sections of luigi.cfg that are asked for often, and ``[espo]``: where jobs run, and in which folder."""
+"""The base of luigi.cfg's sections, with remembered values, and ``[espo]``: where jobs run, and its work folder."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Section = tuple[tuple[str, str], ...]
 
 
 def section_of(family: str) -> Section:
-    """Return luigi.cfg's section of a task or of this name, as a key for what was computed from it."""
+    """Return luigi.cfg's section of this name, as a key for values computed from it."""
     configuration = get_config()
     return tuple(configuration.items(family, raw=True)) if configuration.has_section(family) else ()
 
 
 def give_parameter(owner: type, name: str, parameter: Any) -> None:
-    """Give a class a Luigi parameter, unless it defines one of that name itself."""
+    """Give a class a Luigi parameter, unless it defines a parameter of that name itself."""
     if not isinstance(vars(owner).get(name), luigi.Parameter):
         parameter.__set_name__(owner, name)
         setattr(owner, name, parameter)
 
 
 def choices_of(parameter: luigi.Parameter) -> list[str]:
-    """Return the values that a parameter of choices takes; none of any other."""
+    """Return the values that a parameter of choices takes; none for other parameters."""
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
 class Settings(luigi.Config):
-    """A section of luigi.cfg that is asked for several times a task: luigi would look every value up each time."""
+    """A section of luigi.cfg that remembers its values: luigi would look each of them up several times a task."""
 
     @classmethod
     @functools.cache
@@ -48,14 +48,14 @@ class Settings(luigi.Config):
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """Return names and values, looked up anew only after luigi.cfg or the command line has changed."""
+        """Return names and values; they are looked up again only after luigi.cfg or the command line has changed."""
         if args or kwargs:
             return list(super().get_param_values(params, args, kwargs))
         return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
 
     @classmethod
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return all values, with those that come from elsewhere than luigi.cfg."""
+        """Return all values, completed from sources other than luigi.cfg."""
         return values
 
     @classmethod
@@ -108,7 +108,7 @@ class espo(Settings):
 
 
 def settings() -> espo:
-    """Return the current settings, with what a project's own subclass of the section adds to it."""
+    """Return the current settings, of the project's own subclass of the section if there is one."""
     return _held[0] if _held else (espo.__subclasses__() or [espo])[-1]()
 
 

@@ -1,4 +1,4 @@
-"""The sections of luigi.cfg that say how jobs go to a scheduler (``[slurm]``, ``[sge]``), as its engine takes them."""
+"""The sections of luigi.cfg for schedulers (``[slurm]``, ``[sge]``), read into the settings of an engine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from typing import Any, ClassVar
 import luigi
 
 from espo_luigi.driver.settings.espo import Settings, give_parameter, settings, state_dir
-from espo_luigi.driver.settings.options import as_options
-from espo_luigi.driver.settings.profile import Profile, login_host_of, packaged_profiles, parsed, read_profile
+from espo_luigi.driver.settings.profile import (
+    Profile,
+    as_options,
+    login_host_of,
+    packaged_profiles,
+    parsed,
+    read_profile,
+)
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchSettings
-from espo_luigi.jobs.lifecycle.flights import Patience
+from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers.commands import CommandSettings
@@ -27,14 +33,14 @@ from espo_luigi.jobs.schedulers.known import SCHEDULERS, job_id
 from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.schedulers.site import Site
 
-# What runs a job: it takes the order's file, or ``--serve`` and modules. `-P`: else Python would first look for modules
-# in the work folder, where others may put some.
+# The command of a job, before the order's file or ``--serve`` and modules. `-P` keeps Python from importing modules out
+# of the work folder, where other people may put some.
 JOB_COMMAND = (sys.executable, "-P", "-m", "espo_luigi.job")
 # The options of all schedulers that a task may set itself.
 OPTION_NAMES = tuple(
     dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
 )
-# Settings that stay text, as messages have them as they were written.
+# Settings that stay text, since messages quote them.
 _AMOUNTS: Mapping[str, Callable[[str], int]] = {
     **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
     **dict.fromkeys(("time", "time_cap"), parse_time),
@@ -45,7 +51,7 @@ class BatchSection(Settings):
     """What any scheduler's section holds, beside the scheduler's own options."""
 
     options: ClassVar[type[JobOptions]]
-    # What the names of an option's variable in the environment begin with, where the scheduler takes it from there.
+    # The prefix of the environment variables in which the scheduler finds options.
     variables: ClassVar[str] = ""
 
     profile = luigi.Parameter(
@@ -109,12 +115,12 @@ class BatchSection(Settings):
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
         profile = cls.profile_called(values["profile"])
-        said, given = profile.settings, cls.given()
+        given = cls.given()
         allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
         where = f"[{cls.__name__}] profile = {values['profile']}"
         # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
-        read = {name: cls._parsed(where, name, text) for name, text in said.items()}
+        read = {name: cls._parsed(where, name, text) for name, text in profile.settings.items()}
         return values | by_default | {name: read[name] for name in read.keys() - given}
 
     @classmethod
@@ -153,11 +159,13 @@ class BatchSection(Settings):
     def site(self) -> Site:
         """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
         site = self.profile_called(self.profile).site
-        said = {name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())}
-        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - said})
+        in_environment = {
+            name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())
+        }
+        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - in_environment})
 
     def _beat_seconds(self) -> float:
-        """Return what was asked for, or less: several heartbeats have to fail before a job counts as hanging."""
+        """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""
         return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
 
     def batch_settings(self) -> BatchSettings:
@@ -232,14 +240,14 @@ def refuse_login_host() -> None:
 
 def _chosen_profiles() -> Iterator[str]:
     for section in SECTIONS.values():
-        # One that cannot be read is no obstacle to an engine that does not need it.
+        # An unreadable profile does not matter to an engine that works without it.
         with suppress(ConfigurationError):
             if name := section().profile:
                 yield name
 
 
 def add_options(owner: type, names: tuple[str, ...]) -> None:
-    """Give a class a Luigi parameter for each option that is not one yet."""
+    """Give a class a Luigi parameter for each option that it lacks."""
     for name in names:
         kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
         give_parameter(owner, name, kind(default=default, significant=False))

@@ -1,8 +1,8 @@
 """What people write about a rule's worker jobs (`worker_jobs = {"jobs": 10, …}`), as the value that its job takes.
 
 The names are dask-jobqueue's (`cores`, `processes`, `memory`, `walltime`, `resource_spec`, `job_extra`, …), and those
-of the scheduler's own options. All raise a `ConfigurationError`, whose message begins with `where`, for what they
-cannot take.
+of the scheduler's own options. All raise a `ConfigurationError`, whose message begins with `where`, for a wrong name or
+value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.settings.espo import state_dir
-from espo_luigi.driver.settings.options import as_options, as_text
+from espo_luigi.driver.settings.profile import as_options, as_text
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask.jobs import WorkerJobs
@@ -40,7 +40,7 @@ def known_names(options: type[JobOptions]) -> list[str]:
 
 
 def merged(options: type[JobOptions], layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one table of several, by where they stand: the later ones override the earlier, name by name."""
+    """Merge tables, given by their places: a later table overrides an earlier one, name by name."""
     table: dict[str, Any] = {}
     for where, layer in layers.items():
         if unknown := set(layer) - set(known_names(options)):
@@ -54,17 +54,17 @@ def merged(options: type[JobOptions], layers: Mapping[str, Mapping[str, Any]]) -
 def worker_jobs(
     where: str, scheduler: str, table: Mapping[str, Any], resources: Resources, options: JobOptions, **places: Any
 ) -> WorkerJobs:
-    """Return the worker jobs of a rule whose workers share `resources`, and whose jobs have `options` of `scheduler`.
+    """Return the worker jobs of a rule. The workers share `resources`; the jobs have `options` of `scheduler`.
 
-    `places` are the fields of `WorkerJobs` that are not for users to say.
+    `places` are the fields of `WorkerJobs` that users do not set.
     """
-    said = {name: as_text(name, table[name], where) for name in (*_NUMBERS, *_TEXTS) if name in table}
+    texts = {name: as_text(name, table[name], where) for name in (*_NUMBERS, *_TEXTS) if name in table}
     values: dict[str, Any] = {
         "jobs": resources.n_workers,
         "cores": resources.threads_per_worker,
         "memory": _share(resources),
         "walltime": resources.time,
-        **{name: _number(where, name, text) if name in _NUMBERS else text for name, text in said.items()},
+        **{name: _number(where, name, text) if name in _NUMBERS else text for name, text in texts.items()},
     }
     n = values.pop("n", None)
     chosen = asdict(options) | as_options({name: table[name] for name in asdict(options) if name in table}, where)
@@ -107,7 +107,7 @@ def _take(
     options: dict[str, Any],
     values: dict[str, Any],
 ) -> None:
-    """Have what a directive asks for stand among the options, and its amounts among the values."""
+    """Add a directive's request to the options, and its amounts to the values."""
     try:
         asked = read(text, options)
         options.update(asked.options)
@@ -123,7 +123,7 @@ def _take(
 
 
 def scheduler_options(options: JobOptions, profile: Mapping[str, Any]) -> JobOptions:
-    """Return the options of the job of Dask's scheduler, on a partition of its own that a `profile` describes."""
+    """Return the options of the job of Dask's scheduler, on the partition that a `profile` describes."""
     kept = {name: value for name, value in asdict(options).items() if name in _FOR_ANY_PARTITION and value}
     return type(options)(**{**as_options(profile, "scheduler_profile"), **kept})
 
@@ -131,7 +131,7 @@ def scheduler_options(options: JobOptions, profile: Mapping[str, Any]) -> JobOpt
 def with_cluster(order: JobOrder, section: BatchSection | None, kind: str, own: Mapping[str, Any]) -> JobOrder:
     """Return the order of a rule whose Dask workers are not (all) in its job: in jobs of their own, or on more nodes.
 
-    The local engine's jobs compute by themselves, whatever the rule says.
+    The local engine's jobs always compute by themselves.
     """
     if section is None:
         return order
@@ -185,7 +185,7 @@ def workers_of(
 
 
 def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all that is said of worker jobs: by the profile, by luigi.cfg's section, and by tables of one's own."""
+    """Return the table of worker jobs, merged from the profile, luigi.cfg's section, and the caller's own tables."""
     name = type(section).__name__
     of_profile = json.loads(section.profile_called(section.profile).settings.get("worker_jobs", "{}"))
     of_section = section.worker_jobs if "worker_jobs" in section.given() else {}
@@ -196,10 +196,10 @@ def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) ->
 def scheduler_job(
     section: BatchSection, table: Mapping[str, Any], resources: Resources, options: JobOptions
 ) -> tuple[Resources, JobOptions]:
-    """Return what the job of Dask's scheduler asks for, and its options."""
-    said = {name: as_text(name, table.get(name, ""), "worker_jobs") for name in SCHEDULER_NAMES}
-    profile = section.profile_called(said["scheduler_profile"])
-    memory = said["scheduler_memory"] or profile.settings.get("memory", "")
-    time = said["scheduler_time"] or profile.settings.get("time", "") or resources.time
+    """Return the resources and the options of the job of Dask's scheduler."""
+    texts = {name: as_text(name, table.get(name, ""), "worker_jobs") for name in SCHEDULER_NAMES}
+    profile = section.profile_called(texts["scheduler_profile"])
+    memory = texts["scheduler_memory"] or profile.settings.get("memory", "")
+    time = texts["scheduler_time"] or profile.settings.get("time", "") or resources.time
     asked = Resources(memory=memory, time=time).completed()
-    return asked, scheduler_options(options, profile.options) if said["scheduler_profile"] else options
+    return asked, scheduler_options(options, profile.options) if texts["scheduler_profile"] else options

@@ -7,42 +7,42 @@ from pathlib import Path
 
 from espo_luigi.errors import JobError
 from espo_luigi.jobs.bundles.model import array_of
-from espo_luigi.jobs.lifecycle.flights import Flight, listed_names
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, read_object
-from espo_luigi.jobs.order import ResultWord
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, listed_names, read_object
+from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.schedulers.script import end_path
+from espo_luigi.jobs.state import JobState
 
 
 class Bundles:
-    """The bundles of the `flights`, by task, and of records of earlier drivers."""
+    """The bundles of the `jobs` that are under way, by task, and of records of earlier drivers."""
 
-    def __init__(self, store: RecordStore, flights: Mapping[str, Flight]) -> None:
+    def __init__(self, store: RecordStore, jobs: Mapping[str, Job]) -> None:
         self._store = store
-        self._flights = flights
+        self._jobs = jobs
 
     def look(self, now: float) -> None:
-        """Find out by a single listing which members have begun and ended. Raises OSError."""
-        members = [flight for flight in self._flights.values() if flight.record.shares_job]
+        """Find out which members have begun, and which have ended, by one listing for all. Raises OSError."""
+        members = [job for job in self._jobs.values() if job.record.shares_job]
         names = listed_names(self._store.claim_path("")) if members else set()
-        for flight in members:
-            end = end_path(self._store.claim_path(flight.record.name))
-            flight.saw_member(flight.record.name in names, self._end(flight, end) if end.name in names else None, now)
+        for job in members:
+            end = end_path(self._store.claim_path(job.record.name))
+            job.saw_member(job.record.name in names, self._end(job, end) if end.name in names else None, now)
 
-    def _end(self, flight: Flight, path: Path) -> int | None:
+    def _end(self, job: Job, path: Path) -> int | None:
         try:
             job_id, code = path.read_text(encoding="utf-8").split()
         except (FileNotFoundError, ValueError):
             return None
-        return int(code) if job_id == flight.record.job_id else None
+        return int(code) if job_id == job.record.job_id else None
 
     def is_needed(self, record: Record) -> bool:
         """Return whether a different task that is not done needs the job or the array of this record's bundle."""
         name = array_of(record.bundle)
-        others = (flight.record for flight in self._flights.values() if flight.record.task != record.task)
+        others = (job.record for job in self._jobs.values() if job.record.task != record.task)
         if any(_needs(other, name) for other in others):
             return True
-        # Then the records of tasks that this driver has not come to yet.
-        known = {record.task, *self._flights}
+        # Those that this driver has not come to yet.
+        known = {record.task, *self._jobs}
         try:
             return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
         except JobError:
@@ -59,7 +59,7 @@ class Bundles:
         plan = self._plan_path(name)
         for member, record in self._members(name):
             end_path(self._store.claim_path(member)).unlink(missing_ok=True)
-            if record.name == member and record.outcome == ResultWord.SUCCESS:
+            if record.name == member and record.outcome == JobState.SUCCEEDED:
                 self._store.forget_files(member)
         for path in plan.parent.glob(f"{name}.*"):
             path.unlink(missing_ok=True)

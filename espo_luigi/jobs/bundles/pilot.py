@@ -1,6 +1,6 @@
 """Runs a bundle's members as children of a process that has imported everything, some at a time.
 
-The pilot is a scheduler's job. `lifecycle.submissions` writes its plan. Each member claims its work by its own script,
+The pilot is a scheduler's job. `lifecycle.submit` writes its plan. Each member claims its work by its own script,
 which prints the environment that the member would have as a single job. `stop_if_closed.sh` stops a member whose claim
 the driver has closed.
 """

@@ -1,4 +1,8 @@
-"""Ending a run from inside or outside its driver: cancelling recorded jobs, and asking a driver to stop."""
+"""Ending jobs and runs: signals to single jobs, jobs that do not end by themselves, and whole runs.
+
+A member of a bundle that shares its job with other tasks writes its stack and ends once it finds its claim closed. Its
+job is cancelled when no task needs it any more.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,18 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from espo_luigi.errors import EspoError, SubmissionError
-from espo_luigi.jobs.lifecycle.handles import Failure
-from espo_luigi.jobs.lifecycle.policy import EXPLANATION, Cause
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle.policy import Cause, Patience
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import owner_name
 from espo_luigi.jobs.trouble import Minutely, persistently
@@ -25,16 +31,132 @@ logger = logging.getLogger(__name__)
 
 CANCEL = "cancel"
 DETACH = "detach"
-# What a manager does by itself that cannot go on: jobs stay, as after `DETACH`, but the run has failed.
+# A manager that cannot go on leaves its jobs, as after `DETACH`, but the run has failed.
 BREAK = "break"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
-# Seconds in which a file system that fails is asked again for what was cancelled to be written down.
-_WRITE_PATIENCE = 30.0
 
 
-def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Record]) -> int | None:
-    """Cancel the jobs of these records, and no others; return how many, or None if the scheduler did not answer."""
+class Signals:
+    """Collects cancellations and requests for stacks, which are sent together at the end of a cycle.
+
+    A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
+    """
+
+    def __init__(self, commands: Commands, bundles: Bundles) -> None:
+        self._commands = commands
+        self._bundles = bundles
+        self._to_dump: list[tuple[Job, str]] = []
+        self._to_cancel: list[tuple[Job, str]] = []
+
+    def dump(self, job: Job) -> None:
+        """Have the job write its stack to its log, where it can be asked to; else it only gets some more time."""
+        name, job_id = job.record.name, str(job.record.job_id)
+        if self._commands.scheduler.stack_dumps([job_id]):
+            logger.warning("%s: no heartbeat; asking job %s for its stack", name, job_id)
+        else:
+            logger.warning("%s: no heartbeat of job %s; a last look follows", name, job_id)
+        self._to_dump.append((job, job_id))
+
+    def cancel(self, job: Job) -> None:
+        """Have the job end."""
+        self._to_cancel.append((job, str(job.record.job_id)))
+
+    def send(self, unwanted: Iterable[str]) -> None:
+        """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
+        # It may have waited until the driver was sure of its lock: by now, a task may have another job.
+        dumped = [job for job, job_id in self._to_dump if job.record.job_id == job_id]
+        cancelled = [job for job, job_id in self._to_cancel if job.record.job_id == job_id]
+        self._to_dump, self._to_cancel = [], []
+        ids = dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in cancelled if self._goes(job))])
+        alone = [str(job.record.job_id) for job in dumped if not job.record.shares_job]
+        if alone:
+            self._commands.dump_stacks(alone)
+        if ids:
+            self._commands.cancel(ids)
+        now = self._commands.clock.now()
+        for job in dumped:
+            job.intent = replace(job.intent, dumped=now)
+        for job in cancelled:
+            job.intent = replace(job.intent, cancelled=now)
+
+    def _goes(self, job: Job) -> bool:
+        return not job.record.shares_job or not self._bundles.is_needed(job.record)
+
+
+class Leftovers:
+    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
+
+    def __init__(self, commands: Commands, patience: Patience) -> None:
+        self._commands = commands
+        self._patience = patience
+        self._since: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def add(self, name: str, now: float) -> None:
+        """Take in that the job of that name has succeeded, and was still there."""
+        self._since[name] = now
+
+    def start_anew(self, now: float) -> None:
+        """Let all have their time again: nobody has looked for a while."""
+        self._since = dict.fromkeys(self._since, now)
+
+    def unwanted(self, rows: Mapping[str, Row], now: float) -> list[str]:
+        """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
+        late_rows: list[Row] = []
+        for name, since in list(self._since.items()):
+            row, late = rows.get(name), now - since >= self._patience.latency_wait
+            if row is None and not late:
+                continue  # an answer may be older than the job
+            if row is None or _is_gone(row):
+                del self._since[name]
+            elif late:
+                late_rows.append(row)
+                self._since[name] = now
+        return _said(late_rows)
+
+    def unwanted_at_the_end(self) -> list[str]:
+        """The ids of those that do not go within a few seconds: nobody looks any more after this run."""
+        alive: list[Row] = []
+        for pause in self._patience.last_looks if self._since else ():
+            self._commands.clock.sleep(pause)
+            rows = self._commands.jobs() or []
+            alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
+            if not alive:
+                break
+        return _said(alive)
+
+
+def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
+    """The ids of Dask workers' jobs whose own job neither waits nor runs any more.
+
+    `is_ours` returns whether a job of such a name was this run's.
+    """
+    alive = [row for row in rows if not _is_gone(row)]
+    names = {row.name for row in alive}
+    left = [row for row in alive if (owner := owner_name(row.name)) and owner not in names and is_ours(owner)]
+    for row in left:
+        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in left]
+
+
+def _said(alive: Iterable[Row]) -> list[str]:
+    for row in alive:
+        logger.warning("%s has written its result and does not end: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in alive]
+
+
+def _is_gone(row: Row) -> bool:
+    # A job that leaves has no processes any more; its epilog is the site's business.
+    return row.phase.ended or row.phase is Phase.LEAVING
+
+
+def cancel_records(
+    store: RecordStore, commands: Commands, records: Iterable[Record], patience: Patience | None = None
+) -> int | None:
+    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer."""
     out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
     by_job: dict[str, list[Record]] = {}
     for record in out:
@@ -42,12 +164,12 @@ def cancel_records(store: RecordStore, commands: Commands, records: Iterable[Rec
     cancelled = _cancel_by_name(store, commands, by_job) if out else 0
     if cancelled is None:
         return None
-    _write_down(store, out)
+    _write_down(store, out, (patience or Patience()).writing_down)
     return cancelled
 
 
-def _write_down(store: RecordStore, cancelled: Iterable[Record]) -> None:
-    until, warn, left = time.monotonic() + _WRITE_PATIENCE, Minutely().warn, []
+def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float) -> None:
+    until, warn, left = time.monotonic() + seconds, Minutely().warn, []
     for record in cancelled:
         try:
             persistently(partial(_finish, store, record), until - time.monotonic(), warn=warn)
@@ -64,13 +186,13 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record]) -> None:
 
 def _finish(store: RecordStore, record: Record) -> None:
     store.close(record.name)
-    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED.value))
+    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, list[Record]]) -> int | None:
-    """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler did not answer.
+    """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler is silent.
 
-    A command that did not end may have cancelled some of them: those that are left are cancelled anew.
+    A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
     for _ in range(_CANCEL_TRIES):
@@ -80,9 +202,9 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
         # Found by id and name: an id may be that of somebody else's job by now.
         owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
-        # On disk first: if this driver is killed from here on, the next one finds who has cancelled these jobs.
+        # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):
-            _save(store, replace(record, ending=Cause.DRIVER_CANCELLED.value))
+            _save(store, replace(record, ending=Cause.DRIVER_CANCELLED))
         cancelled.update(alive)
         if not alive or commands.cancel(alive):
             return len(cancelled)
@@ -96,10 +218,10 @@ def _save(store: RecordStore, record: Record) -> None:
         logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
 
 
-def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) -> int:
-    """Cancel the jobs of all records of this run, of which a driver knows some `newer` than on disk; return how many.
+def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience) -> int:
+    """Cancel the jobs of all records of this run; return how many. `newer` records replace those on disk.
 
-    The records also hold the jobs of earlier drivers, which this one may not have come to yet.
+    The records on disk include jobs of earlier drivers that this driver may not have taken over yet.
     """
     records: dict[str, Record] = {}
     try:
@@ -107,19 +229,14 @@ def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record]) 
             records[record.task] = record
     except (EspoError, OSError) as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
-    cancelled = cancel_records(store, commands, {**records, **{record.task: record for record in newer}}.values())
+    records |= {record.task: record for record in newer}
+    cancelled = cancel_records(store, commands, records.values(), patience)
     if cancelled is None:
         name = commands.scheduler.NAME
         logger.error("%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs", name)
         return 0
     logger.warning("cancelled %d job(s) of this run", cancelled)
     return cancelled
-
-
-def stopped(how: str, attempts: int, label: str) -> Failure:
-    """What becomes of a request that is under way when its driver is asked to stop."""
-    cause = {CANCEL: Cause.DRIVER_CANCELLED, DETACH: Cause.DETACHED}.get(how, Cause.INTERNAL)
-    return Failure(cause, attempts, f"{label}: {EXPLANATION[cause]}")
 
 
 def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
@@ -138,7 +255,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
         if time.monotonic() >= until:
             holder = lock.holder()
             if holder is None:
-                # It ended meanwhile: the next one is not to be stopped.
+                # It ended meanwhile, and the next driver must not be stopped.
                 control.unlink(missing_ok=True)
                 return False
             raise SubmissionError(
@@ -151,7 +268,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
 
 
 def take_control(state_dir: Path) -> str | None:
-    """What the driver of `state_dir` is asked to do, once: `CANCEL`, `DETACH` or None."""
+    """Take the request to the driver of `state_dir`, if there is any: `CANCEL`, `DETACH` or None."""
     # A listing makes a network file system look again, where asking for one file may get a remembered "no".
     if _CONTROL not in os.listdir(state_dir):
         return None

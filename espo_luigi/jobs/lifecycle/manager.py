@@ -1,11 +1,8 @@
 """The job manager: thousands of jobs from one thread, each brought to an outcome once.
 
-`JobManager.submit` returns a handle at once. One thread does the rest, in a cycle that costs the same number of
-commands however many jobs there are: submit what may be submitted; look at what became of the jobs (`Watcher`); then
-take each job's next step (`Flight.next_step`, `Verdicts`). All state that must survive the driver is in `records`.
-
-If a step fails because of a file, it is taken again in the next cycle. So each writes its files before anything changes
-here or at the scheduler, and taken again it writes the same.
+`JobManager.submit` returns a handle at once. One thread does the rest, in cycles. Each submits ready jobs, looks
+at all jobs (`Watcher`), decides each job's next action (`policy.decide`) and takes it (`Actions`). The number of
+commands in a cycle does not depend on the number of jobs. `records` hold all that must survive the driver.
 """
 
 from __future__ import annotations
@@ -22,34 +19,64 @@ from pathlib import Path
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.layout import prepare
-from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_run, take_control
-from espo_luigi.jobs.lifecycle.flights import Flight
-from espo_luigi.jobs.lifecycle.handles import Failure, Handle, JobRequest, Progress
+from espo_luigi.jobs.lifecycle.actions import Actions, failure_of
+from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
 from espo_luigi.jobs.lifecycle.observe import Watcher
-from espo_luigi.jobs.lifecycle.ownership import Ownership
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Requests
-from espo_luigi.jobs.lifecycle.signals import Signals
-from espo_luigi.jobs.lifecycle.submissions import Submission
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
-from espo_luigi.jobs.lifecycle.verdicts import Verdicts
-from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Requests
+from espo_luigi.jobs.lifecycle.state import Intent, Job
+from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
+from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, passes, persistently
+from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, passes, persistently
 
 logger = logging.getLogger(__name__)
 
-_CYCLE_SECONDS = 2.0
-# What a cycle and a cancellation may take where each of their commands hangs.
-_END_SECONDS = 600.0
+
+class Ownership:
+    """Whether a driver may still act: at the last look, not long ago, its locks were still its own.
+
+    They are the lock of a manager's folder, and those of the folders that `others_are_ours` looks at.
+    """
+
+    def __init__(self, lock: DriverLock, others_are_ours: Callable[[], bool], clock: Clock, trouble: Minutely) -> None:
+        self._lock = lock
+        self.others_are_ours = others_are_ours
+        self._clock = clock
+        self._trouble = trouble
+        self._next_look = 0.0
+        self.lost = False
+
+    def is_sure(self) -> bool:
+        """Look at the locks, if the last look is a while ago: this process may have been stopped since.
+
+        Where they cannot be looked at, the driver has to wait until they can.
+        """
+        if self._clock.now() >= self._next_look:
+            self._look()
+        return not self.lost and self._clock.now() < self._next_look
+
+    def _look(self) -> None:
+        try:
+            ours = self._lock.refresh() and self.others_are_ours()
+        except OSError as error:
+            self._trouble.warn("trouble with the files in %s, going on: %s", self._lock.path.parent, error)
+            return
+        if ours:
+            self._next_look = self._clock.now() + REFRESH_EVERY_SECONDS
+        else:
+            logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
+            self.lost = True
 
 
 class JobManager:
-    """Submits requests to a scheduler and brings each to an outcome.
+    """Submits orders to a scheduler and brings each to an outcome.
 
-    Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the flights; the other
+    Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the jobs; the other
     methods may be called from any thread. `still_ours` says whether other folders than `state_dir` are this driver's.
     """
 
@@ -73,32 +100,30 @@ class JobManager:
         self._trouble = Minutely(self._clock)
         self._ownership = Ownership(self._lock, still_ours, self._clock, self._trouble)
         self._requests = Requests()
-        self._ready: deque[Flight] = deque()
-        self._flights: dict[str, Flight] = {}
-        self._bundles = Bundles(self.store, self._flights)
+        self._ready: deque[Job] = deque()
+        self._jobs: dict[str, Job] = {}
+        self._bundles = Bundles(self.store, self._jobs)
         self._watcher = Watcher(settings, commands, self.store, self.submitter, self._bundles, self._trouble)
         self._signals = Signals(commands, self._bundles)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._salt = ""
-        self._verdicts = Verdicts(
-            settings=settings,
+        self._actions = Actions(
+            commands=commands,
             store=self.store,
             submitter=self.submitter,
             watcher=self._watcher,
             signals=self._signals,
             bundles=self._bundles,
             requests=self._requests,
-            flights=self._flights,
+            jobs=self._jobs,
             ready=self._ready,
-            clock=self._clock,
             tolerantly=self._tolerantly,
         )
 
     def start(self) -> None:
         """Take the driver's lock and begin.
 
-        Raises SecondDriverError when another driver has it, SubmissionError while jobs of another layout live.
+        Raises SecondDriverError if a living driver has it, SubmissionError while jobs of another layout live.
         """
         persistently(self._lock.acquire, DRIVERS_PATIENCE_SECONDS)
         try:
@@ -106,40 +131,42 @@ class JobManager:
         except EspoError:
             self._lock.release()
             raise
-        self._salt = persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
+        # It is kept from here on.
+        persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
         take_control(self.store.folder)
         self._thread.start()
 
-    def submit(self, request: JobRequest, on_progress: Callable[[Progress], None] | None = None) -> Handle:
-        """Take a request and return at once; `on_progress` is called in the manager's thread, and must be quick.
+    def submit(self, order: JobOrder) -> Handle:
+        """Take an order and return at once; its `on_progress` is called in the manager's thread, and must be quick.
 
-        What an earlier driver submitted for the same run, rule and wildcards is taken over instead of submitted again.
+        If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = task_name(request.run, request.rule, request.wildcards, self._salt)
-        self.submitter.check(task, request)
-        handle = self._requests.add(task, request, on_progress)
+        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
+        self.submitter.check(task, order)
+        handle = self._requests.add(task, order)
         self._wake.set()
         return handle
 
-    def status(self) -> dict[str, int]:
-        """Number of requests by where they stand: waiting, pending, running, …, and succeeded and failed so far."""
-        flights = list(self._flights.values())
-        counts = Counter(f.row.phase.value if f.row is not None else f.record.state for f in flights)
-        return {"waiting": len(self._requests.incoming) + len(self._ready), **counts, **self._verdicts.ended}
+    def status(self) -> dict[JobState, int]:
+        """The number of orders in each state."""
+        counts = Counter(job.state for job in list(self._jobs.values()))
+        counts[JobState.READY] += len(self._requests.incoming) + len(self._ready)
+        return {**counts, **self._actions.ended}
 
-    def cancel_all(self, timeout: float = _END_SECONDS) -> int:
+    def cancel_all(self, timeout: float | None = None) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
         self._stop(CANCEL, timeout)
         return self.cancelled
 
-    def detach(self, timeout: float = _END_SECONDS) -> None:
+    def detach(self, timeout: float | None = None) -> None:
         """Stop, and leave the jobs to the next driver."""
         self._stop(DETACH, timeout)
 
     close = detach
 
-    def _stop(self, how: str, timeout: float) -> None:
+    def _stop(self, how: str, timeout: float | None) -> None:
+        timeout = self.settings.patience.ending if timeout is None else timeout
         self.stopping = self.stopping or how
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -161,10 +188,11 @@ class JobManager:
         try:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
-                self.cancelled = cancel_run(self.store, self.commands, [one.record for one in self._flights.values()])
+                records = [job.record for job in self._jobs.values()]
+                self.cancelled = cancel_run(self.store, self.commands, records, self.settings.patience)
             self._cancel_leftovers()
         finally:
-            attempts = {task: flight.record.attempt for task, flight in self._flights.items()}
+            attempts = {task: job.record.attempt for task, job in self._jobs.items()}
             self._requests.close_all(self.stopping or DETACH, attempts)
             # What cannot be removed is a lock whose holder will be dead.
             self._tolerantly(self._lock.release)
@@ -172,54 +200,54 @@ class JobManager:
     def _cycle(self) -> None:
         # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
         now = self._clock.now()
-        self._watcher.notice_absence(self._flights.values(), self._cycle_seconds)
+        self._watcher.notice_absence(self._jobs.values(), self._cycle_seconds)
         self._tolerantly(self._obey_control)
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
         self._submit_ready()
-        unwanted = self._watcher.look(self._flights.values())
-        for flight in list(self._flights.values()):
+        unwanted = self._watcher.look(self._jobs.values())
+        for job in list(self._jobs.values()):
             if self._is_still_ours():
-                self._guarded(partial(self._verdicts.take_step, now), flight)
+                self._guarded(partial(self._actions.take_step, now), job)
         if self._is_still_ours():
             self._signals.send(unwanted)
 
     @property
     def _cycle_seconds(self) -> float:
-        return min(_CYCLE_SECONDS, self.settings.result_seconds, self.settings.poll_seconds)
+        return min(self.settings.patience.cycle, self.settings.result_seconds, self.settings.poll_seconds)
 
     def _pause(self) -> float:
         """Seconds until the next cycle; with more to submit, no longer than the rate of submission demands."""
         longest = self._cycle_seconds
         return min(longest, self.commands.submit_rate.wait_seconds) if self._next_ready() else longest
 
-    def _guarded(self, step: Callable[[Flight], None], flight: Flight) -> bool:
-        """Take a step, whose trouble (an unwritable folder, say) must not end the others; whether there was none."""
+    def _guarded(self, step: Callable[[Job], None], job: Job) -> bool:
+        """Take a step for a job, whose trouble must not stop other jobs; return whether there was none."""
         try:
-            step(flight)
-            flight.trouble_since = None
+            step(job)
+            job.trouble_since = None
             return True
         except OSError as error:
-            self._survive(flight, error)
+            self._survive(job, error)
         except Exception as error:
-            logger.exception("%s: the driver could not handle this job", flight.record.name)
-            self._give_up(flight, error)
+            logger.exception("%s: the driver could not handle this job", job.record.name)
+            self._give_up(job, error)
         return False
 
-    def _survive(self, flight: Flight, error: OSError) -> None:
-        """Take the step again in the next cycle; what no waiting cures is given up after a while."""
+    def _survive(self, job: Job, error: OSError) -> None:
+        """Take the step again in the next cycle; give up after a while if the error does not pass."""
         now = self._clock.now()
-        flight.trouble_since = flight.trouble_since or now
-        self._trouble.warn("trouble with the files of %s, going on: %s", flight.record.name, error)
-        if not passes(error) and now - flight.trouble_since >= self.settings.patience.lasting_trouble:
-            self._give_up(flight, error)
+        job.trouble_since = now if job.trouble_since is None else job.trouble_since
+        self._trouble.warn("trouble with the files of %s, going on: %s", job.record.name, error)
+        if not passes(error) and job.lasts(job.trouble_since, now, self.settings.patience.lasting_trouble):
+            self._give_up(job, error)
 
-    def _give_up(self, flight: Flight, error: Exception) -> None:
+    def _give_up(self, job: Job, error: Exception) -> None:
         with suppress(ValueError):
-            self._ready.remove(flight)
-        failure = flight.failure(Cause.INTERNAL, f"{type(error).__name__}: {error}")
-        self._verdicts.finish(flight, failure, keep_record=True)
+            self._ready.remove(job)
+        failure = failure_of(job, Cause.INTERNAL, f"{type(error).__name__}: {error}")
+        self._actions.finish(job, failure, keep_record=True)
 
     def _tolerantly(self, look: Callable[[], None]) -> None:
         """A file system that fails for a while (ESTALE, EIO, EDQUOT) must not end the driver of a run of days."""
@@ -241,37 +269,40 @@ class JobManager:
             self.stopping = DETACH
         return sure
 
-    # Taking in requests.
+    # Taking in orders.
 
     def _admit(self) -> None:
         while self._requests.incoming:
-            request, handle = self._requests.incoming.popleft()
+            handle = self._requests.incoming.popleft()
             try:
-                self._admit_one(request, handle)
+                self._admit_one(handle)
             except Exception as error:
                 if isinstance(error, OSError) and passes(error):
-                    self._requests.incoming.appendleft((request, handle))
+                    self._requests.incoming.appendleft(handle)
                     raise
-                self._requests.close(handle, Failure(Cause.INTERNAL, 0, f"{request.label}: {error}"))
+                self._requests.close(handle.task, Failure(Cause.INTERNAL, 0, f"{handle.order.label}: {error}"))
 
-    def _admit_one(self, request: JobRequest, handle: Handle) -> None:
-        self._watcher.workers_about |= request.has_workers
+    def _admit_one(self, handle: Handle) -> None:
+        order = handle.order
+        self._watcher.workers_about |= order.workers is not None
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
-            record = self.submitter.plan(handle.task, request, record)
+            record = self.submitter.plan(handle.task, order, record)
+        job = Job(order, record, self._scheduler, handle.report)
         if record.state == PLANNED:
-            self._ready.append(Flight(request, handle, record, self._scheduler, ready_since=self._clock.now()))
+            job.intent = Intent(ready=self._clock.now())
+            self._ready.append(job)
             return
         owner = record.job_id or self.store.claim_owner(record.name)
         logger.info("%s: taken over from an earlier driver (job %s)", record.name, owner or "id not known yet")
-        record = replace(record, job_id=owner)
-        self._flights[handle.task] = Flight(request, handle, record, self._scheduler, adopted=True, old_order=True)
+        job.adopted, job.record = True, replace(record, job_id=owner)
+        self._jobs[handle.task] = job
         self._watcher.hurry()
 
     # Submitting.
 
     def _submit_ready(self) -> None:
-        """Submit for as long as one look at the results may wait."""
+        """Submit until it is time to look at the results."""
         until = self._clock.now() + self._cycle_seconds
         while self._is_still_ours() and self._clock.now() + self.commands.submit_rate.wait_seconds <= until:
             group = self._next_ready()
@@ -279,56 +310,56 @@ class JobManager:
                 return
             self._submit(group)
 
-    def _next_ready(self) -> list[Flight]:
-        """The next flights that may be submitted now, as one job; none where more may come for it in a moment."""
+    def _next_ready(self) -> list[Job]:
+        """The next jobs to submit together; none while more may come for their bundle."""
         now = self._clock.now()
-        room = self.settings.max_jobs - len({flight.record.job_name for flight in self._flights.values()})
+        room = self.settings.max_jobs - len({job.record.job_name for job in self._jobs.values()})
         if room <= 0 or self.stopping is not None or self.submitter.held(now):
             return []
         seen = set[int]()
         for first in self._ready:
-            if first.not_before > now or id(first) in seen:
+            if first.intent.not_before > now or id(first) in seen:
                 continue
             # While there is trouble, one task is tried.
-            most = 1 if self._nodes.in_trouble else first.request.bundling.of_room(room)
-            group = self.submitter.submissions.together(first, self._ready, most, now)
-            waited = now - (first.ready_since or now) >= self.settings.patience.gather
-            if waited or len(group) == most or first.alone:
+            most = 1 if self._nodes.in_trouble else first.order.terms.bundling.of_room(room)
+            group = self.submitter.together(first, self._ready, most, now)
+            waited = now - first.intent.ready >= self.settings.patience.gather
+            if waited or len(group) == most or first.intent.alone:
                 return group
             seen.update(map(id, group))
         return []
 
-    def _submit(self, group: list[Flight]) -> None:
+    def _submit(self, group: list[Job]) -> None:
         submission = self._submission(group)
         if submission is None or not all(
-            self._guarded(partial(self._prepare, submission, place), flight) for place, flight in enumerate(group)
+            self._guarded(partial(self._prepare, submission, place), job) for place, job in enumerate(group)
         ):
             return
         # Writing for many may have taken a while.
         if not self._is_still_ours():
             return
-        for flight in group:
-            self._ready.remove(flight)
-            self._flights[flight.handle.task] = flight
+        for job in group:
+            self._ready.remove(job)
+            self._jobs[job.record.task] = job
         refused = self.submitter.submit(submission)
-        for flight in group if refused is not None else []:
-            self._verdicts.refused(flight, str(refused))
+        for job in group if refused is not None else []:
+            self._actions.refused(job, str(refused))
 
-    def _submission(self, group: list[Flight]) -> Submission | None:
+    def _submission(self, group: list[Job]) -> Submission | None:
         try:
-            return self.submitter.submissions.of(group)
+            return self.submitter.made_of(group)
         except Exception as error:
             logger.exception("%s: the driver could not write this job's script", group[0].record.name)
             self._give_up(group[0], error)
             return None
 
-    def _prepare(self, submission: Submission, place: int, flight: Flight) -> None:
+    def _prepare(self, submission: Submission, place: int, job: Job) -> None:
         try:
             self.submitter.prepare(submission, place)
         except OSError:
-            # Put last: the files of this one may be the only ones that fail.
-            self._ready.remove(flight)
-            self._ready.append(flight)
+            # Put last: other jobs' files may work.
+            self._ready.remove(job)
+            self._ready.append(job)
             self.submitter.pause()
             raise
 

@@ -1,72 +1,84 @@
 """Nodes on which jobs end as soon as they start, and pauses when jobs do so on all nodes.
 
-A broken node is always free, so that it gets job after job. And where something fails for all nodes (the file system
-with the programs, for example), every job of a run would use up its attempts within a minute.
+A broken node is always free, and gets job after job. If all nodes fail, as the file system with the programs does, all
+jobs of a run would use up their attempts within a minute.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
 
-from espo_luigi.jobs.lifecycle.flights import Flight
-from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.policy import Cause, Patience, has_failed
+from espo_luigi.jobs.lifecycle.state import Job
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.trouble import growing_pause
 
 logger = logging.getLogger(__name__)
 
-# So many different tasks, none of which gave a result, make a node one that is avoided.
+# A node is avoided after so many different tasks ended at once there without a result.
 _TASKS_ON_A_NODE = 3
 _MOST_NODES = 20
-# So many different tasks in a row, on nodes that are not avoided, make submission pause.
+# Submission pauses after so many different tasks in a row ended at once, on nodes that are not avoided.
 _TASKS_IN_A_ROW = 6
 # After each pause one job is tried; after the last, an hour in all, the run goes on as if nothing were known.
-_PAUSES = (60.0, 120.0, 240.0, 480.0, 960.0, 1800.0)
+_PAUSES = 6
+# How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
+_MOST_QUESTIONS = 5
 
 
 class NodeWatch:
-    """What a run learns of nodes from how jobs end on them. Times are the driver's monotonic clock."""
+    """Learns from the ends of jobs which nodes are broken. Times are the driver's monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
         self.excluded: tuple[str, ...] = ()
         self._anywhere: set[str] = set()
         self._seen: set[str] = set()
-        # when jobs of which tasks ended at once on a node, since one that started later did well there
+        # By node and task, when jobs ended at once there; a job that starts later and does well clears a node's.
         self._crashed: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        # on which node the jobs of which tasks ended at once, since one that started after `_row_since` did well
+        # By task, the node where its job ended at once; a job that starts after `_row_since` and does well clears it.
         self._in_a_row: dict[str, str] = {}
         self._row_since = -math.inf
         self.in_trouble = False
         self._hold_until = 0.0
-        self._pauses: list[float] = list(_PAUSES)
+        self._pauses = 0
 
     def avoided_by(self, task: str) -> tuple[str, ...]:
-        """The nodes to which no job of the task goes, whatever has become of its own jobs there."""
+        """The nodes that the run avoids for this task."""
         return () if task in self._anywhere else self.excluded
 
     def allow_all(self, task: str) -> None:
-        """Avoid no node for this task any more: there is none for it without them."""
+        """Let this task's jobs go to any node, as the rest is not enough for it."""
         self._anywhere.add(task)
 
     def held(self, now: float) -> bool:
         """Whether to wait before the next submission."""
         return self.in_trouble and now < self._hold_until
 
-    def learn(self, flight: Flight, cause: Cause, now: float) -> bool:
-        """Learn from how a flight's job did not succeed; whether that is known to be none of the task's fault."""
-        task, node = flight.record.task, flight.node
+    def learn(self, job: Job, cause: Cause, now: float) -> bool:
+        """Learn from a job that did not succeed; return whether that is known to be the cluster's fault."""
+        task, node = job.record.task, job.node
         # A file system that failed under the job may be the node's own: no evidence that the node works.
-        if flight.has_failed and cause is not Cause.FILES:
-            self.does_well(node, flight.started_after)
-        if cause is not Cause.CRASHED or not flight.ended_at_once(now):
+        if has_failed(job) and cause is not Cause.FILES:
+            self.does_well(node, job.seen.off_node)
+        if cause is not Cause.CRASHED or not job.ended_at_once(now, self._patience.quick):
             return False
         self.crashed(task, node, now)
         return self.in_trouble or node in self.avoided_by(task)
 
+    def look(self, job: Job, now: float) -> None:
+        """Learn from a job that works on its node for a while."""
+        if job.does_well(now, self._patience.quick):
+            self.does_well(job.node, job.seen.off_node)
+
     def does_well(self, node: str, started_after: float | None) -> None:
         """Take in that a job wrote a result there, or works there for a while; it started after that moment.
 
-        One that had started before others ended at once says nothing of what has happened to the node since.
+        It says nothing of the node's state after that moment.
         """
         if started_after is None:
             return
@@ -76,7 +88,7 @@ class NodeWatch:
         if started_after >= self._row_since:
             if self.in_trouble:
                 logger.warning("jobs do not end at once any more: submission goes on")
-            self._start_anew(-math.inf, _PAUSES)
+            self._start_anew(-math.inf, pauses=0)
 
     def crashed(self, task: str, node: str, now: float) -> None:
         """Take in that a job of the task ended at once, without a result."""
@@ -89,19 +101,19 @@ class NodeWatch:
         if not self._in_a_row:
             self._row_since = now
         self._in_a_row[task] = node
-        if not self.in_trouble and self._pauses and len(self._in_a_row) >= _TASKS_IN_A_ROW:
+        if not self.in_trouble and self._pauses < _PAUSES and len(self._in_a_row) >= _TASKS_IN_A_ROW:
             self.in_trouble, self._row_since = True, now
             self._pause(now)
 
     def submitted(self, now: float) -> None:
-        """Take in a submission: while there is trouble, one at a time."""
+        """Take in a submission: while there is trouble, jobs go singly."""
         if not self.in_trouble:
             return
-        if self._pauses:
+        if self._pauses < _PAUSES:
             self._pause(now)
         else:
             logger.warning("jobs still end at once, after several pauses: submission goes on, and attempts are counted")
-            self._start_anew(now, ())
+            self._start_anew(now, pauses=_PAUSES)
 
     def _exclude(self, node: str) -> None:
         most = min(_MOST_NODES, max(1, len(self._seen) // 2))
@@ -118,7 +130,8 @@ class NodeWatch:
         )
 
     def _pause(self, now: float) -> None:
-        seconds = self._pauses.pop(0)
+        self._pauses += 1
+        seconds = growing_pause(self._pauses, self._patience.broken_nodes, self._patience.longest)
         self._hold_until = now + seconds
         logger.warning(
             "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "
@@ -128,7 +141,44 @@ class NodeWatch:
             seconds,
         )
 
-    def _start_anew(self, since: float, pauses: tuple[float, ...]) -> None:
+    def _start_anew(self, since: float, pauses: int) -> None:
         self.in_trouble = False
         self._in_a_row.clear()
-        self._row_since, self._pauses = since, list(pauses)
+        self._row_since, self._pauses = since, pauses
+
+
+class Unstartable:
+    """Finds the host that could not start a job, and adds it to the `nodes` of a run.
+
+    Such a host is always free, and puts job after job into Grid Engine's state ``Eqw``. Then qstat does not name the
+    host, but qacct does.
+    """
+
+    def __init__(self, commands: Commands, nodes: NodeWatch) -> None:
+        self._commands = commands
+        self._nodes = nodes
+        self._hosts: dict[str, str] = {}
+        self._questions: Counter[str] = Counter()
+
+    def learn(self, jobs: Iterable[Job], now: float) -> None:
+        """Take in the hosts of all jobs in error; a task whose host is avoided has to go elsewhere."""
+        in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
+        self._ask([job for name, job in in_error.items() if self._is_worth_asking(name)], now)
+        for name, job in in_error.items():
+            if job.row is not None and (host := self._hosts.get(name)):
+                row = replace(job.row, node=host, launch_failed=host in self._nodes.excluded)
+                job.seen = replace(job.seen, row=row)
+
+    def _is_worth_asking(self, name: str) -> bool:
+        return name not in self._hosts and self._questions[name] < _MOST_QUESTIONS
+
+    def _ask(self, jobs: list[Job], now: float) -> None:
+        if not jobs:
+            return
+        names = {job.record.name: job.record.task for job in jobs}
+        self._questions.update(names.keys())
+        rows = self._commands.remembered([str(job.record.job_id) for job in jobs], [], names)
+        for row in rows or ():
+            if row.name in names and row.node:
+                self._hosts[row.name] = row.node
+                self._nodes.crashed(names[row.name], row.node, now)

@@ -1,4 +1,4 @@
-"""What became of the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
+"""Looks at the jobs under way: result files, the scheduler's listing and accounting, heartbeats.
 
 A look costs the same number of commands, and of folder listings, however many jobs there are.
 """
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.flights import Flight, listed_names
-from espo_luigi.jobs.lifecycle.leftovers import Leftovers, orphans
-from espo_luigi.jobs.lifecycle.progress import between_beats
-from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.control import Leftovers, orphans
+from espo_luigi.jobs.lifecycle.nodes import Unstartable
+from espo_luigi.jobs.lifecycle.policy import leaves_for_long
+from espo_luigi.jobs.lifecycle.records import RecordStore, listed_names
+from espo_luigi.jobs.lifecycle.state import Job, between_beats
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
-from espo_luigi.jobs.lifecycle.unstartable import Unstartable
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.trouble import Minutely
@@ -30,7 +30,7 @@ _DRAINED_POLLS = 6
 
 
 class Watcher:
-    """Looks at files and the scheduler for the `flights` of a manager; only the manager's thread uses it."""
+    """Looks at files and the scheduler for the jobs of a manager; only the manager's thread uses it."""
 
     def __init__(
         self,
@@ -52,9 +52,8 @@ class Watcher:
         self._held: set[str] = set()
         self._drained: tuple[str, ...] = ()
         self._pending_since: float | None = None
-        self._nodes = submitter.nodes
         self._unstartable = Unstartable(commands, submitter.nodes)
-        self.leftovers = Leftovers(commands, settings.patience.latency_wait)
+        self.leftovers = Leftovers(commands, settings.patience)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.
@@ -65,29 +64,35 @@ class Watcher:
         rows = self._commands.jobs() if self.workers_about else None
         return [*self.leftovers.unwanted_at_the_end(), *orphans(rows or (), self._store.knows)]
 
-    def look(self, flights: Iterable[Flight]) -> list[str]:
+    def look(self, jobs: Iterable[Job]) -> list[str]:
         """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
-        flights, now = list(flights), self._commands.clock.now()
+        jobs, now = list(jobs), self._commands.clock.now()
         unwanted: list[str] = []
-        if now >= self._next_poll and (flights or self.leftovers):
-            unwanted = self._poll(flights, now)
+        if now >= self._next_poll and (jobs or self.leftovers):
+            unwanted = self._poll(jobs, now)
             now = self._commands.clock.now()
             self._next_poll = now + self._settings.poll_seconds
-        if now >= self._next_results or any(self._has_just_ended(flight) for flight in flights):
-            self._read_results(flights, now)
+        if now >= self._next_results or any(self._has_just_ended(job) for job in jobs):
+            self._read_results(jobs, now)
             self._last_results = now
-            self._next_results = now + min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+            self._next_results = now + self._until_next_results(jobs, now)
         return unwanted
 
-    def _has_just_ended(self, flight: Flight) -> bool:
-        return flight.ended_since is not None and flight.ended_since > self._last_results
+    def _until_next_results(self, jobs: Iterable[Job], now: float) -> float:
+        """Seconds until the next look: while a job is young, that is soon, so that a job of seconds is over in time."""
+        longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
+        youngest = max((job.began for job in jobs if job.began is not None), default=-math.inf)
+        return between_beats(now - youngest, longest)
+
+    def _has_just_ended(self, job: Job) -> bool:
+        return job.ended_since is not None and job.ended_since > self._last_results
 
     def hurry(self) -> None:
         """Ask the scheduler in the next cycle."""
         self._next_poll = 0.0
 
-    def notice_absence(self, flights: Iterable[Flight], pause: float) -> None:
-        """After a gap, let all waiting begin anew: what was seen before it is old."""
+    def notice_absence(self, jobs: Iterable[Job], pause: float) -> None:
+        """After a gap, let all waiting start from zero: the observations before it are old."""
         now = self._commands.clock.now()
         away, self._last_cycle = now - self._last_cycle, now
         if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
@@ -97,81 +102,84 @@ class Watcher:
         )
         self.leftovers.start_anew(now)
         self._next_poll = self._next_results = 0.0
-        for flight in flights:
-            flight.start_clocks_anew(now)
+        for job in jobs:
+            job.watched_since = now
 
-    def _read_results(self, flights: Iterable[Flight], now: float) -> None:
-        by_folder: dict[Path, list[Flight]] = {}
-        for flight in flights:
-            by_folder.setdefault(flight.request.result_file.parent, []).append(flight)
+    def _read_results(self, jobs: Iterable[Job], now: float) -> None:
+        by_folder: dict[Path, list[Job]] = {}
+        for job in jobs:
+            by_folder.setdefault(job.order.files.result.parent, []).append(job)
         for folder, members in by_folder.items():
             try:
                 names = listed_names(folder)
             except OSError as error:
                 self._saw_no_files(members, error, now)
                 continue
-            for flight in members:
-                self._read_result(flight, names, now)
+            for job in members:
+                self._read_result(job, names, now)
         try:
             self._bundles.look(now)
         except OSError as error:
             self._trouble.warn("trouble with the files of bundles, going on: %s", error)
 
-    def _read_result(self, flight: Flight, names: set[str], now: float) -> None:
-        if flight.request.result_file.name not in names:
-            flight.lost_result()
+    def _read_result(self, job: Job, names: set[str], now: float) -> None:
+        if job.order.files.result.name not in names:
+            # A requeued job removes what its last run wrote, unless it succeeded.
+            job.files = job.files.without_result()
             return
         try:
-            flight.read_result(self._store, now)
+            job.read_result(self._store, now)
         except OSError as error:
-            self._saw_no_files([flight], error, now)
+            self._saw_no_files([job], error, now)
 
-    def _saw_no_files(self, flights: Iterable[Flight], error: OSError, now: float) -> None:
+    def _saw_no_files(self, jobs: Iterable[Job], error: OSError, now: float) -> None:
         self._trouble.warn("trouble with the files of results, going on: %s", error)
-        for flight in flights:
-            flight.saw_no_files(now)
+        for job in jobs:
+            job.saw_no_files(now)
 
-    def _poll(self, flights: list[Flight], now: float) -> list[str]:
+    def _poll(self, jobs: list[Job], now: float) -> list[str]:
         rows = self._commands.jobs()
         if rows is None:
-            self._scheduler_is_silent(now, flights)
+            self._scheduler_is_silent(now, jobs)
             return []
         by_name = {row.name: row for row in rows}
-        missing = self._without_result([flight for flight in flights if not self._take_in(flight, by_name, now)], now)
-        leaving = [flight for flight in flights if flight.leaves_for_long(now, self._settings.patience)]
+        missing = self._without_result([job for job in jobs if not self._take_in(job, by_name, now)], now)
+        leaving = [job for job in jobs if leaves_for_long(job, now, self._settings.patience)]
         if (missing or leaving) and not self._ask_memory(missing, leaving, now):
-            self._scheduler_is_silent(now, [flight for flight in missing if flight.record.job_id])
+            self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])
         else:
             self._silent_since = None
-        self._unstartable.learn(flights, now)
-        self._say_held(flights)
-        self._say_drained(flights, now)
-        for flight in flights:
-            # Also of a job that is in no listing: one with a heartbeat is not lost, even if never seen running.
-            if flight.absent_since is not None or (flight.row is not None and flight.row.phase is Phase.RUNNING):
-                age = now - flight.started_after if flight.started_after is not None else math.inf
-                flight.listen(now, between_beats(age, self._settings.beat_seconds))
-            if flight.has_begun_well(now):
-                self._nodes.does_well(flight.node, flight.started_after)
-            flight.handle.report(flight.progress())
+        self._unstartable.learn(jobs, now)
+        self._say_held(jobs)
+        self._say_drained(jobs, now)
+        for job in jobs:
+            self._look_at(job, now)
         return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
 
-    def _without_result(self, missing: list[Flight], now: float) -> list[Flight]:
-        """Those not known as successful: of the others, a scheduler that lists no ended jobs need not be asked."""
-        self._read_results(missing, now)
-        return [flight for flight in missing if not flight.succeeded]
+    def _look_at(self, job: Job, now: float) -> None:
+        # A missing job with a heartbeat is not lost, even if it was never seen running.
+        if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
+            age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+            job.listen(now, between_beats(age, self._settings.beat_seconds))
+        self._submitter.nodes.look(job, now)
+        job.report("\n".join(self._drained))
 
-    def _say_held(self, flights: Iterable[Flight]) -> None:
+    def _without_result(self, missing: list[Job], now: float) -> list[Job]:
+        """Leave out the jobs that succeeded: the scheduler's accounting need not be asked for them."""
+        self._read_results(missing, now)
+        return [job for job in missing if not job.files.succeeded]
+
+    def _say_held(self, jobs: Iterable[Job]) -> None:
         """Name each job that would wait for ever without a word, once."""
-        rows = {flight.row.job_id: flight.row for flight in flights if flight.row is not None and flight.row.held}
+        rows = {job.row.job_id: job.row for job in jobs if job.row is not None and job.row.held}
         for job_id in rows.keys() - self._held:
             row = rows[job_id]
             logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
         self._held = set(rows)
 
-    def _say_drained(self, flights: Iterable[Flight], now: float) -> None:
+    def _say_drained(self, jobs: Iterable[Job], now: float) -> None:
         """Say which nodes the scheduler itself took out of use, while jobs pend; of each reason once."""
-        pending = [flight for flight in flights if flight.row is not None and flight.row.phase is Phase.PENDING]
+        pending = sum(job.row is not None and job.row.phase is Phase.PENDING for job in jobs)
         if not pending:
             self._pending_since, self._drained = None, ()
             return
@@ -180,42 +188,40 @@ class Watcher:
             self._pending_since = now
             said = tuple(self._commands.drained())
             for sentence in said if said != self._drained else ():
-                logger.warning("%d job(s) pend; %s", len(pending), sentence)
+                logger.warning("%d job(s) pend; %s", pending, sentence)
             self._drained = said
-        for flight in pending:
-            flight.drained_words = "\n".join(self._drained)
 
-    def _take_in(self, flight: Flight, by_name: Mapping[str, Row], now: float) -> bool:
-        """Whether the answer settles this flight: it is known, or was known to have ended."""
-        row = by_name.get(flight.record.job_name)
+    def _take_in(self, job: Job, by_name: Mapping[str, Row], now: float) -> bool:
+        """Whether the answer settles this job: it is known, or was known to have ended."""
+        row = by_name.get(job.record.job_name)
         if row is None:
-            return flight.ended_since is not None
-        if flight.record.job_id is None:
-            self._submitter.confirm(flight, row.job_id)
-        flight.saw(row, now)
+            return job.ended_since is not None
+        if job.record.job_id is None:
+            self._submitter.confirm(job, row.job_id)
+        job.saw(row, now)
         return True
 
-    def _ask_memory(self, missing: list[Flight], leaving: list[Flight], now: float) -> bool:
-        # The members of a bundle may share one.
-        ids = dict.fromkeys(f.record.job_id for f in (*missing, *leaving) if f.record.job_id)
-        names = dict.fromkeys(f.record.job_name for f in missing if not f.record.job_id)
-        known_names = dict.fromkeys(f.record.job_name for f in (*missing, *leaving) if f.record.job_id)
+    def _ask_memory(self, missing: list[Job], leaving: list[Job], now: float) -> bool:
+        # The members of a bundle may share an id.
+        ids = dict.fromkeys(job.record.job_id for job in (*missing, *leaving) if job.record.job_id)
+        names = dict.fromkeys(job.record.job_name for job in missing if not job.record.job_id)
+        known_names = dict.fromkeys(job.record.job_name for job in (*missing, *leaving) if job.record.job_id)
         rows = self._commands.remembered(ids, names, known_names)
-        # A memory may call a job running that the scheduler has forgotten: only its ends are believed.
+        # The accounting may list a job as running that the scheduler has forgotten: only ends are believed.
         by_name = {row.name: row for row in rows or () if row.phase.ended}
-        for flight in leaving:
-            # Where the accounting has its end already, a site's epilog is not waited for.
-            self._take_in(flight, by_name, now)
-        for flight in missing:
-            known = self._take_in(flight, by_name, now)
+        for job in leaving:
+            # The driver does not wait for a site's epilog if the accounting has the job's end.
+            self._take_in(job, by_name, now)
+        for job in missing:
+            known = self._take_in(job, by_name, now)
             # A submission without an id is settled by its claim: it does not have to wait for a database.
-            if not known and (rows is not None or flight.record.job_id is None):
-                flight.missed(now)
+            if not known and (rows is not None or job.record.job_id is None):
+                job.seen = job.seen.missed(now)
         return rows is not None
 
-    def _scheduler_is_silent(self, now: float, flights: Iterable[Flight]) -> None:
-        for flight in flights:
-            flight.heard_nothing()
+    def _scheduler_is_silent(self, now: float, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            job.seen = job.seen.unanswered()
         self._silent_since = self._silent_since or now
         name, seconds = self._commands.scheduler.NAME, now - self._silent_since
         self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)

@@ -1,4 +1,8 @@
-"""What is done about a job that did not succeed: a pure function of the cause, the record and the limits."""
+"""Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
+
+`decide` is the table of transitions; `CAUSES` is the table of causes and consequences. The driver's waits are in
+`Patience`.
+"""
 
 from __future__ import annotations
 
@@ -9,154 +13,314 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
-from espo_luigi.jobs.order import ResultWord
+from espo_luigi.jobs.lifecycle.state import Job
+from espo_luigi.jobs.order import Limits, ResultWord
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
+from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.trouble import growing_pause
 
 GROWTH = 1.5
-_LONGER_PAUSE = 5
+# A record's `ending` when the driver cancels a job that has written why it failed, and does not end.
+RESULT_WRITTEN = "result written"
 
 
-class Cause(enum.Enum):
-    """Why a job did not succeed."""
+@dataclass(frozen=True)
+class Patience:
+    """How long, in seconds, the driver waits for different things, and why so long."""
+
+    # A network file system shows a new file after a minute at most, which its caches last.
+    latency_wait: float = 60.0
+    # A job that the answers lack counts as gone after that: a restarted controller lists all in a few minutes.
+    absent_after: float = 300.0
+    # A submission that gave no id may still reach the scheduler; then its job is listed by its name.
+    settle: float = 15.0
+    # A refusal may pass whose words are unknown.
+    unclear_refusal: float = 300.0
+    # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
+    hopeless: float = 600.0
+    # A stalled job writes its stack to its log before it is cancelled.
+    stack_dump: float = 5.0
+    # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
+    lasting_trouble: float = 300.0
+    # More tasks that may go in the same bundle come within moments, as Luigi finds them.
+    gather: float = 2.0
+    # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
+    after_trouble: float = 60.0
+    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
+    # waits take an hour, in which an administrator may notice.
+    broken_nodes: float = 60.0
+    # No wait of a driver that tries again is longer.
+    longest: float = 1800.0
+    # A cancellation is lost when the controller goes down: it is repeated.
+    cancel_again: float = 60.0
+    # A job that ends without a result sooner is more likely the node's fault than the task's.
+    quick: float = 300.0
+    # A submission got no id: the next waits, each time twice as long, and at most that long.
+    longest_refusal: float = 300.0
+    # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
+    cycle: float = 2.0
+    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
+    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
+    # Records of cancelled jobs are written as soon as a file system that fails works again.
+    writing_down: float = 30.0
+    # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.
+    ending: float = 600.0
+
+
+class Cause(enum.StrEnum):
+    """Why a job did not succeed, as records keep it."""
 
     EXCEPTION = "exception"
-    INPUT = "input gone or replaced"
-    FILES = "file system failed"
-    CONFIGURATION = "configuration changed"
-    MEMORY = "out of memory"
-    TIMEOUT = "time limit"
-    NODE = "node failed"
+    INPUT = "input"
+    FILES = "files"
+    CONFIGURATION = "configuration"
+    MEMORY = "memory"
+    TIMEOUT = "timeout"
+    NODE = "node"
     PREEMPTED = "preempted"
-    NOT_BEGUN = "not begun when its bundle ended"
+    NOT_BEGUN = "not_begun"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     STALLED = "stalled"
-    CRASHED = "ended without a result"
+    CRASHED = "crashed"
     LOST = "lost"
-    REFUSED = "refused by {scheduler}"
-    HOPELESS = "cannot start"
-    NO_OUTPUT = "output missing"
-    UNCONFIRMED = "never arrived in {scheduler}"
-    DRIVER_CANCELLED = "cancelled by the driver"
-    DETACHED = "left to the next driver"
-    INTERNAL = "error in the driver"
+    REFUSED = "refused"
+    HOPELESS = "hopeless"
+    NO_OUTPUT = "no_output"
+    UNCONFIRMED = "unconfirmed"
+    DRIVER_CANCELLED = "driver_cancelled"
+    DETACHED = "detached"
+    INTERNAL = "internal"
 
-    def words(self, scheduler: Scheduler) -> str:
-        """The cause in one or two words, as records and messages have it."""
-        return self.value.format(scheduler=scheduler.NAME)
+    def words(self, scheduler: Scheduler | None = None) -> str:
+        """The cause in some words, for messages."""
+        return CAUSES[self].words.format(scheduler=scheduler.NAME if scheduler else "the scheduler")
 
-    def explanation(self, scheduler: Scheduler) -> str:
-        """What it means, and what to do."""
-        return EXPLANATION[self].format(scheduler=scheduler.NAME, submit=scheduler.SUBMIT)
+    def explanation(self, scheduler: Scheduler | None = None) -> str:
+        """Its meaning for the user, and the remedy."""
+        name, submit = (scheduler.NAME, scheduler.SUBMIT) if scheduler else ("the scheduler", "the scheduler")
+        return CAUSES[self].explanation.format(scheduler=name, submit=submit)
 
 
-# Another try would end in the same way: wrong code, or somebody's decision. After INPUT, the driver has the input made
-# again first, and then asks for the job again.
-_FINAL = frozenset(
-    {
-        Cause.EXCEPTION,
-        Cause.INPUT,
-        Cause.CONFIGURATION,
-        Cause.CANCELLED,
-        Cause.DEADLINE,
-        Cause.REFUSED,
-        Cause.HOPELESS,
-        Cause.NO_OUTPUT,
-    }
-)
-# By the outcome with which a job says itself that it has failed.
-OUTCOMES: Mapping[str, Cause] = {
+def words_of(code: str, scheduler: Scheduler | None = None) -> str:
+    """The words for a code of a record; a code that is no cause's stands for itself."""
+    return Cause(code).words(scheduler) if code in set(Cause) else code
+
+
+class Retry(enum.Enum):
+    """Whether a job is submitted again after a cause, and at which cost."""
+
+    NEVER = "never"  # it would end in the same way
+    CHARGED = "charged"  # up to `retries` times
+    UNCHARGED = "uncharged"  # up to `max_uncharged` times in a row, as it is not the job's fault
+    FREE = "free"  # any number of times
+
+
+@dataclass(frozen=True)
+class Consequences:
+    """The consequences of a cause, and its words for people."""
+
+    words: str
+    explanation: str
+    retry: Retry = Retry.CHARGED
+    goes_on: bool = False  # free for a job that completed blocks of its output: it goes on from there
+    grows: str = ""  # the resource of which the next submission asks for more
+    other_node: bool = False  # the next submission avoids the node, which is as likely to be at fault as the task
+    may_be_done: bool = True  # the output may be complete nevertheless
+    forgets: bool = False  # the next run asks for the amounts of its configuration, not for those of this run
+
+
+_NEVER, _, _UNCHARGED, _FREE = Retry
+
+CAUSES: Mapping[Cause, Consequences] = {
+    Cause.EXCEPTION: Consequences(
+        "exception", "Python raised an exception, which would come again: not retried", _NEVER, may_be_done=False
+    ),
+    # The driver makes the input again, and then asks for the job again.
+    Cause.INPUT: Consequences(
+        "input gone or replaced",
+        "an input was not the one that it began with, and nothing was published",
+        _NEVER,
+        may_be_done=False,
+    ),
+    Cause.FILES: Consequences(
+        "file system failed",
+        "a disk, a quota or a network file system failed under it; see to it, and run again",
+        other_node=True,
+    ),
+    Cause.CONFIGURATION: Consequences(
+        "configuration changed",
+        "it was ordered under another one, or by another version, and did nothing: not retried",
+        _NEVER,
+    ),
+    Cause.MEMORY: Consequences(
+        "out of memory", "it needed more memory than it had; raise `memory` or its cap", grows="memory"
+    ),
+    Cause.TIMEOUT: Consequences(
+        "time limit", "it ran into its time limit; raise `time` or its cap", goes_on=True, grows="time"
+    ),
+    Cause.NODE: Consequences("node failed", "nodes failed under it", _UNCHARGED, goes_on=True, other_node=True),
+    Cause.PREEMPTED: Consequences("preempted", "it was preempted again and again", _UNCHARGED, goes_on=True),
+    Cause.NOT_BEGUN: Consequences(
+        "not begun when its bundle ended",
+        "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
+        _UNCHARGED,
+        goes_on=True,
+    ),
+    Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
+    Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
+    Cause.STALLED: Consequences(
+        "stalled", "its heartbeat stopped while it ran; its stack is in the log if it could be had", other_node=True
+    ),
+    Cause.CRASHED: Consequences(
+        "ended without a result",
+        "it ended without writing a result: look for a signal or a failed set-up in the log",
+        other_node=True,
+    ),
+    Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
+    Cause.REFUSED: Consequences("refused by {scheduler}", "{submit} refused it", _NEVER, forgets=True),
+    Cause.HOPELESS: Consequences(
+        "cannot start",
+        "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",
+        _NEVER,
+        forgets=True,
+    ),
+    Cause.NO_OUTPUT: Consequences(
+        "output missing", "it reported success, but its output is not there", _NEVER, may_be_done=False
+    ),
+    Cause.UNCONFIRMED: Consequences(
+        "never arrived in {scheduler}", "{submit} failed, and the job never appeared in {scheduler}", _FREE
+    ),
+    # The user stopped the run and has started it again: it is no fault of the job.
+    Cause.DRIVER_CANCELLED: Consequences("cancelled by the driver", "the run was cancelled", _FREE),
+    Cause.DETACHED: Consequences("left to the next driver", "the driver left; the next one takes the job over", _NEVER),
+    Cause.INTERNAL: Consequences("error in the driver", "the driver could not handle it", _NEVER),
+}
+
+
+class Do(enum.Enum):
+    """The manager's next step for a job."""
+
+    WAIT = "wait"
+    SUCCEED = "succeed"  # look for its output
+    END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
+    LOSE = "lose"  # the same for a job that has left no trace
+    GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
+    DUMP_STACK = "dump stack"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True)
+class Action:
+    """The next step; of a cancellation, `ending` is why, as the record keeps it."""
+
+    do: Do
+    ending: str = ""
+
+
+WAIT = Action(Do.WAIT)
+
+
+def decide(job: Job, now: float, patience: Patience) -> Action:
+    """Return the next action for a job that was submitted.
+
+    The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
+    count from when this driver began to look (`Job.watched_since`).
+
+    ============================================================ ====================================================
+    State                                                        Action
+    ============================================================ ====================================================
+    its result says success                                      SUCCEED
+    it has ended, and has a result                               END
+    it has ended [latency_wait]                                  END
+    a member that shares its job, cancelled [absent_after]       END
+    its result says failure [latency_wait], and:
+    - the scheduler is silent                                    END, unless out of memory: then its word is awaited
+    - it leaves its node, or is in no answer                     END
+    - it is still there                                          CANCEL (result written), again [cancel_again]
+    the scheduler is silent                                      WAIT
+    it was cancelled, not yet [cancel_again]                     WAIT
+    it is in no answer, its id is unknown [settle]               GIVE_UP_NAME
+    it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
+    cancelled by a driver, it leaves its node [absent_after]     END
+    it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
+    it runs, without a sign of life [stall_timeout_seconds]      DUMP_STACK
+    it was asked for its stack, and gave no sign [stack_dump]    CANCEL (stalled)
+    ============================================================ ====================================================
+    """
+    files, record, row = job.files, job.record, job.row
+    if files.succeeded:
+        return Action(Do.SUCCEED)
+    if job.ended_since is not None:
+        # The scheduler may list the end before the result file is visible here.
+        over = files.result is not None or job.in_vain(job.ended_since, now, patience.latency_wait)
+        return Action(Do.END) if over else WAIT
+    if record.shares_job and job.intent.cancelled is not None:
+        # Its claim is closed, so that it stops by itself, or works in vain.
+        return Action(Do.END) if job.lasts(job.intent.cancelled, now, patience.absent_after) else WAIT
+    just_cancelled = job.intent.cancelled is not None and not job.lasts(
+        job.intent.cancelled, now, patience.cancel_again
+    )
+    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait):
+        return _after_a_failure(job, just_cancelled)
+    if not job.seen.answered or just_cancelled:
+        return WAIT
+    if job.seen.missing is not None:
+        return _while_missing(job, now, patience)
+    if record.ending and job.lasts(job.seen.since_when(Phase.LEAVING), now, patience.absent_after):
+        # Its node may be dead. Its claim is closed before anything follows.
+        return Action(Do.END)
+    if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
+        # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+        return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
+    return _while_running(job, now, patience)
+
+
+def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
+    if not job.seen.answered:
+        return WAIT if job.files.outcome == ResultWord.MEMORY else Action(Do.END)
+    # Its processes are gone, though a site's epilog may go on for an hour.
+    if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
+        return Action(Do.END)
+    # It would block the retry, or waste its allocation.
+    return WAIT if just_cancelled else Action(Do.CANCEL, RESULT_WRITTEN)
+
+
+def _while_missing(job: Job, now: float, patience: Patience) -> Action:
+    if job.record.job_id is None:
+        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, patience.settle) else WAIT
+    alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
+    if alive or not job.in_vain(job.seen.missing, now, patience.absent_after):
+        return WAIT
+    # The scheduler has forgotten a job that a driver was cancelling.
+    return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
+
+
+def _while_running(job: Job, now: float, patience: Patience) -> Action:
+    timeout, heard, dumped = job.order.terms.limits.stall_timeout_seconds, job.heard_since, job.intent.dumped
+    if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
+        return WAIT
+    if dumped is not None and (heard is None or dumped > heard):
+        return Action(Do.CANCEL, Cause.STALLED) if job.lasts(dumped, now, patience.stack_dump) else WAIT
+    return Action(Do.DUMP_STACK) if job.lasts(heard, now, timeout) else WAIT
+
+
+def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:
+    """Whether the job's processes are gone without a result, while the site's epilog goes on."""
+    unknown = job.files.result is None and job.ended_since is None
+    return unknown and job.lasts(job.seen.since_when(Phase.LEAVING), now, patience.latency_wait)
+
+
+# Outcomes that a failed job writes itself. "stopped" is missing: its signal may be a requeue's.
+_SAID: Mapping[str, Cause] = {
     ResultWord.ERROR: Cause.EXCEPTION,
     ResultWord.INPUT: Cause.INPUT,
     ResultWord.CONFIGURATION: Cause.CONFIGURATION,
     ResultWord.FILES: Cause.FILES,
     ResultWord.MEMORY: Cause.MEMORY,
 }
-# By the outcome of a job that got a signal to end, where the scheduler says no more than that it ended.
+# Outcomes of a job that got a signal to end. They count if the scheduler gives no reason itself.
 _TOLD: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
-# Not the job's fault: no attempt is charged, but there is an end to it.
-_UNCHARGED = frozenset({Cause.NODE, Cause.PREEMPTED, Cause.NOT_BEGUN})
-# Causes that cost no attempt if the job completed some blocks.
-_GOES_ON = _UNCHARGED | {Cause.TIMEOUT}
-# The node is as likely to be at fault as the task, which is tried on another one: a file system that failed there, and
-# ends without a word of Python's.
-_MAYBE_THE_NODE = frozenset({Cause.NODE, Cause.FILES, Cause.CRASHED, Cause.LOST, Cause.STALLED})
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How far retries may go. `max_uncharged` ends a series of failing nodes."""
-
-    retries: int
-    memory_cap_bytes: int | None
-    time_cap_minutes: int | None
-    max_uncharged: int = 20
-
-
-def next_record(
-    record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
-) -> Record | None:
-    """The record of another submission after `cause`, or None when there is to be none.
-
-    An `excused` end is known to be the cluster's fault: it is not charged, as the failures of nodes are not. A job that
-    has `progressed` has completed a part of its output, and will go on from there: as long as it does, it may be
-    preempted, lose its node or run out of time any number of times.
-    """
-    if cause in _FINAL:
-        return None
-    if cause is Cause.DRIVER_CANCELLED:
-        # The user stopped the run and has started it again: it is no fault of the job.
-        return record.next_submission(cause.value)
-    changes: dict[str, Any] = {}
-    if cause in _MAYBE_THE_NODE and node:
-        changes["exclude"] = tuple(sorted({*record.exclude, node}))
-    if cause in _GOES_ON and progressed:
-        return record.next_submission(cause.value, uncharged=0, **changes)
-    if cause in _UNCHARGED or excused:
-        if record.uncharged >= limits.max_uncharged:
-            return None
-        return record.next_submission(cause.value, uncharged=record.uncharged + 1, **changes)
-    if record.attempt > limits.retries:
-        return None
-    more = _more_resources(record, cause, limits)
-    return None if more is None else record.next_submission(cause.value, attempt=record.attempt + 1, **changes, **more)
-
-
-def pause_before(record: Record, first: float) -> float:
-    """Seconds to wait before the record's submission: `first`, growing, after a file system that failed."""
-    ends = [past["ended"] for past in record.history]
-    if not ends or ends[-1] != Cause.FILES.value:
-        return 0.0
-    return min(first * _LONGER_PAUSE ** (ends.count(Cause.FILES.value) - 1), 30 * first)
-
-
-def last_record(record: Record, cause: Cause | None, scheduler: Scheduler) -> Record:
-    """The record of a task that is not tried again in this run, after success (None) or for a cause."""
-    changes: dict[str, Any] = {"outcome": ResultWord.SUCCESS if cause is None else cause.words(scheduler)}
-    if cause in (Cause.REFUSED, Cause.HOPELESS):
-        # It may be for what it has learnt to ask for: the next run begins as it was told to.
-        changes |= {"learnt_memory_bytes": 0, "learnt_time_minutes": 0}
-    return replace(record, state=FINISHED, **changes)
-
-
-def _more_resources(record: Record, cause: Cause, limits: Limits) -> dict[str, int] | None:
-    """What grows; None when it is at its cap already, as the same again would fail again."""
-    if cause is Cause.MEMORY:
-        memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
-        more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
-        return None if memory <= record.memory_bytes else more
-    if cause is Cause.TIMEOUT:
-        minutes = _grown(record.time_minutes, limits.time_cap_minutes)
-        more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
-        return None if minutes <= record.time_minutes else more
-    return {}
-
-
-def _grown(value: int, cap: int | None) -> int:
-    grown = math.ceil(value * GROWTH)
-    return grown if cap is None else min(grown, cap)
-
-
 _BY_PHASE = {
     Phase.MEMORY: Cause.MEMORY,
     Phase.TIMEOUT: Cause.TIMEOUT,
@@ -166,51 +330,94 @@ _BY_PHASE = {
 }
 
 
+def has_failed(job: Job) -> bool:
+    """Whether the job itself has written that it failed, and why."""
+    return job.files.outcome in _SAID
+
+
+def cause_of_end(job: Job) -> Cause:
+    """Why the job, which has ended, did not succeed; reads its log."""
+    phase = job.row.phase if job.row is not None and job.row.phase.ended else None
+    return cause_of(phase, job.files.result, job.record.ending, job.log_says_out_of_memory())
+
+
 def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str, log_says_memory: bool) -> Cause:
     """Why a job that ended did not succeed.
 
-    The scheduler's word goes before the job's own where it is definite: a job that is being stopped may well write down
-    the exception that the stopping caused. `phase` None is a job of which the scheduler says nothing.
+    A definite word of the scheduler's goes before the job's own: a job that is being stopped may report the exception
+    that the stopping caused. `phase` is None if the scheduler does not know the job. `ending` is why the driver
+    cancelled it.
     """
     outcome = result.get("outcome") if result else None
-    for ours in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
-        if ending == ours.value:
-            return ours
+    if ending in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
+        return Cause(ending)
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
     forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_TOLD)
-    if ending == Cause.DRIVER_CANCELLED.value and (phase is Phase.CANCELLED or forgotten):
+    if ending == Cause.DRIVER_CANCELLED and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
     if outcome == ResultWord.MEMORY:
         return Cause.MEMORY
-    # `ending` is set when the engine itself cancelled a job that had written its result and did not go.
     if phase is Phase.CANCELLED and not ending:
         return Cause.CANCELLED
     if log_says_memory:
         return Cause.MEMORY
-    return {**OUTCOMES, **_TOLD}.get(str(outcome), Cause.CRASHED)
+    return {**_SAID, **_TOLD}.get(str(outcome), Cause.CRASHED)
 
 
-EXPLANATION: Mapping[Cause, str] = {
-    Cause.EXCEPTION: "Python raised an exception, which would come again: not retried",
-    Cause.INPUT: "an input was not the one that it began with, and nothing was published",
-    Cause.FILES: "a disk, a quota or a network file system failed under it; see to it, and run again",
-    Cause.CONFIGURATION: "it was ordered under another one, or by another version, and did nothing: not retried",
-    Cause.MEMORY: "it needed more memory than it had; raise `memory` or its cap",
-    Cause.TIMEOUT: "it ran into its time limit; raise `time` or its cap",
-    Cause.NODE: "nodes failed under it",
-    Cause.PREEMPTED: "it was preempted again and again",
-    Cause.NOT_BEGUN: "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
-    Cause.CANCELLED: "somebody cancelled it: not retried",
-    Cause.DEADLINE: "its deadline passed: not retried",
-    Cause.STALLED: "its heartbeat stopped while it ran; its stack is in the log if it could be had",
-    Cause.CRASHED: "it ended without writing a result: look for a signal or a failed set-up in the log",
-    Cause.LOST: "{scheduler} does not know it any more, and it left no result",
-    Cause.REFUSED: "{submit} refused it",
-    Cause.HOPELESS: "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",
-    Cause.NO_OUTPUT: "it reported success, but its output is not there",
-    Cause.UNCONFIRMED: "{submit} failed, and the job never appeared in {scheduler}",
-    Cause.DRIVER_CANCELLED: "the run was cancelled",
-    Cause.DETACHED: "the driver left; the next one takes the job over",
-    Cause.INTERNAL: "the driver could not handle it",
-}
+def next_record(
+    record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
+) -> Record | None:
+    """The record of the next submission after `cause`; None if the job is not tried again.
+
+    An end that is known to be the cluster's fault is `excused`. A job that completed a part of its output has
+    `progressed`.
+    """
+    follows = CAUSES[cause]
+    retry = Retry.FREE if progressed and follows.goes_on else follows.retry
+    if excused and retry is Retry.CHARGED:
+        retry = Retry.UNCHARGED
+    changes: dict[str, Any] = {}
+    if follows.other_node and node:
+        changes["exclude"] = tuple(sorted({*record.exclude, node}))
+    if retry is Retry.FREE:
+        return record.next_submission(cause, uncharged=0, **changes)
+    if retry is Retry.UNCHARGED and record.uncharged < limits.max_uncharged:
+        return record.next_submission(cause, uncharged=record.uncharged + 1, **changes)
+    if retry is Retry.CHARGED and record.attempt <= limits.retries:
+        more = _more_resources(record, follows.grows, limits)
+        return None if more is None else record.next_submission(cause, attempt=record.attempt + 1, **changes, **more)
+    return None
+
+
+def pause_before(record: Record, first: float) -> float:
+    """Seconds to wait before the record's submission: `first`, growing, after a file system that failed."""
+    ends = [past["ended"] for past in record.history]
+    if not ends or ends[-1] != Cause.FILES:
+        return 0.0
+    return growing_pause(ends.count(Cause.FILES), first, 30 * first, factor=5.0)
+
+
+def last_record(record: Record, cause: Cause | None) -> Record:
+    """The last record of a task in this run, after success (None) or for a cause."""
+    record = replace(record, state=FINISHED, outcome=cause or JobState.SUCCEEDED)
+    forgets = cause is not None and CAUSES[cause].forgets
+    return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
+
+
+def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int] | None:
+    """The larger amounts to ask for; None if they are at their caps, as the same amounts would fail again."""
+    if grows == "memory":
+        memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
+        more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
+        return None if memory <= record.memory_bytes else more
+    if grows == "time":
+        minutes = _grown(record.time_minutes, limits.time_cap_minutes)
+        more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
+        return None if minutes <= record.time_minutes else more
+    return {}
+
+
+def _grown(value: int, cap: int | None) -> int:
+    grown = math.ceil(value * GROWTH)
+    return grown if cap is None else min(grown, cap)

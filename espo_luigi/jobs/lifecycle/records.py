@@ -1,9 +1,9 @@
-"""What is on disk about every submission, so that whatever happens to the driver, the next one goes on from there.
+"""The files about every submission: if this driver dies, the next driver goes on from them.
 
-Two facts make doubling impossible. A job's name is given to the scheduler once, ever: its record is on disk before the
-call, and another try gets the next number. And a name is given up only after its *claim* is closed, a file that is
-created either by the job when it starts or by the driver: a job that is started later under a name that was given up
-finds the claim closed and does nothing.
+Two facts make doubling impossible. The scheduler is given a job's name once: its record is on disk before the call, and
+a further try gets the next number. And the driver gives a name up only after it has closed the name's *claim*. That is
+a file that either the job or the driver creates first. A job that starts later finds its claim closed, and
+does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from espo_luigi.files import aside_of, replace_text, sync_path, write_new
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# In a run's work folder, the folder of the records, whatever the scheduler.
-STATE_FOLDER = "slurm"
+# The folder of the records of any scheduler's jobs, in a run's work folder.
+STATE_FOLDER = "scheduler"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
@@ -34,14 +34,7 @@ _CLOSED = "the driver"
 
 @dataclass(frozen=True)
 class Record:
-    """One task's submissions: the current one, and in `history` what became of those before.
-
-    `submission` counts the submissions, `attempt` the runs that are charged against `retries`, `uncharged` those
-    that are not (a node failed, the job was preempted). `ending` says why this engine itself cancelled the job.
-    `learnt_memory_bytes` and `learnt_time_minutes` are what the task was given once less had proved too little; 0 if
-    that never happened. The next run begins with them. `bundle` is what the scheduler calls the job that carries this
-    submission with others, or this element of an array.
-    """
+    """A task's current submission, and its history. Causes and outcomes are codes: a `Cause`, or ``succeeded``."""
 
     task: str
     rule: str
@@ -49,18 +42,18 @@ class Record:
     memory_bytes: int
     time_minutes: int
     log_pattern: str
-    submission: int = 1
-    attempt: int = 1
-    uncharged: int = 0
+    submission: int = 1  # counts all submissions
+    attempt: int = 1  # counts those that are charged against `retries`
+    uncharged: int = 0  # counts those that are not, in a row: a node failed, the job was preempted
     state: str = PLANNED
     job_id: str | None = None
     exclude: tuple[str, ...] = ()
-    ending: str = ""
+    ending: str = ""  # why the driver cancelled the job: a cause, or `policy.RESULT_WRITTEN`
     outcome: str = ""
-    history: tuple[Mapping[str, Any], ...] = field(default=())
-    learnt_memory_bytes: int = 0
+    history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
+    learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little
     learnt_time_minutes: int = 0
-    bundle: str = ""
+    bundle: str = ""  # the scheduler's name of the job that carries several tasks, or of this element of an array
 
     @property
     def name(self) -> str:
@@ -69,16 +62,16 @@ class Record:
 
     @property
     def job_name(self) -> str:
-        """What the scheduler calls the job of the current submission."""
+        """The scheduler's name of the current submission's job."""
         return self.bundle or self.name
 
     @property
     def shares_job(self) -> bool:
-        """Whether that job is others', too."""
+        """Whether that job carries other tasks, too."""
         return shares_job(self.bundle)
 
     def next_submission(self, why: str, **changes: Any) -> Record:
-        """The record of the submission after this one."""
+        """The record of the next submission; the current submission ended for a cause, `why`."""
         past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
         fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
         fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
@@ -86,7 +79,7 @@ class Record:
 
 
 class RecordStore:
-    """Reads and writes the records, claims and scripts of one state folder."""
+    """Reads and writes the records, claims and scripts of a state folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,13 +98,13 @@ class RecordStore:
         """Where a scheduler's jobs find the environment that it is not to hand on, as it would show it."""
         return self.folder / "environment.sh"
 
-    @property
+    @functools.cached_property
     def salt(self) -> str:
-        """Text in the hash of task names, so that runs of one name in two folders differ."""
+        """Text in the hash of task names: runs with the same name in two folders differ in it."""
         return self._salt_path.read_text(encoding="utf-8")
 
     def load(self, task: str) -> Record | None:
-        """The task's record, or None. Raises JobError when it cannot be read as one."""
+        """The task's record, or None. Raises JobError if the file is no record."""
         path = self._record_path(task)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -149,7 +142,7 @@ class RecordStore:
         return self.folder / "claims" / name
 
     def claim_owner(self, name: str) -> str | None:
-        """Id of the job that started under that name, or None when none did, or none can any more."""
+        """The id of the job that started under that name; None if no job did."""
         try:
             owner = self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -157,7 +150,7 @@ class RecordStore:
         return owner if JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
-        """Make sure that no job of that name ever starts its work; False when one has."""
+        """Make sure that no job of that name ever starts its work; False if a job has started."""
         path = self.claim_path(name)
         try:
             create_whole(path, _CLOSED)
@@ -166,7 +159,7 @@ class RecordStore:
         return True
 
     def is_claimed_by_nobody(self, name: str) -> bool:
-        """Whether there is a claim that names nobody, as versions before this one could leave."""
+        """Whether there is an empty claim."""
         try:
             return not self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -177,7 +170,7 @@ class RecordStore:
         write_atomically(self.claim_path(name), _CLOSED)
 
     def forget_files(self, name: str) -> None:
-        """Remove what a job that succeeded no longer needs: there are thousands of them, and quotas on files."""
+        """Remove the script and the claim of a job that succeeded: thousands of them would fill a quota on files."""
         self.script_path(name).unlink(missing_ok=True)
         self.claim_path(name).unlink(missing_ok=True)
         start_path(self.claim_path(name)).unlink(missing_ok=True)
@@ -191,11 +184,11 @@ class RecordStore:
 
 
 def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees the old text or the new one.
+    """Write a file beside its name and rename it: a reader sees either the old or the new text.
 
-    Only the user reads it, and, in a folder that hands its group on (setgid), that group as far as the umask lets it; a
-    `public` one has the mode of any file, or of the file that it replaces. `durable` also survives a crash of the
-    machine.
+    Only the user can read it. If the folder hands its group on (setgid), that group can, too, as far as the umask lets
+    it. A `public` file has the mode of the file that it replaces, or any new file's. A `durable` file survives a crash
+    of the machine.
     """
     replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
 
@@ -207,7 +200,7 @@ def private_mode(path: Path) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _is_a_groups(folder: str) -> bool:
-    # The umask does not decide it: where each user has a group of their own, all have one that lets the group write.
+    # The umask does not decide it: where each user has a private group, umasks let the group write.
     return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
 
 
@@ -221,8 +214,19 @@ def create_whole(path: Path, text: str) -> None:
         aside.unlink(missing_ok=True)
 
 
+def listed_names(folder: Path) -> set[str]:
+    """The names in a folder; empty until the folder exists.
+
+    A listing makes a network file system look again; it may remember that a single file was missing.
+    """
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file, or None when there is none that can be read (yet)."""
+    """A JSON object from a file, or None while it cannot be read."""
     try:
         return read_object(path)
     except OSError:
@@ -230,7 +234,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file, or None when there is no file or no object in it; raises any other OSError."""
+    """A JSON object from a file; None if the file is missing or holds something else. Raises any further OSError."""
     try:
         return as_object(path.read_bytes())
     except FileNotFoundError:

@@ -1,26 +1,28 @@
-"""Handing flights to the scheduler so that whatever happens on the way, each is handed over once."""
+"""Submits jobs, alone or as a bundle, each once, even if the driver dies on the way."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from espo_luigi.jobs.lifecycle.flights import Flight, Patience
-from espo_luigi.jobs.lifecycle.handles import JobRequest
+from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues, total_minutes
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
-from espo_luigi.jobs.lifecycle.policy import Cause, next_record
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore, write_atomically
-from espo_luigi.jobs.lifecycle.submissions import Submission, Submissions
-from espo_luigi.jobs.schedulers.base import Phase, Refusal
+from espo_luigi.jobs.lifecycle.policy import Patience
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.lifecycle.state import Job, Refused
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.trouble import growing_pause
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_BACKOFF = 300.0
 
 
 @dataclass(frozen=True)
@@ -34,204 +36,289 @@ class JobSettings:
     result_seconds: float = 10.0
     beat_seconds: float = 30.0
     first_backoff: float = 5.0
-    max_uncharged: int = 20
     patience: Patience = field(default_factory=Patience)
 
 
+@dataclass(frozen=True)
+class Submission:
+    """Jobs with the `records` that are to be on disk before `command` runs, and the `texts` to write, by path.
+
+    The first job's texts are those of the whole, too.
+    """
+
+    jobs: tuple[Job, ...]
+    records: tuple[Record, ...]
+    texts: tuple[Mapping[Path, str], ...]
+    command: tuple[str, ...]
+    bundle: BundleValues | None = None
+
+    def member_id(self, job_id: str, place: int) -> str:
+        """The id of the job in that place, of a submission that was answered with `job_id`."""
+        return self.bundle.member_id(job_id, place) if self.bundle else job_id
+
+
 class Submitter:
-    """Writes a flight's record, then submits it; after a refusal that may pass it asks for a pause."""
+    """Writes a job's record, then submits it; after a refusal that may pass it asks for a pause."""
 
     def __init__(self, settings: JobSettings, commands: Commands, store: RecordStore) -> None:
         self._settings = settings
         self._commands = commands
         self._scheduler = commands.scheduler
         self._store = store
-        self._backoff = 0.0
+        self._refusals = 0
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self._handed_on = False
-        self.nodes = NodeWatch()
-        self.submissions = Submissions(self._scheduler, store, str(settings.log_dir), self.script_values)
+        self.patience = settings.patience
+        self.nodes = NodeWatch(settings.patience)
 
-    def check(self, task: str, request: JobRequest) -> None:
+    # The parts of a submission.
+
+    def check(self, task: str, order: JobOrder) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
-        self.preview(task, request)
-        if request.bundling.most > 1:
-            self.preview(task, request, 1)
+        self.preview(task, order)
+        if order.terms.bundling.most > 1:
+            self.preview(task, order, 1)
 
-    def preview(self, task: str, request: JobRequest, members: int = 0) -> str:
-        """Return the script of the task's first job, or that of a bundle of so many members, each as this one."""
-        record = self.plan(task, request, None)
+    def preview(self, task: str, order: JobOrder, members: int = 0) -> str:
+        """Return the script of the task's first job, or of a bundle of so many members like it."""
+        record = self.plan(task, order, None)
         if not members:
-            return self._scheduler.render(self.script_values(request, record))
-        values = self.submissions.bundle_values(f"{task}.bundle", [request] * members, [record] * members)
+            return self._scheduler.render(self._script_values(order, record))
+        values = self._bundle_values(f"{task}.bundle", [order] * members, [record] * members)
         bundled = self._scheduler.bundled(values)
         return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
 
-    def plan(self, task: str, request: JobRequest, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` one if there was one.
+    def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
+        """The first record of a new run of the task, after the `old` run's record, if any.
 
-        What was too little in an earlier run is not tried again, unless that is as much as retries may ask for.
+        It asks for no less than an earlier run has learnt to ask for, within the caps.
         """
-        memory = _learnt(request.memory_bytes, old.learnt_memory_bytes if old else 0, request.memory_cap_bytes)
-        minutes = _learnt(request.time_minutes, old.learnt_time_minutes if old else 0, request.time_cap_minutes)
+        asked, limits = order.resources, order.terms.limits
+        learnt_bytes, learnt_minutes = (old.learnt_memory_bytes, old.learnt_time_minutes) if old else (0, 0)
         return Record(
             task=task,
-            rule=request.rule,
-            wildcards=dict(request.wildcards),
-            memory_bytes=memory,
-            time_minutes=minutes,
-            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
-            learnt_time_minutes=old.learnt_time_minutes if old else 0,
-            log_pattern=self._scheduler.log_pattern(str(self._settings.log_dir), request.rule, request.wildcards),
+            rule=order.family,
+            wildcards=dict(order.wildcards),
+            memory_bytes=_learnt(asked.memory_bytes, learnt_bytes, limits.memory_cap_bytes),
+            time_minutes=_learnt(asked.time_minutes, learnt_minutes, limits.time_cap_minutes),
+            learnt_memory_bytes=learnt_bytes,
+            learnt_time_minutes=learnt_minutes,
+            log_pattern=self._log_pattern(order),
             # Numbers go on: no name is ever given twice.
             submission=1 if old is None else old.submission + 1,
         )
 
-    def following(self, flight: Flight, cause: Cause) -> Record | None:
-        """The record of another submission after the job has ended for a cause; None if there is to be none."""
-        excused = self.nodes.learn(flight, cause, self._commands.clock.now())
-        if cause is Cause.CONFIGURATION and flight.old_order:
-            return flight.record.next_submission(cause.value)
-        limits = flight.request.limits(self._settings.max_uncharged)
-        flight.read_beat(self._commands.clock.now())
-        return next_record(flight.record, cause, limits, flight.node, excused, progressed=flight.blocks_done > 0)
+    def together(self, first: Job, ready: Iterable[Job], most: int, now: float) -> list[Job]:
+        """The jobs that may go with the `first` of those that are ready, `most` of them at most."""
+        if most < 2 or not _is_free(first, now):
+            return [first]
+        group: list[Job] = []
+        size = self._size(first)
+        for job in ready:
+            if job is first or (_is_free(job, now) and _is_like(first, job) and self._size(job) == size):
+                group.append(job)
+            if len(group) == most:
+                break
+        return group
 
-    def following_anywhere(self, flight: Flight, cause: Cause) -> Record:
-        """The record of another submission, which may go to any node that the request allows."""
-        self.nodes.allow_all(flight.record.task)
-        return flight.record.next_submission(cause.words(self._scheduler), exclude=())
+    def made_of(self, jobs: Sequence[Job]) -> Submission:
+        """The submission of these jobs together. Raises SubmissionError for values that cannot be passed safely."""
+        return self._alone(jobs[0]) if len(jobs) == 1 else self._bundle(tuple(jobs))
 
-    def held(self, now: float) -> bool:
-        """Whether to wait before the next submission."""
-        return now < self._hold_until or self.nodes.held(now)
+    def _alone(self, job: Job) -> Submission:
+        record = replace(job.record, state=SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
+        values, path = self._script_values(job.order, record), self._store.script_path(record.name)
+        script = self._scheduler.render(values)
+        return Submission((job,), (record,), ({path: script},), self._scheduler.submit_command(values, path))
 
-    def avoids_nodes(self, flight: Flight) -> bool:
-        """Whether the flight's job may not go to nodes to which it could go if jobs had not ended badly there."""
-        return bool({*self._avoided(flight.record)} - set(flight.request.options.exclude))
+    def _bundle(self, jobs: tuple[Job, ...]) -> Submission:
+        orders = [job.order for job in jobs]
+        # The name is unique: members may be bundled again.
+        name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
+        bundle = self._bundle_values(name, orders, [job.record for job in jobs])
+        text, path = self._scheduler.bundled(bundle), self._store.script_path(name)
+        common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
+        common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
+        own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
+        records = tuple(
+            replace(job.record, state=SUBMITTING, bundle=bundle.member_name(place), log_pattern=values.log_pattern)
+            for place, (job, values) in enumerate(zip(jobs, bundle.members, strict=True))
+        )
+        return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
-    def prepare(self, submission: Submission, place: int) -> None:
-        """Write down that the flight in that place is about to be submitted, and what its job needs.
+    def _bundle_values(self, name: str, orders: Sequence[JobOrder], records: Sequence[Record]) -> BundleValues:
+        first, plan = orders[0], str(self._store.script_path(name).with_suffix(".json"))
+        terms, bundling = first.terms, first.terms.bundling
+        patterns = self._log_patterns(orders)
+        members = [
+            self._script_values(order, replace(record, log_pattern=pattern))
+            for order, record, pattern in zip(orders, records, patterns, strict=True)
+        ]
+        whole = self._scheduler.log_pattern(str(self._settings.log_dir), first.family, {"bundle": str(len(orders))})
+        minutes = total_minutes(bundling, len(orders), records[0].time_minutes, terms.limits.time_cap_minutes)
+        modules = filter(None, (*first.preload, first.module))
+        return BundleValues(
+            name=name,
+            bundling=bundling,
+            members=tuple(members),
+            scripts=tuple(str(self._store.script_path(record.name)) for record in records),
+            log_pattern=patterns[0] if bundling.kind == ARRAY else whole,
+            time_minutes=minutes,
+            plan=plan,
+            pilot=(*terms.pilot, plan, *modules) if bundling.kind == PILOT else (),
+        )
 
-        Raises OSError when that cannot be written: it was not submitted, and its name can be used again.
-        """
-        flight, record = submission.flights[place], submission.records[place]
-        self._store.save(record, durable=True)
-        self._prepare_files(flight, record.log_pattern)
-        for path, text in submission.texts[place].items():
-            write_atomically(path, text)
-        flight.record = record
+    def _log_pattern(self, order: JobOrder, *bundle_and_task: Any) -> str:
+        log_dir = str(self._settings.log_dir)
+        return self._scheduler.log_pattern(log_dir, order.family, order.wildcards, *bundle_and_task)
 
-    def pause(self) -> None:
-        """Submit nothing for a moment."""
-        self._hold_until = self._commands.clock.now() + self._settings.first_backoff
+    def _log_patterns(self, orders: Sequence[JobOrder]) -> list[str]:
+        """Where each logs: the tasks of a step where its first does, but for their number."""
+        bundling, patterns = orders[0].terms.bundling, []
+        for place, order in enumerate(orders):
+            task = place % bundling.per_step
+            named = orders[place - task] if bundling.kind == STEPS else order
+            patterns.append(self._log_pattern(named, bundling.kind, task))
+        return patterns
 
-    def submit(self, submission: Submission) -> str | None:
-        """Submit what is prepared; return the scheduler's words when it will never take this job.
+    def _size(self, job: Job) -> ScriptValues:
+        values = self._script_values(job.order, job.record)
+        return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
-        After any other answer the flights are under way: with their job's id, or, where that failed or was not
-        answered, without; then what became of it is found out by its name. Raises no OSError: it is not to be submitted
-        again.
-        """
-        answer = self._commands.submit(submission.command)
-        now = self._commands.clock.now()
-        for flight in submission.flights:
-            flight.started_after = now
-        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
-        if job_id is not None:
-            self.nodes.submitted(now)
-            for place, flight in enumerate(submission.flights):
-                self.confirm(flight, submission.member_id(job_id, place))
-            self._backoff = 0.0
-        elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
-            return answer.words
-        else:
-            self._hold(submission.flights, answer.words)
-        return None
-
-    def confirm(self, flight: Flight, job_id: str) -> None:
-        """Take in the id of the flight's job, and write it down now or, where the file system fails, later."""
-        flight.record = replace(flight.record, state=SUBMITTED, job_id=job_id)
-        flight.unsaved = True
-        with contextlib.suppress(OSError):
-            self.save(flight)
-        flight.refusal = flight.refused_since = None
-        flight.handle.report(flight.progress())
-
-    def cause_of_loss(self, flight: Flight) -> Cause:
-        """Why no listing has the flight's job any more: somebody cancelled it while it waited, or it was lost."""
-        waited = flight.row is None or flight.row.phase is Phase.PENDING
-        # Slurm forgets elements of an array that are cancelled while they wait.
-        forgets = self._scheduler.FORGETS_CANCELLED or (bool(flight.record.bundle) and not flight.record.shares_job)
-        if not (forgets and waited):
-            return Cause.LOST
-        # One that has begun since would be in the accounting, if there is one; else there is its claim.
-        accounted = flight.row is not None and not self._commands.lacking
-        return Cause.CANCELLED if accounted or self._store.close_unclaimed(flight.record.name) else Cause.LOST
-
-    def save(self, flight: Flight) -> None:
-        """Write down what is known of the flight, if that is not yet done."""
-        if flight.unsaved:
-            self._store.save(flight.record)
-            flight.unsaved = False
-
-    def close_empty_claim(self, flight: Flight, now: float) -> None:
-        """Close a claim that names nobody, and stays so: a driver or a job could not write it."""
-        if not self._store.is_claimed_by_nobody(flight.record.name):
-            return
-        flight.empty_claim_since = flight.empty_claim_since or now
-        if now - flight.empty_claim_since >= self._settings.patience.latency_wait:
-            path = self._store.claim_path(flight.record.name)
-            logger.warning("%s is empty, and no job of that name is known: closing it", path)
-            self._store.close(flight.record.name)
-
-    def script_values(self, request: JobRequest, record: Record) -> ScriptValues:
-        """What the script of the record's submission is made of."""
-        exclude = dict.fromkeys((*request.options.exclude, *self._avoided(record)))
+    def _script_values(self, order: JobOrder, record: Record) -> ScriptValues:
+        """The values in the script of the record's submission."""
+        exclude = dict.fromkeys((*order.options.exclude, *self._avoided(record)))
         return ScriptValues(
             name=record.name,
             attempt=record.attempt,
-            argv=request.argv,
-            cpus_per_task=request.cpus_per_task,
+            argv=order.terms.command,
+            cpus_per_task=order.resources.cpus_per_task,
             memory_bytes=record.memory_bytes,
             time_minutes=record.time_minutes,
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
             workdir=str(self._settings.workdir),
-            options=replace(request.options, exclude=tuple(exclude)),
-            warning_seconds=request.warning_seconds(record.time_minutes),
+            options=replace(order.options, exclude=tuple(exclude)),
+            warning_seconds=order.terms.warning_seconds(record.time_minutes),
             environment_file=str(self._store.environment_path),
         )
+
+    def avoids_nodes(self, job: Job) -> bool:
+        """Whether the job avoids nodes because jobs ended badly there."""
+        return bool({*self._avoided(job.record)} - set(job.order.options.exclude))
 
     def _avoided(self, record: Record) -> tuple[str, ...]:
         """The nodes where this task's jobs ended badly, and those that the run avoids."""
         return *record.exclude, *self.nodes.avoided_by(record.task)
 
-    def _hold(self, flights: Sequence[Flight], words: str) -> None:
-        self._backoff = min(max(2 * self._backoff, self._settings.first_backoff), _LONGEST_BACKOFF)
-        now = self._commands.clock.now()
-        self._hold_until = now + self._backoff
-        for flight in flights:
-            flight.refusal, flight.refusal_words = self._scheduler.refusal(words), words
-            flight.refused_since = flight.refused_since or now
-        logger.warning("%s: %s; next submission in %.0f s", flights[0].record.job_name, words, self._backoff)
+    # Submitting it.
 
-    def _prepare_files(self, flight: Flight, log_pattern: str) -> None:
-        request = flight.request
-        if flight.old_order and request.write_order is not None:
-            request.write_order()
-        flight.old_order = False
+    def held(self, now: float) -> bool:
+        """Whether to wait before the next submission."""
+        return now < self._hold_until or self.nodes.held(now)
+
+    def pause(self) -> None:
+        """Submit nothing for a moment."""
+        self._hold_until = self._commands.clock.now() + self._settings.first_backoff
+
+    def prepare(self, submission: Submission, place: int) -> None:
+        """Write down that the job in that place is about to be submitted, and write its files.
+
+        Raises OSError when that cannot be written: it was not submitted, and its name can be used again.
+        """
+        job, record = submission.jobs[place], submission.records[place]
+        self._store.save(record, durable=True)
+        self._prepare_files(job, record.log_pattern)
+        for path, text in submission.texts[place].items():
+            write_atomically(path, text)
+        job.record = record
+
+    def _prepare_files(self, job: Job, log_pattern: str) -> None:
+        files = job.order.files
+        if job.adopted:
+            job.order.write()
+            job.adopted = False
         if not self._handed_on:
             self._commands.hand_on(self._store.environment_path)
             self._handed_on = True
         log = Path(self._scheduler.log_path(log_pattern, "0"))
-        folders = (log.parent, request.result_file.parent)
-        for folder in (*folders, request.heartbeat_file.parent):
+        for folder in (log.parent, files.result.parent, files.heartbeat.parent):
             if folder not in self._made_folders:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._made_folders.add(folder)
-        request.result_file.unlink(missing_ok=True)
-        request.heartbeat_file.unlink(missing_ok=True)
+        files.result.unlink(missing_ok=True)
+        files.heartbeat.unlink(missing_ok=True)
+
+    def submit(self, submission: Submission) -> str | None:
+        """Run the submission's command; return the scheduler's words if it will never take this job.
+
+        After any other answer the jobs are under way; without an id, the watcher finds them by name. It never raises
+        OSError, after which they would be submitted again.
+        """
+        answer = self._commands.submit(submission.command)
+        now = self._commands.clock.now()
+        for job in submission.jobs:
+            job.seen = replace(job.seen, off_node=now)
+        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
+        if job_id is not None:
+            self.nodes.submitted(now)
+            for place, job in enumerate(submission.jobs):
+                self.confirm(job, submission.member_id(job_id, place))
+            self._refusals = 0
+        elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
+            return answer.words
+        else:
+            self._hold(submission.jobs, answer.words)
+        return None
+
+    def confirm(self, job: Job, job_id: str) -> None:
+        """Take in the id of the job, and write it down now or, where the file system fails, later."""
+        job.record = replace(job.record, state=SUBMITTED, job_id=job_id)
+        job.unsaved = True
+        with contextlib.suppress(OSError):
+            self.save(job)
+        job.intent = replace(job.intent, refused=None)
+        job.report()
+
+    def save(self, job: Job) -> None:
+        """Write the job's record, unless that on disk is the same."""
+        if job.unsaved:
+            self._store.save(job.record)
+            job.unsaved = False
+
+    def _hold(self, jobs: Sequence[Job], words: str) -> None:
+        self._refusals += 1
+        seconds = growing_pause(self._refusals, self._settings.first_backoff, self.patience.longest_refusal)
+        now = self._commands.clock.now()
+        self._hold_until = now + seconds
+        for job in jobs:
+            since = now if job.intent.refused is None else job.intent.refused.since
+            job.intent = replace(job.intent, refused=Refused(self._scheduler.refusal(words), words, since))
+        logger.warning("%s: %s; next submission in %.0f s", jobs[0].record.job_name, words, seconds)
+
+
+def _is_free(job: Job, now: float) -> bool:
+    return not job.intent.alone and job.trouble_since is None and job.intent.not_before <= now
+
+
+def _is_like(one: Job, other: Job) -> bool:
+    return one.order.family == other.order.family and one.order.terms.bundling == other.order.terms.bundling
+
+
+def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
+    """The members of a bundle, as its pilot reads them."""
+    members = [
+        {
+            "name": one.name,
+            "script": script,
+            "order": str(order.files.order),
+            "log": one.log_pattern,
+            "claim": one.claim_file,
+        }
+        for one, script, order in zip(bundle.members, bundle.scripts, orders, strict=True)
+    ]
+    return {"at_once": bundle.width, "members": members}
 
 
 def _learnt(asked: int, learnt: int, cap: int | None) -> int:

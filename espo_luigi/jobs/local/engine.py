@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from espo_luigi.errors import JobError, JobInputError, StoppedError
-from espo_luigi.jobs.lifecycle.progress import at_work, between_beats, done
 from espo_luigi.jobs.lifecycle.records import read_json, read_object
+from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory

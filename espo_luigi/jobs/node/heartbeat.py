@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.jobs.lifecycle.progress import between_beats
+from espo_luigi.jobs.lifecycle.state import between_beats
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.trouble import Minutely
 

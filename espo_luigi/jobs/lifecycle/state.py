@@ -1,0 +1,376 @@
+"""A job as three values, replaced whole at each submission: `Seen`, `Files` and `Intent`; and the state they give.
+
+A `Job` lives from its order to its outcome. Decisions about it are in `policy`. All times are seconds of the driver's
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore, as_object, read_object
+from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
+from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
+from espo_luigi.jobs.state import JobState
+
+# The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
+_SHORTEST_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The scheduler's word on a submission."""
+
+    row: Row | None = None  # its last row of the job
+    since: float = 0.0  # when it first said that the job pends, waits without hope, runs, leaves or has ended
+    missing: float | None = None  # since when its answers lack the job
+    answered: bool = True  # whether it answered the last question
+    off_node: float | None = None  # the last moment at which the job cannot have been on a node, if that is known
+
+    def told(self, row: Row, now: float) -> Seen:
+        """After an answer that lists the job."""
+        goes_on = self.row is not None and _meaning(self.row) == _meaning(row)
+        off_node = now if row.phase is Phase.PENDING else self.off_node
+        return Seen(row, self.since if goes_on else now, off_node=off_node)
+
+    def missed(self, now: float) -> Seen:
+        """After an answer that does not list the job."""
+        return replace(self, missing=now if self.missing is None else self.missing, answered=True)
+
+    def unanswered(self) -> Seen:
+        """After a question without a reply: only replies can show that the job is gone."""
+        return replace(self, missing=None, answered=False)
+
+    def since_when(self, phase: Phase) -> float | None:
+        """Since when the job is in that phase; None if it is not."""
+        return self.since if self.row is not None and self.row.phase is phase else None
+
+
+def _meaning(row: Row) -> tuple[object, bool]:
+    return ("ended", False) if row.phase.ended else (row.phase, row.hopeless)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The word of a submission's files on it; a member is a job that shares the scheduler's job with other tasks."""
+
+    result: Mapping[str, Any] | None = None
+    result_since: float | None = None
+    void: Mapping[str, Any] | None = None  # the result of an earlier start, before the job was requeued
+    beat: bytes = b""  # the heartbeat's text
+    heard: float | None = None  # when that last changed
+    looked: float | None = None  # when it was last read
+    begun: float | None = None  # when a member's claim was found
+    exit_code: int | None = None  # how a member ended
+    ended: float | None = None  # and when
+    unreadable: float = 0.0  # the last failed look for the result
+    unclaimed: float | None = None  # since when the claim names nobody
+
+    @property
+    def outcome(self) -> str:
+        """The result's word for how the job ended; empty without a result."""
+        return "" if self.result is None else str(self.result.get("outcome", ""))
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job says that its work is done."""
+        return self.outcome == ResultWord.SUCCESS
+
+    def requeued(self) -> Files:
+        """After the scheduler has queued the job again: its last start counts no more, unless it succeeded."""
+        files = replace(self, begun=None, exit_code=None, ended=None)
+        return files if self.result is None or self.succeeded else replace(files.without_result(), void=self.result)
+
+    def without_result(self) -> Files:
+        """Without a result file; the file may vanish after it reported success."""
+        return self if self.succeeded else replace(self, result=None, result_since=None)
+
+    def member(self, begun: bool, exit_code: int | None, now: float) -> Files:
+        """After a look at the claims: whether a member has begun, and how it has ended."""
+        ended = self.exit_code if exit_code is None else exit_code
+        return replace(
+            self,
+            begun=(now if self.begun is None else self.begun) if begun else None,
+            exit_code=ended,
+            ended=now if ended is not None and self.ended is None else self.ended,
+        )
+
+    def read_beat(self, path: Path, now: float) -> Files:
+        """After a look at the heartbeat: any change of the file counts, as nodes' clocks differ."""
+        try:
+            beat = path.read_bytes()
+        except FileNotFoundError:
+            beat = b""
+        except OSError:
+            # The file system does not answer this driver: the job may be well.
+            return replace(self, heard=now, looked=now)
+        return replace(self, beat=beat, looked=now, heard=self.heard if beat == self.beat else now)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A submission without an answer that gives an id."""
+
+    meaning: Refusal
+    words: str  # the scheduler's
+    since: float
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The driver's plans for a submission, and its actions."""
+
+    ready: float = 0.0  # since when it may be submitted
+    not_before: float = 0.0  # when its pause ends
+    alone: bool = False  # whether it goes in no bundle
+    refused: Refused | None = None  # how the last try failed
+    dumped: float | None = None  # when the job was asked for its stack
+    cancelled: float | None = None  # when the driver cancelled it
+    complaint: str = ""  # the scheduler's words that made it do so
+
+
+@dataclass(eq=False)
+class Job:
+    """A job between its order and its outcome."""
+
+    order: JobOrder
+    record: Record
+    scheduler: Scheduler
+    tell: Callable[[Standing], None] = lambda standing: None
+    adopted: bool = False  # an earlier driver wrote its order, maybe under another configuration, and submitted it
+    seen: Seen = field(default_factory=Seen)
+    files: Files = field(default_factory=Files)
+    intent: Intent = field(default_factory=Intent)
+    unsaved: bool = False  # the record on disk is older than `record`
+    trouble_since: float | None = None  # since when this driver cannot use its files
+    watched_since: float = 0.0  # when this driver began to look, without a gap since
+
+    def again(self, record: Record, intent: Intent) -> None:
+        """Begin another submission."""
+        self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
+
+    # Observations.
+
+    def saw(self, row: Row, now: float) -> None:
+        """Take in the scheduler's row of the job."""
+        if row.phase is Phase.LEAVING and self.ended_since is not None:
+            # Its end is accounted; the driver does not wait for the site's epilog.
+            self.seen = replace(self.seen, answered=True)
+            return
+        self.seen = self.seen.told(row, now)
+        if row.phase is Phase.PENDING:
+            self.files = self.files.requeued()
+
+    def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
+        """Take in a member's claims."""
+        # Before the job runs, its files are of an earlier start.
+        if self.row is not None and self.row.phase is not Phase.PENDING:
+            self.files = self.files.member(begun, exit_code, now)
+
+    def read_result(self, store: RecordStore, now: float) -> None:
+        """Take in the result file, if a job of this task wrote it. Raises OSError where that cannot be known."""
+        result = read_object(self.order.files.result)
+        if result is None or result == self.files.void:
+            return
+        job_id = str(result.get("job_id", ""))
+        owner = self.record.job_id or store.claim_owner(self.record.name)
+        # A job that was given up as lost may still come back with the work done.
+        earlier = {str(past["job_id"]) for past in self.record.history if past["job_id"]}
+        if job_id == owner or (job_id in earlier and result.get("outcome") == ResultWord.SUCCESS):
+            since = now if self.files.result_since is None else self.files.result_since
+            self.files = replace(self.files, result=result, result_since=since)
+
+    def saw_no_files(self, now: float) -> None:
+        """Take in that the file system did not answer: the wait for a result starts from zero."""
+        if self.files.result is None:
+            self.files = replace(self.files, unreadable=now)
+
+    def listen(self, now: float, every_seconds: float = 0.0) -> None:
+        """Look at the heartbeat if the last look is so long ago."""
+        if self.files.looked is None or now - self.files.looked >= every_seconds:
+            self.files = self.files.read_beat(self.order.files.heartbeat, now)
+
+    # Conclusions.
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stands."""
+        phase = self.row.phase if self.row is not None else None
+        if self.record.state == PLANNED:
+            return JobState.READY
+        if self.ended_since is not None or self.files.succeeded:
+            return JobState.ENDED
+        if self.record.ending:
+            return JobState.CANCELLING
+        if self.seen.missing is not None:
+            return JobState.MISSING
+        if phase in (Phase.RUNNING, Phase.LEAVING):
+            return JobState.READY if self.waits_its_turn else JobState.RUNNING
+        return JobState.SUBMITTING if phase is None and self.record.state == SUBMITTING else JobState.QUEUED
+
+    @property
+    def row(self) -> Row | None:
+        """The scheduler's last row of the job."""
+        return self.seen.row
+
+    @property
+    def node(self) -> str:
+        """Where the job runs or ran, as far as the scheduler has said so."""
+        return self.row.node if self.row is not None else ""
+
+    @property
+    def ended_since(self) -> float | None:
+        """Since when the job is known to have ended, by the scheduler or as a member; None if it is not."""
+        seen = self.seen.since if self.row is not None and self.row.phase.ended else None
+        return min((one for one in (seen, self.files.ended) if one is not None), default=None)
+
+    @property
+    def began(self) -> float | None:
+        """The last moment at which the job may have begun to run; None if it pends, or nobody knows."""
+        return self.seen.off_node if self.row is None else self.seen.since_when(Phase.RUNNING)
+
+    @property
+    def heard_since(self) -> float | None:
+        """The last moment that counts as a sign of life: a job that begins or goes on gets its full time again."""
+        began = self.seen.since_when(Phase.RUNNING)
+        heard = [one for one in (self.files.heard, self.files.begun, began) if one is not None]
+        return max([*heard, self.watched_since]) if heard else None
+
+    @property
+    def waits_its_turn(self) -> bool:
+        """Whether the job that it shares runs, and this member has not begun."""
+        runs = self.row is not None and self.row.phase is Phase.RUNNING
+        return self.record.shares_job and runs and self.files.begun is None
+
+    @property
+    def blocks_done(self) -> int:
+        """How many blocks of its output the job has completed, by its result or its last heartbeat."""
+        said = self.files.result or as_object(self.files.beat) or {}
+        blocks = said.get("blocks") if str(said.get("job_id")) == self.record.job_id else None
+        return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
+
+    def lasts(self, since: float | None, now: float, seconds: float) -> bool:
+        """Whether so many seconds have passed since then, during which this driver looked."""
+        return since is not None and now - max(since, self.watched_since) >= seconds
+
+    def in_vain(self, since: float | None, now: float, seconds: float) -> bool:
+        """As `lasts`, during which the result could be looked for, too."""
+        return since is not None and self.lasts(max(since, self.files.unreadable), now, seconds)
+
+    def ended_at_once(self, now: float, quick: float) -> bool:
+        """Whether the job, which has ended, cannot have been on its node for so many seconds."""
+        began = self.seen.off_node
+        return began is not None and (self.ended_since or now) - began < quick
+
+    def does_well(self, now: float, quick: float) -> bool:
+        """Whether the job has given signs of life for longer than it could on a broken node."""
+        runs = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.files.beat)
+        return runs and self.seen.off_node is not None and now - self.seen.off_node >= quick
+
+    # Its log, and where it stands in words.
+
+    @property
+    def log(self) -> Path | None:
+        """The current job's log, or None while it has no id."""
+        if not self.record.job_id:
+            return None
+        path = Path(self.scheduler.log_path(self.record.log_pattern, self.record.job_id))
+        # A step's number is unknown until the step starts.
+        steps = sorted(path.parent.glob(path.name)) if self.record.shares_job and "*" in path.name else []
+        return steps[-1] if steps else path
+
+    def log_says_out_of_memory(self) -> bool:
+        """Whether the job's log ends with the scheduler's words for that."""
+        return any(self.scheduler.says_out_of_memory(end_of_log(log)) for log in self._logs())
+
+    def _logs(self) -> list[Path]:
+        """The job's log, and the whole bundle's if it ended as a whole."""
+        log = self.log
+        if log is None or not self.record.shares_job or self.files.exit_code is not None:
+            return [log] if log else []
+        return [log, *log.parent.glob(f"*-bundle=*-{self.record.job_id}.out")]
+
+    def tail(self) -> str:
+        """The last lines of the traceback, or of the log if there is no traceback."""
+        traceback = str((self.files.result or {}).get("traceback") or "")
+        return "\n".join(traceback.splitlines()[-15:]) or (end_of_log(self.log) if self.log else "")
+
+    def report(self, drained: str = "") -> None:
+        """Tell where the job stands; `drained` says which nodes the scheduler took out of use."""
+        self.tell(self.standing(drained))
+
+    def standing(self, drained: str = "") -> Standing:
+        """Where the job stands, for people."""
+        row, record = self.row, self.record
+        again = f"attempt {record.attempt}" if record.attempt > 1 else ""
+        job_id = row.job_id if row is not None else record.job_id
+        job = f"job {job_id}" if job_id else ""
+        place = f"{job} on {self.node}" if self.node else job
+        facts: dict[str, Any] = {"state": self.state, "job_id": job_id, "attempt": record.attempt, "node": self.node}
+        if row is None:
+            word = "waiting to be submitted" if record.state == PLANNED else record.state
+            return Standing(_listed(word, place, again), **facts)
+        if self.waits_its_turn:
+            return Standing(_listed("waiting in its bundle", place, again), **facts)
+        in_words = self.scheduler.in_words(row.reason) if row.reason else ""
+        # A reason without words of its own, such as Grid Engine's, is told with the scheduler's state.
+        facts |= {"reason": row.reason if in_words or not row.reason else f"{row.state}: {row.reason}"}
+        if row.phase is Phase.RUNNING:
+            said = {name: value for name, value in (as_object(self.files.beat) or {}).items() if name != "time"}
+            return replace(at_work(_listed(place, again), said), **facts)
+        pends = row.phase is Phase.PENDING
+        why = [in_words, drained] if pends else []
+        words = "\n".join(filter(None, why))
+        return Standing(_listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
+
+
+def between_beats(age: float, every_seconds: float) -> float:
+    """Return how many seconds pass between two signs of life of a job that is `age` seconds old."""
+    return min(every_seconds, max(_SHORTEST_SECONDS, age / 5))
+
+
+def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
+    """Return ``job 1234 on n3, 43 %, 12.1 of 32 GiB``, what Dask has to do, and how to reach the dashboard."""
+    percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
+    url = f"http://127.0.0.1:{port}/status" if port else ""
+    lines = [
+        _listed(where, f"{percent} %" if percent else "", _memory(beat) if beat else "starting"),
+        str(beat.get("message", "")),
+        f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
+    ]
+    return Standing("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
+
+
+def done(result: Mapping[str, Any]) -> Standing:
+    """Return where and how long the job worked, from its result, and the most memory that it took."""
+    job = f"job {result['job_id']}" if result.get("job_id") else ""
+    node = f"on {result['node']}" if result.get("node") else ""
+    said = _listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result))
+    return Standing(f"done: {said}", 100, state=JobState.SUCCEEDED)
+
+
+def _listed(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _memory(said: Mapping[str, Any]) -> str:
+    peak, asked = _number(said, "peak_memory_bytes"), _number(said, "memory_bytes")
+    return f"{peak / GIB:.1f} of {asked / GIB:.3g} GiB" if peak and asked else ""
+
+
+def _tunnel(port: int, beat: Mapping[str, Any]) -> str:
+    here, node = socket.gethostname(), str(beat.get("node") or socket.gethostname())
+    through = [] if node == here else ["-J", here]
+    return shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *through, node])
+
+
+def _number(said: Mapping[str, Any], name: str) -> int:
+    """Return a number of a file of any version; 0 if the value is no number."""
+    value = said.get(name)
+    return int(value) if isinstance(value, (int, float)) else 0

@@ -34,7 +34,8 @@ FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/make_reference.py: change the code, then run the script. -->\n"
 WIDTH = 92
 # Large letters, close together: the graph of all rules is wide.
-DRAWN = '%%{init: {"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}, "themeVariables": {"fontSize": "24px"}}}%%'
+_SPACED = '"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}'
+DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
 
 
 def pages() -> dict[str, str]:

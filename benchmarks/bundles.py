@@ -1,7 +1,7 @@
 """Jobs, core-seconds and wall time of many small tasks on a real Slurm: alone, packed, as arrays, with pilots.
 
 ``python benchmarks/bundles.py --tasks 24 [--only alone,pilot]``. Real: Slurm with accounting (the throw-away cluster of
-`tests/throwaway_slurm.py`, one node with this machine's CPUs), its jobs, and the command as users give it. Each task
+`throwaway_slurm.py`, one node with this machine's CPUs), its jobs, and the command as users give it. Each task
 imports what a rule imports, starts Dask and computes for a moment.
 
 Jobs are those that Slurm accounts for (each element of an array is one), submissions the calls of sbatch. Core-seconds
@@ -26,7 +26,7 @@ import luigi
 
 from espo_luigi import Resources, SlurmTask, install
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 install()

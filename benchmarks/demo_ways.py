@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from bundles import accounted
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "tasks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from demo_runs import write_config
 from test_demo_on_clusters import TWO_BANDS
 from test_production_shape import MANY, SHAPE, assert_same, make_raw

@@ -1,7 +1,7 @@
 """Memory of a driver with N jobs in flight, at the start and after 600 polls, and the Slurm commands that it ran.
 
 ``python benchmarks/driver_memory.py --jobs 2000``. Real: Slurm (the throw-away cluster of
-`tests/throwaway_slurm.py`), its N jobs, Luigi, the worker with N waiting tasks, the job manager. The jobs are
+`tests/support/throwaway_slurm.py`), its N jobs, Luigi, the worker with N waiting tasks, the job manager. The jobs are
 submitted with ``--begin=now+1day`` and so stay pending, at no cost. Ten minutes of polling at 1 Hz are made short by
 polling as often as Slurm answers; the number of polls is the same. The driver is a process of its own, whose memory is
 what the kernel says (VmRSS).
@@ -29,7 +29,7 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
 from espo_luigi.driver.run.engines import engine
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 

@@ -1,9 +1,9 @@
 """What becomes of runs of 60 small tasks on a real Slurm when files, nodes and people fail, fault by fault.
 
 ``python benchmarks/faults.py [--faults 200] [--seed S] [--seconds-limit 3600] [--a-run 20] [--groups 10]
-[--only "driver's records"] [--folder KEPT]``. Real: Slurm (the throw-away cluster of `tests/throwaway_slurm.py`), the
+[--only "driver's records"] [--folder KEPT]``. Real: Slurm (the throw-away cluster of `throwaway_slurm.py`), the
 `luigi` command, jobs, stores, and the file system, which is a FUSE mount that fails on command
-(`tests/failing_files.py`), as two clients of one server: login node and nodes.
+(`tests/support/failing_files.py`), as two clients of one server: login node and nodes.
 
 Each run gets some 20 faults, a second or three apart. A driver that ends, by a fault or by itself with an error, is
 started again, as a user would. A fault has ended *right* if nobody had to hear of it; *named* if an error told of it
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from fault_campaign import ELSE, NAMED, RIGHT, Run, Verdict, stage
 from fault_kinds import deck
 

@@ -1,6 +1,6 @@
 """Adjusting one variable by Dask workers that are jobs of their own, on 1, 2 and 4 nodes of one CPU each, side by side.
 
-``python benchmarks/many_nodes.py --cells 2400``. Real: Slurm (the throw-away cluster of `tests/throwaway_slurm.py`,
+``python benchmarks/many_nodes.py --cells 2400``. Real: Slurm (the throw-away cluster of `throwaway_slurm.py`,
 whose nodes are this machine), its jobs, dask-jobqueue with TLS, the numbers of `Adjust` (151 years, DQM, LOESS), blocks
 of 600 cells or fewer, and the Zarr store that they are written to. Not real: nodes of their own. More workers than this
 machine has CPUs gain nothing. "here" is one worker in this process, as a rule's job has it without a cluster.
@@ -26,7 +26,7 @@ from typing import Any
 import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from adjustment import DAYS, FIRST_YEAR, REFERENCE_FIRST_YEAR, TRAINING_YEARS, as_series, make
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 

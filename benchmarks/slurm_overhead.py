@@ -1,7 +1,7 @@
 """Seconds from a command's start to its end, with N trivial jobs on a real Slurm: bare, ours and Snakemake.
 
 ``python benchmarks/slurm_overhead.py --jobs 500 [--python-jobs 50] [--only bare,ours]``. Real: Slurm with accounting
-(the throw-away cluster of `tests/throwaway_slurm.py`, whose nodes are this machine), its jobs, Luigi, Snakemake.
+(the throw-away cluster of `throwaway_slurm.py`, whose nodes are this machine), its jobs, Luigi, Snakemake.
 
 - bare: one ``sbatch`` after the other, then ``squeue`` every half second until no job is left;
 - ours: tasks, worker and Slurm engine as users have them (records on disk, claims, one watcher), but with no limit on
@@ -39,7 +39,7 @@ from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
 from espo_luigi.jobs import engine as batch
 from espo_luigi.jobs.order import JobOrder, Terms
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 KINDS = ("bare", "ours", "ours-python", "snakemake-slurm", "snakemake-generic")

@@ -2,7 +2,7 @@
 
 ``python benchmarks/state_operations.py [--jobs 500] [--seconds 60]``. Both run under ``strace``, with production's
 settings, and calls that name a path or an open file below the work folder are counted. Real: the job's heart and the
-job manager. Stood in for: Slurm's commands (`tests/jobs/fake_slurm.py`, whose own files do not count), and the work,
+job manager. Stood in for: Slurm's commands (`tests/support/fake_slurm.py`, whose own files do not count), and the work,
 which is made to look as if it always moved. Rules: `--rules` folders, with `--ended` results of jobs before.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "jobs"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import fake_slurm
 
 from espo_luigi.jobs.lifecycle.manager import JobManager

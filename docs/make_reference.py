@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/reference from the code: rules, settings of luigi.cfg, keys, commands.
 
-``python docs/make_reference.py`` writes them; tests/test_reference_pages.py fails if they differ from the code.
+``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finding datasets: making, reading and searching catalogues of intake-esm and xscen, and opening the matches."""
+"""Finding datasets: making, reading and searching catalogues of intake-esm and xscen, and opening the matches.
+
+Imports `config` and `science`. Gives `tasks` a `Match` for each dataset, and its data lazily (`open_match`).
+"""
 
 from __future__ import annotations
 

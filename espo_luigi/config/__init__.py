@@ -1,4 +1,8 @@
-"""The configuration of a run: YAML files of ESPO-G's schema → validated, frozen values."""
+"""The configuration of a run: YAML files of ESPO-G's schema → validated, frozen values.
+
+Imports `errors`, and of `science` the lists of allowed values. Gives `load` and `RunConfig` to `tasks`; each section of
+the files is a model in a module of its own.
+"""
 
 from espo_luigi.config.diagnosis import Diagnostics, DiagStep, OffDiag
 from espo_luigi.config.load import load

@@ -1,6 +1,6 @@
-"""Every file name of a run: templates with wildcards, to make paths and to read them.
+"""Rendering and reading of path templates; the templates themselves are the output ports of the rules, in `tasks`.
 
-A template is a path such as ``{tmpdir}/{sim_id}+{region}+regridded.zarr``. Because ``+`` never occurs inside a part, a
+A template is a path such as ``{tmpdir}/{sim_id}+{piece}+regridded.zarr``. Because ``+`` never occurs inside a part, a
 path always says which task makes it.
 """
 

@@ -1,4 +1,4 @@
-"""The states of a job: the same codes in records, in `run.json`, in `espo status` and on the page."""
+"""The states of a job: the same codes in `run.json`, `espo status` and the page; the last four also in records."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +18,14 @@ if TYPE_CHECKING:
     from test_slurm_engine import Driver
     from throwaway_slurm import ThrowawayCluster
 
-HERE = str(Path(__file__).parent)
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
+# Jobs import the toy tasks from here.
+SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 @pytest.fixture(autouse=True)
 def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> Iterator[Path]:
     """Make a work folder, and forget the engines, tasks and settings of the test at its end."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")])))
     own_settings.set("espo", "workdir", str(tmp_path / "work"))
     own_settings.set("espo", "engine", "local")
     forget()

@@ -13,6 +13,9 @@ parsers from its module `parse`. `commands.Commands` alone runs the commands. A 
 | stopping                     | `cancellations`, `has_ended`, `stack_dumps`                                |
 | the job, on its node         | `job_id`, `given`, `node_folder`                                           |
 
+Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH`,
+`GPU_DIRECTIVES`, `DASK_JOB` and `FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
+
 A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's `OPTIONS` (`SlurmOptions`), which
 `asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
 code. The key of luigi.cfg's section and the parameter of each task follow from the field.

@@ -1,0 +1,188 @@
+"""The `espo` command, as a user gives it."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from luigi.configuration import LuigiConfigParser
+
+from espo_luigi import tasks
+from espo_luigi.commands import cli
+
+REPOSITORY = Path(__file__).parents[2]
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["espo_luigi.commands.cli", "espo_luigi.tasks"])
+
+
+class Done(NamedTuple):
+    """The exit code and the output of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def espo(folder: Path, *arguments: str) -> Done:
+    """Give the command in a process of its own, forked from one that has imported what it takes seconds to import."""
+    files = [folder / name for name in ("stdout", "stderr")]
+    process = FORKS.Process(target=_command, args=(folder, arguments, files))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return Done(process.exitcode, *(path.read_text() for path in files))
+
+
+def _command(folder: Path, arguments: tuple[str, ...], files: list[Path]) -> None:
+    os.chdir(folder)
+    LuigiConfigParser.reload()  # of this folder's luigi.cfg
+    for number, path in enumerate(files, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.exit(cli.main(list(arguments)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the repository's luigi.cfg and the demo's configuration, as the README's reader has."""
+    here = tmp_path_factory.mktemp("here")
+    (here / "config").symlink_to(REPOSITORY / "config")
+    (here / "luigi.cfg").write_text((REPOSITORY / "luigi.cfg").read_text())
+    return here
+
+
+def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
+    done = espo(folder, "rules")
+    assert done.returncode == 0, done.stderr
+    # "Rule: what it does." and, indented, "port  template".
+    blocks = re.findall(r"^(\w+): \S.*\.\n((?: +\w+  \S+\n)+)", done.stdout, re.MULTILINE)
+    assert sum(1 + ports.count("\n") for _, ports in blocks) == done.stdout.count("\n"), done.stdout
+    listed = {rule: dict(line.split() for line in ports.splitlines()) for rule, ports in blocks}
+    assert listed.keys() == set(tasks.__all__) - {"All", "RegionWorkflow"}
+    demo = f"{folder}/espo-demo"
+    assert listed["Train"] == {"out_training": demo + "/work/{pool}+{piece}+{var}+training.zarr"}
+    assert listed["Move"] == {
+        "out_scenario": demo + "/final/NAM_SPLIT/{piece}/day+{sim_id}+{piece}+1950-2100.zarr.zip",
+        "out_regchunked": demo + "/final/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
+    }
+    told = json.loads(espo(folder, "rules", "--json").stdout)
+    assert {rule: one["files"] for rule, one in told.items()} == listed
+
+
+@pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])
+def test_a_reader_that_goes_away_ends_the_command_quietly(folder: Path, arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", *arguments]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        command, cwd=folder, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_broken_pipe_that_is_not_the_readers_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise BrokenPipeError("a connection of the work itself")
+
+    monkeypatch.setattr("espo_luigi.tasks.make.rules", broken)
+    with pytest.raises(BrokenPipeError, match="of the work itself"):
+        cli.main(["--debug", "rules"])
+    assert cli.main(["rules"]) == 1
+    assert capfd.readouterr().err == "espo: a connection of the work itself\n"
+
+
+def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder: Path) -> None:
+    wanted = folder / "espo-demo" / "final" / "reference" / "Demo-Land+south+noleap.zarr"
+    done = espo(folder, "make", str(wanted))
+    assert done.returncode == 0, done.stderr
+    assert (wanted / "zarr.json").exists()
+    again = espo(folder, "make", str(wanted))
+    assert again.returncode == 0, again.stderr
+    assert f"Nothing to do: what was asked for is there already: {wanted}" in again.stderr
+    told = espo(folder, "tasks")
+    assert told.stderr == ""
+    table = told.stdout
+    assert [line.split()[0] for line in table.splitlines()] == [
+        "rule",
+        "RefInputCheck",
+        "RefDefault",
+        "ReferenceCalendar",
+    ]
+    figures = json.loads(espo(folder, "tasks", "--json").stdout)
+    assert [one["rule"] for one in figures] == [line.split()[0] for line in table.splitlines()[1:]]
+    assert [one["jobs"] for one in figures] == [1, 1, 1]
+    assert all(0 < one["total_seconds"] == one["longest_seconds"] for one in figures)
+    # The cost of a second region is learnt from these.
+    planned = json.loads(espo(folder, "plan", "ReferenceCalendar", "--region", "middle", "--json").stdout)
+    costs = {one["rule"]: one["cost"] for one in planned["tasks"] if one["state"] == "to run"}
+    assert costs.keys() == {"RefDefault", "ReferenceCalendar"}
+    assert all(cost["learnt"] and cost["seconds"] > 0 and cost["files"] > 10 for cost in costs.values())
+
+
+def test_a_path_that_no_task_makes_is_an_error_that_names_the_nearest(folder: Path) -> None:
+    done = espo(folder, "make", "espo-demo/final/reference/Demo-Land+suoth+noleap.zarr")
+    assert done.returncode == 1
+    assert "no task makes" in done.stderr
+    assert "--region 'suoth' is not one of: south, middle, north" in done.stderr
+    assert "Demo-Land+south+noleap.zarr" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_script_prints_what_would_be_submitted_and_the_dask_layout(folder: Path) -> None:
+    done = espo(folder, "script", "RefDefault", "--region", "south", "--memory", "60GB", "--qos", "it's $(high)")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --mem=61440M" in done.stdout
+    assert "#SBATCH --cpus-per-task=10" in done.stdout
+    assert '#SBATCH --qos="it\'s $(high)"' in done.stdout
+    assert "# Dask in the job: 2 worker(s) x 5 thread(s), 29.0 GiB each of 60.0 GiB" in done.stdout
+    assert not (folder / "slurm_logs").exists()
+
+
+def test_script_refuses_sizing_that_does_not_divide(folder: Path) -> None:
+    done = espo(folder, "script", "RefDefault", "--region", "south", "--n-workers", "3")
+    assert done.returncode == 1
+    assert "cpus_per_task = 10 cannot be shared equally by n_workers = 3" in done.stderr
+
+
+def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path, tmp_path: Path) -> None:
+    from espo_luigi.demo import ensure_demo
+
+    raw = ensure_demo({"folder": str(folder / "espo-demo" / "raw"), "seed": 1})
+    broken = raw / "reconstruction" / "tasmax_day_broken_historical_r1i1p1f1_gn_19500101-19501231.nc"
+    broken.write_bytes(b"not NetCDF")
+    try:
+        command = ("catalog", str(raw / "reconstruction"), "--out", str(tmp_path / "cat.json"))
+        done, told = espo(folder, *command), json.loads(espo(folder, *command, "--json").stdout)
+    finally:
+        broken.unlink()
+    assert (told["found"], list(told["unreadable"])) == (3, [str(broken)])
+    assert done.returncode == 0, done.stderr
+    assert "3 file(s)" in done.stdout
+    assert broken.name in done.stdout
+    assert json.loads((tmp_path / "cat.json").read_text())["assets"]["column_name"] == "path"
+
+
+def test_detach_without_a_driver_says_so(folder: Path) -> None:
+    done = espo(folder, "detach")
+    assert done.returncode == 0
+    assert "no driver works in" in done.stdout
+
+
+def test_names_and_messages_of_others_reach_the_terminal_as_text(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a\x1b[2J.nc").write_bytes(b"no NetCDF")
+    done = espo(tmp_path, "catalog", str(raw), "--out", str(tmp_path / "cat.json"))
+    assert done.returncode == 1
+    assert "a\\x1b[2J.nc" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -1,0 +1,134 @@
+"""What every subcommand of `espo` has: help with an example that is accepted, completion, exit codes, short errors."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from luigi.configuration import LuigiConfigParser
+
+from espo_luigi.commands import cli
+from espo_luigi.driver.settings.profile import packaged_profiles
+
+COMMANDS = cli.espo.commands
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+
+
+def test_the_help_fits_a_screen_and_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    listed = dict(line.split(maxsplit=1) for line in lines if line.startswith("  ") and line.split()[0] in COMMANDS)
+    assert listed.keys() == COMMANDS.keys()
+    assert [said for said in listed.values() if not said.endswith(".") or said.endswith("...")] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_an_example_that_is_accepted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    example = re.search(rf"Example: espo ({name}\b.*)", capsys.readouterr().out)
+    assert example, f"`espo {name} --help` has no example"
+    _, *words = shlex.split(example[1])
+    COMMANDS[name].make_context(name, words)  # a wrong one raises click.UsageError
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_documentation_has_each_command_with_each_of_its_options(name: str) -> None:
+    row = re.search(rf"^\| `espo {name}\b.*", DOCUMENTED, re.MULTILINE)
+    assert row, f"docs/commands.md does not have `espo {name}`"
+    options = [one.opts[0] for one in COMMANDS[name].params if isinstance(one, click.Option)]
+    assert [option for option in options if option not in row[0]] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["nothing", "make", "make a b", "make a --workers many", "rules --jsno", "env", "env --compile --wheelhouse w"],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_wrong(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.search(r"^Usage: espo .*\nTry 'espo .*--help' for help\.\n\nError: .+\n$", said.err)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (["RefDefalt"], r"No task RefDefalt.*\bRefDefault\b.*"),
+        (["RefDefault", "--reggion", "south"], r"unrecognized arguments: --reggion south"),
+        (["RefDefault"], r"RefDefault: requires the 'piece' parameter to be set"),
+    ],
+)
+def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
+    parameters: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["script", *parameters]) == 1
+    assert re.fullmatch(rf"espo: {said}\n", capsys.readouterr().err, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("engine", "slrm", "slrm is not a valid choice from .*slurm.*"),
+        ("publish", "maybe", "cannot interpret 'maybe' .*"),
+    ],
+)
+def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(
+    option: str, value: str, said: str, own_settings: LuigiConfigParser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_settings.set("espo", option, value)
+    assert cli.main(["tasks"]) == 1
+    assert re.fullmatch(rf"espo: luigi\.cfg, \[espo\] {option}: {said}\n", capsys.readouterr().err)
+
+
+def test_an_unexpected_error_is_one_line_and_with_debug_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("espo_luigi.driver.settings.profile.packaged_profiles", defect)
+    assert cli.main(["profiles", "--json"]) == 1
+    assert capsys.readouterr().err == (
+        "espo: RuntimeError: a defect (`espo --debug profiles --json` shows where in the program)\n"
+    )
+    with pytest.raises(RuntimeError, match="a defect"):
+        cli.main(["--debug", "profiles", "--json"])
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("espo pro", {"profiles"}),
+        ("espo clean --", {"--yes", "--json", "--help"}),
+        ("espo profiles na", {name for name in packaged_profiles() if name.startswith("na")}),
+    ],
+)
+def test_bash_is_offered_what_completes_a_word(line: str, offered: set[str]) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_ESPO_COMPLETE": "bash_complete"}
+    command = [sys.executable, "-m", "espo_luigi.commands.cli"]
+    done = subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {answer.removeprefix("plain,") for answer in done.stdout.split()} == offered
+
+
+def test_the_help_imports_nothing_that_takes_long() -> None:
+    program = (
+        "import sys; from espo_luigi.commands import cli; cli.main(['--help']); "
+        "print({'luigi', 'xarray', 'yaml', 'logging'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
+
+
+def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
+    (tmp_path / "luigi.cfg").write_text("[espo]\nconfig = config.yml\nreport = true\n")
+    command = [sys.executable, "-m", "espo_luigi.commands.cli", "cancel"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")

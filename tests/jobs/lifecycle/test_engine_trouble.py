@@ -1,0 +1,116 @@
+"""Orders and locks that cannot be written for a moment, and an order that an earlier driver wrote."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster
+from job_work import Work
+from throwaway_daemons import eventually
+
+from espo_luigi.jobs import trouble
+from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+
+ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
+
+
+def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write, left = JobOrder.write, [2]
+
+    def failing(order: JobOrder, **more: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        write(order, **more)
+
+    monkeypatch.setattr(JobOrder, "write", failing)
+    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
+    settings = BatchSettings(
+        tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path, result_seconds=0.1)
+    )
+    engine = BatchEngine(slurm, settings)
+    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(engine.run, engine.fitted(order))
+        eventually(lambda: fake.calls("sbatch"), 30)
+        order.files.result.write_text(json.dumps({"job_id": "1", "outcome": "success", "started": 1, "ended": 3}))
+        assert running.result(30) == 2
+    engine.close()
+    written = json.loads(order.files.order.read_text())
+    assert (left, written["beat_seconds"]) == ([0], 30.0)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    acquire, left = DriverLock.acquire, [2]
+
+    def failing(lock: DriverLock, *_: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        acquire(lock)
+
+    monkeypatch.setattr(DriverLock, "acquire", failing)
+    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    manager = fake.manager()
+    assert left == [0] and manager.store.salt
+    died: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    left[0] = 1
+    monkeypatch.setattr(DriverLock, "release", failing)
+    manager.detach()
+    assert (left, died) == ([0], [])
+
+
+def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    manager.detach(timeout=0.0)
+    assert "has not ended within 0 s" in caplog.text
+
+
+def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_signs_of_life(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
+    engine = BatchEngine(slurm, BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path)))
+    files, elsewhere = JobFiles.of(tmp_path, "Rule", {}), tmp_path / "jobs" / "Rule" / "old.heartbeat.json"
+    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files)
+    replace(order, files=replace(files, heartbeat=elsewhere)).write()
+    store = engine._manager.store
+    task = task_name(tmp_path.name, "Rule", {}, store.salt)
+    store.save(Record(task, "Rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1"))
+    watched: list[Path] = []
+
+    def submit(order: JobOrder) -> Handle:
+        order.write()
+        watched.extend([order.files.heartbeat, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
+        handle = Handle(task, order)
+        handle.resolve(Success("1", 1, tmp_path, {}, True))
+        return handle
+
+    monkeypatch.setattr(engine._manager, "submit", submit)
+    engine.run(order)
+    engine.close()
+    assert watched == [elsewhere, elsewhere]

@@ -1,0 +1,341 @@
+"""File systems that fail for a moment, as the driver sees it: nothing fails, nothing is charged, nothing is doubled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_cluster import PATIENCE, FakeCluster, has_id
+from job_work import Work
+
+from espo_luigi import files
+from espo_luigi.jobs.bundles.members import Bundles
+from espo_luigi.jobs.lifecycle import observe as watcher
+from espo_luigi.jobs.lifecycle.control import Signals
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.state import Intent
+from espo_luigi.jobs.state import JobState
+
+ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
+
+
+class Faults:
+    """Has methods of `RecordStore` fail, for as long as `number` is set; `when` says for what arguments."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = 0
+        self.names: set[str] = set()
+        self.when: Callable[..., bool] = lambda *_: True
+        for name in ("load", "save", "claim_owner", "close", "close_unclaimed", "forget_files"):
+            monkeypatch.setattr(RecordStore, name, self._failing(name, getattr(RecordStore, name)))
+
+    def begin(self, number: int, *names: str) -> None:
+        self.names, self.number = set(names), number
+
+    def end(self) -> None:
+        self.number = 0
+
+    def _failing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(store: RecordStore, *arguments: Any, **keywords: Any) -> Any:
+            if self.number and (name in self.names or not self.names) and self.when(*arguments):
+                raise OSError(self.number, os.strerror(self.number))
+            return method(store, *arguments, **keywords)
+
+        return call
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
+    fake: FakeCluster, work: Work, faults: Faults, number: int
+) -> None:
+    manager = fake.manager()
+    faults.begin(number)
+    handles = [manager.submit(work.order(f"a{i}", retries=0)) for i in range(20)]
+    fake.clock.go_on(5)
+    assert [handle.outcome for handle in handles] == [None] * 20
+    faults.end()
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(number)
+    for handle in handles:
+        name = handle.order.id
+        fake.finish(name, str(handle.standing.job_id))
+    fake.clock.go_on(5)
+    faults.end()
+    outcomes = [fake.outcome(handle, 20) for handle in handles]
+    assert all(isinstance(outcome, Success) and outcome.attempts == 1 for outcome in outcomes)
+    assert len(fake.calls("sbatch")) == 20
+
+
+def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
+    fake: FakeCluster, work: Work, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.begin(errno.EDQUOT, "save")
+    handle = fake.submitted(work.order("a"), manager)
+    fake.clock.go_on(8)
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
+    assert caplog.text.count("trouble with the files") == 1
+    faults.end()
+    fake.clock.go_on(2)
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.state, record.job_id) == (SUBMITTED, "1")
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_finds_the_job(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    first = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.begin(errno.EDQUOT, "save")
+    fake.eventually(has_id(first.submit(work.order("a"))))
+    first.detach()
+    faults.end()
+    handle = fake.submitted(work.order("a"))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    manager = fake.manager()
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTING
+    faults.begin(errno.ENOSPC, "save")
+    handle = manager.submit(work.order("a"))
+    fake.clock.go_on(5)
+    assert fake.calls("sbatch") == []
+    faults.end()
+    fake.eventually(has_id(handle))
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.submission, record.attempt, record.history) == (1, 1, ())
+
+
+def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a", retries=1), manager)
+    faults.begin(errno.EIO, "save", "close")
+    fake.set_state("FAILED")
+    fake.clock.go_on(PATIENCE.latency_wait + 5)
+    faults.end()
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    record = manager.store.load(handle.task)
+    assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
+
+
+def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    faults.begin(errno.ESTALE, "claim_owner", "close_unclaimed")
+    fake.finish("a", "1")
+    manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    fake.clock.go_on(5)
+    assert manager.stopping is None and handle.outcome is None
+    faults.end()
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_error_that_no_waiting_cures_ends_its_task_alone(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "output")
+
+    manager = fake.manager()
+    bad, good = manager.submit(work.order("a", is_complete=complete)), manager.submit(work.order("b"))
+    fake.eventually(lambda: has_id(bad)() and has_id(good)())
+    fake.finish("a", "1")
+    fake.clock.go_on(PATIENCE.lasting_trouble - 1)
+    assert bad.outcome is None
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "Permission denied" in outcome.message
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go_on(
+    fake: FakeCluster, work: Work
+) -> None:
+    (work.folder / "slurm_logs").mkdir()
+    (work.folder / "slurm_logs" / "bad").write_text("in the way")
+    manager = fake.manager()
+    bad = manager.submit(work.order("a", rule="bad"))
+    fake.submitted(work.order("b"), manager)
+    outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
+    assert isinstance(outcome, Failure) and "File exists" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+    assert manager.status() == {JobState.READY: 0, JobState.QUEUED: 1, JobState.FAILED: 1}
+
+
+def test_results_that_cannot_be_looked_for_are_not_missing(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_listing(folder: Path) -> set[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+
+    handle = fake.submitted(work.order("a", retries=3))
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher, "listed_names", no_listing)
+        fake.finish("a", "1", outcome="error", exception="ValueError: no")
+        fake.set_state("FAILED")
+        fake.clock.go_on(10 * PATIENCE.latency_wait)
+        assert handle.outcome is None
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
+    fake: FakeCluster, work: Work
+) -> None:
+    handle = fake.submitted(work.order("a", retries=1))
+    fake.set_state("RUNNING")
+    fake.eventually(lambda: handle.standing.state == "running")
+    fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
+    fake.set_state("FAILED")
+    ended = fake.clock.now()
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.after_trouble + 10)
+    assert fake.clock.now() - ended >= PATIENCE.after_trouble
+    assert "--exclude=n1" in fake.calls("sbatch")[1].split()
+    fake.finish("a", "2", outcome="files", exception="OSError: [Errno 28] No space left on device")
+    fake.set_state("FAILED")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.FILES
+    assert "No space left on device" in outcome.message and "run again" in outcome.message
+    assert outcome.attempts == 2
+
+
+def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    fake.submitted(work.order("a", retries=1), manager)
+    second = manager.submit(work.order("b"))
+    fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
+    fake.set_state("FAILED")
+    fake.eventually(has_id(second), PATIENCE.after_trouble / 2)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"])
+def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
+    fake: FakeCluster, work: Work, state: str
+) -> None:
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a", retries=3, is_complete=lambda: True), manager)
+    fake.set_state(state)
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
+    assert isinstance(outcome, Success) and outcome.job_id == "1"
+    assert len(fake.calls("sbatch")) == 1
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver", "nobody can requeue it"
+
+
+def test_an_exception_counts_whatever_is_there(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", is_complete=lambda: True))
+    fake.finish("a", "1", outcome="error", exception="HealthCheckError: all NaN")
+    fake.set_state("FAILED")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+
+
+def test_an_empty_claim_of_an_older_version_is_closed_with_a_word(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    claim = manager.store.claim_path(f"{handle.task}.1")
+    claim.touch()
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    assert claim.read_text() == "the driver"
+    assert f"{claim} is empty" in caplog.text
+
+
+def test_a_claim_of_the_driver_that_cannot_be_written_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RecordStore(tmp_path)
+    store.create_folders()
+
+    def on_a_full_disk(path: Path, mode: int) -> int:
+        path.touch()
+        return os.open("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(files, "open_new", on_a_full_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        store.close_unclaimed("a")
+    assert list((tmp_path / "claims").iterdir()) == []
+    monkeypatch.undo()
+    assert store.close_unclaimed("a")
+
+
+def test_one_claim_that_cannot_be_read_hides_no_other_result(fake: FakeCluster, work: Work, faults: Faults) -> None:
+    fake.misbehave("sbatch", "take-then-fail")
+    fake.forget_jobs()
+    manager = fake.manager()
+    bad = manager.submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    faults.begin(errno.EIO, "claim_owner", "close_unclaimed")
+    fake.finish("a", "1")
+    good = fake.submitted(work.order("b"), manager)
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success) and bad.outcome is None
+
+
+def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_down_afterwards(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(errno.EDQUOT, "close", "save")
+    threading.Timer(1.5, faults.end).start()
+    assert manager.cancel_all() == 3
+    assert {record.state for record in manager.store.all()} == {FINISHED}
+
+
+def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
+    fake: FakeCluster, work: Work, faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager(patience=replace(PATIENCE, writing_down=0.0))
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    faults.begin(errno.EDQUOT, "close", "save")
+    assert manager.cancel_all() == 3
+    assert len(fake.calls("scancel")) == 1
+    assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
+
+
+def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = fake.manager()
+    work_commands = manager.commands
+    signals: Any = Signals(work_commands, Bundles(manager.store, manager._jobs))
+    handle = fake.submitted(work.order("a"), fake.managers[0])
+    ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
+    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
+    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
+    signals.cancel(ours)
+    signals.dump(ours)
+    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
+    ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
+    signals.send([])
+    assert (sent, ours.intent.cancelled, ours.intent.dumped) == ([], None, None)

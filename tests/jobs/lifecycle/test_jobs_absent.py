@@ -1,0 +1,121 @@
+"""Jobs of which Slurm's commands tell nothing, or not yet: what they are taken for (stand-ins of the commands)."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from fake_cluster import PATIENCE, FakeCluster, has_id
+from job_work import Work
+
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+
+
+def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.order(name)) for name in "ab"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.misbehave("squeue", "fail slurm_load_jobs error: Unable to contact slurm controller")
+    fake.clock.go_on(PATIENCE.absent_after + 1)
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handles[0], 5), Success)
+    assert handles[1].outcome is None
+    assert caplog.text.count("Slurm has not answered") == 1
+    assert len(fake.calls("sbatch")) == 2
+
+
+def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.forget_jobs()
+    began = fake.clock.now()
+    outcome = fake.outcome(handle, 20)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.LOST
+    assert fake.clock.now() - began >= PATIENCE.absent_after
+
+
+def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_again(
+    fake: FakeCluster, work: Work
+) -> None:
+    first = fake.manager()
+    fake.eventually(has_id(first.submit(work.order("a"))))
+    first.detach()
+    fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
+    fake.forget_jobs()
+    second = fake.manager()
+    handle = second.submit(work.order("a", retries=1))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    fake.eventually(lambda: handle.standing.attempt == 2)
+    record = second.store.load(handle.task)
+    assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
+
+
+@pytest.mark.parametrize("seen_running", [True, False])
+def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work, seen_running: bool) -> None:
+    request = work.order("a")
+    if not seen_running:
+        fake.forget_jobs()
+    handle = fake.submitted(request)
+    if seen_running:
+        fake.set_state("RUNNING")
+        fake.eventually(lambda: handle.standing.state == "running")
+        fake.forget_jobs()
+    until = fake.clock.now() + 2 * PATIENCE.absent_after
+    while fake.clock.now() < until:
+        request.files.heartbeat.write_text(json.dumps({"time": time.time()}))
+        fake.clock.go_on(0.2)
+    assert handle.outcome is None
+
+
+def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.forget_jobs()
+    fake.clock.go_on(0.3)
+    name = f"{handle.task}.1"
+    # sacct still tells of the first run of a job that was requeued since, then of a job that runs no more.
+    (fake.folder / "sacct.says").write_text(f"1|RUNNING|0:0|n1|2026-01-01T10:00:00|{name}\n")
+    fake.clock.go_on(0.5)
+    assert handle.outcome is None
+    (fake.folder / "sacct.says").write_text(f"1|TIMEOUT|0:0|n1|2026-01-01T10:00:00|{name}\n")
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 3)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.TIMEOUT
+
+
+def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.misbehave("sacct", "fail sacct: error: slurm_persist_conn_open_without_init: failed to open connection")
+    fake.forget_jobs()
+    assert fake.outcome(handle, PATIENCE.absent_after + 2) is None
+
+
+def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sacct", "fail Slurm accounting storage is disabled")
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.forget_jobs()
+    assert fake.outcome(handle, 20) is not None
+    assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
+
+
+@pytest.mark.parametrize("how", ["missing", "forbidden"])
+def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how: str) -> None:
+    sacct = fake.folder / "bin" / "sacct"
+    sacct.unlink() if how == "missing" else sacct.chmod(0o644)
+    # Only this folder: a real sacct would be found in another.
+    commands = Commands(slurm, CommandSettings(max_status_per_second=0), {"PATH": str(fake.folder / "bin")})
+    assert commands.remembered(["1"], []) == []
+    assert commands.lacking == {"sacct"} and fake.calls("scontrol")
+
+
+def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
+    """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
+    handle = fake.submitted(work.order("a", retries=1), fake.manager(poll_seconds=5.0, result_seconds=5.0))
+    fake.set_state("PENDING", "PartitionTimeLimit")
+    fake.eventually(lambda: bool(fake.calls("scancel")))
+    fake.forget_jobs()
+    outcome = fake.outcome(handle, PATIENCE.absent_after + 65)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.HOPELESS, outcome

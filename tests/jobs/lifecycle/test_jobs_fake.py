@@ -1,0 +1,331 @@
+"""The job manager against stand-ins of Slurm's commands: only what a real cluster cannot be made to do."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from fake_clock import RunningClock
+from fake_cluster import PATIENCE, FakeCluster, has_id
+from job_work import Work
+
+from espo_luigi.jobs.lifecycle.control import request_stop
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings, RateLimit
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.state import JobState
+
+
+@pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])
+def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
+    fake: FakeCluster, work: Work, how: str
+) -> None:
+    fake.misbehave("sbatch", how)
+    handle = fake.submitted(work.order("a"))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+
+    def broken() -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(manager, "_cycle", broken)
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.INTERNAL
+    assert fake.calls("scancel") == []
+
+
+def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "refuse-then-take")
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+    assert len({call.partition("--job-name=")[2].split()[0] for call in fake.calls("sbatch")}) == 2
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver", "a late first job does nothing"
+
+
+def test_a_submission_without_an_answer_is_not_repeated_while_slurm_is_silent(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.misbehave("squeue", "fail squeue: error: Unable to contact slurm controller")
+    handle = fake.manager().submit(work.order("a"))
+    fake.clock.go_on(PATIENCE.settle + 1.5)
+    assert len(fake.calls("sbatch")) == 1
+    fake.behave("squeue")
+    fake.eventually(has_id(handle))
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_that_appears_after_its_name_was_given_up_is_never_confused_with_the_next(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    (fake.folder / "squeue.says").unlink()
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
+
+
+def test_a_job_that_started_although_sbatch_failed_is_known_by_its_claim(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "take-then-hang")
+    fake.forget_jobs()
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    manager.store.claim_path(f"{handle.task}.1").write_text("1\n")
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_unclear_refusal_is_tried_again_for_a_while_and_then_told_in_slurms_words(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: this site wishes you a good day")
+    outcome = fake.outcome(fake.manager().submit(work.order("a")), 20)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
+    assert "wishes you a good day" in outcome.message
+    assert len(fake.calls("sbatch")) > 1
+
+
+def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
+    outcome = fake.manager().submit(work.order("a", retries=5)).wait(5)
+    assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environment_says(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    commands = Commands(slurm, CommandSettings(), {"PATH": f"{fake.folder / 'bin'}:{os.environ['PATH']}"})
+    commands.jobs()
+    commands.remembered(["1"], [])
+    commands.cancel(["1"])
+    for command in ("squeue", "sacct", "scancel"):
+        assert f"--user={os.getuid()}" in fake.calls(command)[0].split()
+
+
+def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.set_state("COMPLETED")
+    fake.clock.go_on(PATIENCE.latency_wait / 2)
+    assert handle.outcome is None
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_output_that_becomes_visible_late_is_waited_for_and_then_missed(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    finished: list[float] = []
+    late = manager.submit(
+        work.order("a", is_complete=lambda: fake.clock.now() > finished[0] + PATIENCE.latency_wait / 2)
+    )
+    never = manager.submit(work.order("b", is_complete=lambda: False))
+    fake.eventually(lambda: has_id(late)() and has_id(never)())
+    finished.append(fake.clock.now())
+    fake.finish("a", "1")
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(late, 5), Success) and fake.clock.now() > finished[0] + PATIENCE.latency_wait / 2
+    outcome = fake.outcome(never, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_OUTPUT
+
+
+def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a"))
+    fake.finish("a", "99")
+    assert fake.outcome(handle, 0.5) is None
+
+
+def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.set_state("RUNNING")
+    fake.finish("a", "1", outcome="error", exception="SystemExit: stopped by signal 15")
+    fake.clock.go_on(0.5)
+    fake.set_state("PENDING", "BeginTime")
+    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
+    fake.set_state("RUNNING")
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=3))
+    fake.misbehave("squeue", "hang")
+    fake.finish("a", "1", outcome="error", exception="ValueError: no")
+    outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION
+
+
+def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.set_state("DREAMING_AGAIN")
+    assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
+    row = fake.managers[0]._jobs[handle.task].row
+    assert row is not None and row.state == "DREAMING_AGAIN"
+
+
+def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=0))
+    fake.set_state("PENDING", "launch failed requeued held")
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
+    assert handle.standing.attempt == 1
+
+
+def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = fake.manager()
+    for name in "ab":
+        fake.eventually(has_id(first.submit(work.order(name))))
+    first.detach()
+    second = fake.manager()
+    handle = second.submit(work.order("b"))
+    fake.eventually(lambda: handle.standing.message.startswith("PENDING"))
+    assert second.cancel_all() == 2
+    assert {line.split("|")[1] for line in (fake.folder / "jobs").read_text().splitlines()} == {"CANCELLED"}
+    assert "cancelled 2 job(s)" in caplog.text
+    outcome = fake.outcome(handle, 1)
+    assert isinstance(outcome, Failure) and outcome.message.startswith("rule (name=b): ")
+
+
+def test_a_record_that_cannot_be_read_keeps_no_known_job_from_being_cancelled(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    fake.eventually(has_id(manager.submit(work.order("a"))))
+    (manager.store.folder / "records" / "damaged.json").write_text("{")
+    assert manager.cancel_all() == 1
+
+
+def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    before = threading.active_count()
+    handles = {id(manager.submit(work.order(f"a{i}"))) for i in range(100)}
+    assert id(manager.submit(work.order("a0"))) in handles
+    assert threading.active_count() == before
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
+    fake.eventually(lambda: manager.status()[JobState.READY] == 99)
+
+
+def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fake: FakeCluster, work: Work) -> None:
+    fake.clock = RunningClock()
+    manager = fake.manager()
+    manager.commands.submit_rate = RateLimit(2.0)
+    used, began = time.process_time(), fake.clock.now()
+    handles = [manager.submit(work.order(f"a{i}")) for i in range(4)]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    elapsed = fake.clock.now() - began
+    assert elapsed >= 1.5
+    assert time.process_time() - used < 0.5 * elapsed
+
+
+def test_a_job_of_seconds_is_over_before_the_next_regular_look_at_results(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a"), fake.manager(poll_seconds=100.0, result_seconds=60.0))
+    fake.clock.go_on(5)
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 3), Success)
+
+
+def test_an_error_in_the_listener_disturbs_nobody(fake: FakeCluster, work: Work) -> None:
+    def listener(_: object) -> None:
+        raise RuntimeError("listener")
+
+    handle = fake.manager().submit(work.order("a", on_progress=listener))
+    fake.eventually(has_id(handle))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+
+
+def test_an_error_about_one_job_ends_that_one_alone(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        raise ValueError("no such store")
+
+    manager = fake.manager()
+    bad, good = manager.submit(work.order("a", is_complete=complete)), manager.submit(work.order("b"))
+    fake.eventually(lambda: has_id(bad)() and has_id(good)())
+    fake.finish("a", "1")
+    fake.finish("b", "2")
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "no such store" in outcome.message
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: Work) -> None:
+    fake.clock = RunningClock()
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+    assert request_stop(manager.store.folder, "detach")
+    outcome = fake.outcome(handle, 5)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DETACHED
+
+
+@pytest.mark.parametrize("file", ["control", "driver.lock"])
+def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: str
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.lifecycle.manager.REFRESH_EVERY_SECONDS", 0.1)
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+    path = manager.store.folder / file
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    fake.eventually(lambda: "trouble with the files" in caplog.text)
+    path.rmdir()
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert manager.stopping is None
+    fake.eventually(lambda: DriverLock(manager.store.folder).holder() is not None)
+
+
+def test_a_rate_is_kept_by_all_threads_together() -> None:
+    limit, times = RateLimit(20.0), []
+
+    def call() -> None:
+        limit.wait()
+        times.append(time.monotonic())
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gaps = [after - before for before, after in zip(sorted(times), sorted(times)[1:], strict=False)]
+    assert min(gaps) >= 0.045
+
+
+def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = fake.submitted(work.order("a"))
+    fake.set_state("PENDING", "JobHeldUser")
+    fake.clock.go_on(5)
+    assert handle.outcome is None
+    assert caplog.text.count("job 1 is held (PENDING (JobHeldUser)), and waits until somebody releases it") == 1
+
+
+def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:
+    """Its node is dead: Slurm calls it COMPLETING, Grid Engine ``dr``, for ever."""
+    manager = fake.manager(poll_seconds=5.0, result_seconds=5.0)
+    handle = fake.submitted(work.order("a", retries=1, stall_timeout_seconds=2.0), manager)
+    fake.set_state("RUNNING")
+    fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
+    fake.eventually(lambda: any("--signal" not in call for call in fake.calls("scancel")))
+    fake.set_state("COMPLETING")
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.absent_after + 65)
+    assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
+    record = manager.store.load(handle.task)
+    assert record is not None and record.history[0]["ended"] == Cause.STALLED.value

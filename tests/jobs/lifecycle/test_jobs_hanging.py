@@ -1,0 +1,87 @@
+"""Jobs that seem to hang, and drivers or file systems that were away for a while."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+import pytest
+from fake_cluster import PATIENCE, FakeCluster, has_id
+from job_work import Work
+
+from espo_luigi.jobs.lifecycle.requests import Success
+
+ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
+
+
+def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
+    manager = fake.manager(**settings)
+    handles = [manager.submit(work.order(name, stall_timeout_seconds=3.0)) for name in names]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.set_state("RUNNING")
+    fake.eventually(lambda: all(handle.standing.state == "running" for handle in handles))
+    return handles
+
+
+def test_a_heartbeat_is_read_again_before_its_job_is_taken_for_hanging(fake: FakeCluster, work: Work) -> None:
+    # Between two of the driver's usual looks, the time of a stall passes.
+    (handle,) = running(fake, work, "a", beat_seconds=1000.0)
+    for beat in range(16):
+        (work.folder / "heartbeats" / "a").write_text(json.dumps({"time": beat}))
+        fake.clock.go_on(0.5)
+    assert handle.outcome is None and fake.calls("scancel") == []
+
+
+def test_a_heartbeat_is_read_again_between_the_stack_and_the_cancellation(fake: FakeCluster, work: Work) -> None:
+    running(fake, work, "a", beat_seconds=1000.0)
+    fake.eventually(lambda: fake.calls("scancel"))
+    (work.folder / "heartbeats" / "a").write_text("it goes on")
+    fake.clock.go_on(2)
+    assert len(fake.calls("scancel")) == 1 and "--signal=USR1" in fake.calls("scancel")[0]
+
+
+def test_many_jobs_that_hang_take_one_command_for_their_stacks_and_one_to_end_them(
+    fake: FakeCluster, work: Work
+) -> None:
+    running(fake, work, *"abcdefgh")
+    fake.eventually(lambda: len(fake.calls("scancel")) == 2)
+    dump, cancel = (call.split() for call in fake.calls("scancel"))
+    assert "--signal=USR1" in dump and "--signal=USR1" not in cancel
+    assert set("12345678") <= set(dump) and set("12345678") <= set(cancel)
+
+
+def test_a_driver_that_was_away_lets_all_waiting_begin_anew(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    (handle,) = running(fake, work, "a")
+    fake.clock.sleep(20)
+    fake.clock.go_on(2)
+    assert "did not run for 2" in caplog.text
+    assert fake.calls("scancel") == [] and handle.outcome is None
+    fake.forget_jobs()
+    fake.clock.go_on(0.5)
+    fake.clock.sleep(20)
+    fake.clock.go_on(0.5)
+    assert handle.outcome is None
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome)
+
+
+def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fake: FakeCluster, work: Work) -> None:
+    def complete() -> bool:
+        other = manager._jobs[second.task]
+        if other.ended_since is not None and not hung:
+            hung.append(True)
+            fake.clock.sleep(3 * PATIENCE.latency_wait)
+            fake.finish("b", "2")
+        return bool(hung)
+
+    hung: list[bool] = []
+    manager = fake.manager()
+    first = manager.submit(work.order("a", is_complete=complete))
+    second = manager.submit(work.order("b", retries=3))
+    fake.eventually(lambda: has_id(first)() and has_id(second)())
+    fake.finish("a", "1")
+    fake.set_state("COMPLETED")
+    assert isinstance(fake.outcome(second, 5), Success)
+    assert hung and len(fake.calls("sbatch")) == 2

@@ -1,0 +1,210 @@
+"""The tables of `policy`, row by row: what is done about a job, and what follows from a cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from job_work import Work
+
+from espo_luigi.jobs.lifecycle.policy import (
+    CAUSES,
+    RESULT_WRITTEN,
+    WAIT,
+    Action,
+    Cause,
+    Do,
+    Patience,
+    decide,
+    next_record,
+    words_of,
+)
+from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
+from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
+from espo_luigi.jobs.order import Limits
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.state import JobState
+
+PATIENCE = Patience()
+SLURM = SCHEDULERS["slurm"]
+RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=SUBMITTED, job_id="7")
+WITHOUT_ID = replace(RECORD, state=SUBMITTING, job_id=None)
+MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
+CANCELLED = replace(RECORD, ending=Cause.STALLED)
+STALL = 1800.0
+EPOCH = 10_000.0  # when what a row knows began
+
+
+def seen(phase: Phase, **more: Any) -> Seen:
+    return Seen(Row("7", "run.rule.0.1", phase.name, phase, "n1", **more), since=EPOCH)
+
+
+def said(outcome: str) -> Files:
+    return Files(result={"outcome": outcome}, result_since=EPOCH)
+
+
+MISSING = Seen(missing=EPOCH)
+SILENT = Seen(answered=False)
+RUNNING, PENDING, LEAVING = seen(Phase.RUNNING), seen(Phase.PENDING), seen(Phase.LEAVING)
+HOPELESS = seen(Phase.PENDING, hopeless=True)
+UNSTARTABLE = seen(Phase.PENDING, hopeless=True, launch_failed=True)
+END = Action(Do.END)
+NOTHING, NO_INTENT = Files(), Intent()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row of `decide`'s table: what is known, what is done then, and after how many seconds; WAIT before."""
+
+    action: Action
+    after: float = 0.0
+    record: Record = RECORD
+    seen: Seen = RUNNING
+    files: Files = NOTHING
+    intent: Intent = NO_INTENT
+
+
+ROWS = {
+    "its result says success": Known(Action(Do.SUCCEED), files=said("success")),
+    "its result says success, and it has ended": Known(
+        Action(Do.SUCCEED), seen=seen(Phase.COMPLETED), files=said("success")
+    ),
+    "it has ended, and has a result": Known(END, seen=seen(Phase.FAILED), files=said("error")),
+    "it has ended": Known(END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
+    "a member has ended": Known(END, PATIENCE.latency_wait, MEMBER, files=Files(exit_code=1, ended=EPOCH)),
+    "a member that shares its job, cancelled": Known(
+        END, PATIENCE.absent_after, replace(MEMBER, ending=Cause.STALLED), intent=Intent(cancelled=EPOCH)
+    ),
+    "failure, silent": Known(END, PATIENCE.latency_wait, seen=SILENT, files=said("error")),
+    "failure, silent, out of memory": Known(WAIT, PATIENCE.latency_wait, seen=SILENT, files=said("memory")),
+    "failure, it leaves its node": Known(END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")),
+    "failure, in no answer": Known(END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
+    "failure, still there": Known(Action(Do.CANCEL, RESULT_WRITTEN), PATIENCE.latency_wait, files=said("error")),
+    "failure, still there, cancelled": Known(
+        Action(Do.CANCEL, RESULT_WRITTEN),
+        PATIENCE.cancel_again + 30,
+        files=said("error"),
+        intent=Intent(cancelled=EPOCH + 30),
+    ),
+    "stopped by a signal": Known(WAIT, 1e6, files=said("stopped"), seen=PENDING),
+    "the scheduler is silent": Known(WAIT, 1e6, seen=replace(RUNNING, answered=False)),
+    "just cancelled": Known(WAIT, PATIENCE.cancel_again - 1, CANCELLED, HOPELESS, intent=Intent(cancelled=EPOCH)),
+    "in no answer, its id unknown": Known(Action(Do.GIVE_UP_NAME), PATIENCE.settle, WITHOUT_ID, MISSING),
+    "in no answer": Known(Action(Do.LOSE), PATIENCE.absent_after, seen=MISSING),
+    "in no answer, a sign of life": Known(
+        Action(Do.LOSE), PATIENCE.absent_after + 100, seen=MISSING, files=Files(heard=EPOCH + 100)
+    ),
+    "in no answer, files unreadable": Known(
+        Action(Do.LOSE), PATIENCE.absent_after + 100, seen=MISSING, files=Files(unreadable=EPOCH + 100)
+    ),
+    "in no answer, a result": Known(END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
+    "in no answer, cancelled": Known(END, PATIENCE.absent_after, CANCELLED, MISSING),
+    "cancelled by a driver, leaves": Known(END, PATIENCE.absent_after, CANCELLED, LEAVING),
+    "leaves": Known(WAIT, 1e6, seen=LEAVING),
+    "pends": Known(WAIT, 1e6, seen=PENDING),
+    "without hope": Known(Action(Do.CANCEL, Cause.HOPELESS), PATIENCE.hopeless, seen=HOPELESS),
+    "its node could not start it": Known(Action(Do.CANCEL, Cause.NODE), PATIENCE.hopeless, seen=UNSTARTABLE),
+    "runs without a sign of life": Known(Action(Do.DUMP_STACK), STALL),
+    "runs, heard later": Known(Action(Do.DUMP_STACK), STALL + 50, files=Files(heard=EPOCH + 50)),
+    "a member waits for its turn": Known(WAIT, 1e6, MEMBER),
+    "a member runs without a sign of life": Known(
+        Action(Do.DUMP_STACK), STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
+    ),
+    "asked for its stack": Known(
+        Action(Do.CANCEL, Cause.STALLED), STALL + PATIENCE.stack_dump, intent=Intent(dumped=EPOCH + STALL)
+    ),
+    "asked for its stack, a sign of life": Known(
+        Action(Do.DUMP_STACK), 2 * STALL, files=Files(heard=EPOCH + STALL), intent=Intent(dumped=EPOCH + 9)
+    ),
+}
+
+
+def job_of(work: Work, known: Known) -> Job:
+    order = work.order("a", stall_timeout_seconds=STALL)
+    return Job(order, known.record, SLURM, seen=known.seen, files=known.files, intent=known.intent)
+
+
+@pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
+def test_what_is_done_about_a_job_and_not_a_moment_before(work: Work, known: Known) -> None:
+    job, due = job_of(work, known), EPOCH + known.after
+    assert decide(job, due, PATIENCE) == known.action
+    if known.after:
+        assert decide(job, due - 1, PATIENCE) == WAIT
+
+
+@pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action != WAIT])
+def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, name: str) -> None:
+    job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
+    job.watched_since = due
+    assert decide(job, due, PATIENCE) == WAIT
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [
+        (Known(WAIT, record=replace(RECORD, state=PLANNED, job_id=None), seen=Seen()), JobState.READY),
+        (Known(WAIT, record=WITHOUT_ID, seen=Seen()), JobState.SUBMITTING),
+        (Known(WAIT, seen=Seen()), JobState.QUEUED),
+        (Known(WAIT, seen=PENDING), JobState.QUEUED),
+        (Known(WAIT, seen=seen(Phase.SUSPENDED)), JobState.QUEUED),
+        (Known(WAIT, record=MEMBER), JobState.READY),
+        (Known(WAIT, record=MEMBER, files=Files(begun=EPOCH)), JobState.RUNNING),
+        (Known(WAIT), JobState.RUNNING),
+        (Known(WAIT, seen=LEAVING), JobState.RUNNING),
+        (Known(WAIT, seen=replace(RUNNING, missing=EPOCH)), JobState.MISSING),
+        (Known(WAIT, record=CANCELLED), JobState.CANCELLING),
+        (Known(WAIT, record=CANCELLED, seen=seen(Phase.CANCELLED)), JobState.ENDED),
+        (Known(WAIT, files=said("success")), JobState.ENDED),
+    ],
+)
+def test_one_state_follows_from_what_is_known(work: Work, known: Known, state: JobState) -> None:
+    assert job_of(work, known).state is state
+
+
+def test_a_submission_forgets_the_one_before(work: Work) -> None:
+    job = job_of(work, Known(WAIT, seen=MISSING, files=said("error"), intent=Intent(cancelled=EPOCH)))
+    job.again(RECORD.next_submission(Cause.LOST), Intent(ready=EPOCH))
+    assert (job.seen, job.files, job.intent) == (Seen(), Files(), Intent(ready=EPOCH))
+
+
+# What next_record makes of a cause: the attempt, what is uncharged and the excluded nodes; None where it is the last.
+FOLLOWS: dict[Cause, tuple[int, int, tuple[str, ...]] | None] = {
+    Cause.EXCEPTION: None,
+    Cause.INPUT: None,
+    Cause.FILES: (2, 5, ("n1",)),
+    Cause.CONFIGURATION: None,
+    Cause.MEMORY: (2, 5, ()),
+    Cause.TIMEOUT: (2, 5, ()),
+    Cause.NODE: (1, 6, ("n1",)),
+    Cause.PREEMPTED: (1, 6, ()),
+    Cause.NOT_BEGUN: (1, 6, ()),
+    Cause.CANCELLED: None,
+    Cause.DEADLINE: None,
+    Cause.STALLED: (2, 5, ("n1",)),
+    Cause.CRASHED: (2, 5, ("n1",)),
+    Cause.LOST: (2, 5, ("n1",)),
+    Cause.REFUSED: None,
+    Cause.HOPELESS: None,
+    Cause.NO_OUTPUT: None,
+    Cause.UNCONFIRMED: (1, 0, ()),
+    Cause.DRIVER_CANCELLED: (1, 0, ()),
+    Cause.DETACHED: None,
+    Cause.INTERNAL: None,
+}
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_what_follows_from_each_cause(cause: Cause) -> None:
+    following = next_record(replace(RECORD, uncharged=5), cause, Limits(retries=1), "n1")
+    found = following and (following.attempt, following.uncharged, following.exclude)
+    assert found == FOLLOWS[cause]
+    assert following is None or following.history[-1]["ended"] == cause.value
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
+    assert cause in CAUSES and cause.value == cause.name.lower()
+    assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
+    assert words_of(RESULT_WRITTEN) == RESULT_WRITTEN

@@ -1,0 +1,141 @@
+"""What people give to a driver on a real Grid Engine, and do to it: hostile text, limits, kills, interrupts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_work import Work
+from real_clusters import (
+    check_a_hang_up,
+    check_killed_drivers,
+    echoed,
+    failure_of,
+    job_id_of,
+    left_behind,
+    running,
+    start_driver,
+    success_of,
+)
+from throwaway_daemons import eventually
+from throwaway_sge import ThrowawayGridEngine
+
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+
+pytestmark = [pytest.mark.slurm, pytest.mark.sge]
+
+
+@pytest.fixture
+def cluster(grid_engine: ThrowawayGridEngine) -> ThrowawayGridEngine:
+    return grid_engine
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "words"),
+    [
+        (SgeOptions(queue="nix.q"), {}, "unknown queue"),
+        (SgeOptions(project="nix"), {}, "project .nix. does not exist"),
+        (SgeOptions(parallel_environment="nix"), {"cpus_per_task": 2}, "parallel environment .nix. does not exist"),
+        (SgeOptions(memory_resource="nix"), {}, "unknown resource .nix."),
+        (SgeOptions(extra={"l": "nix=1"}), {}, "unknown resource .nix."),
+        (SgeOptions(extra={"nix": "1"}), {}, "invalid option argument"),
+        (SgeOptions(), {"cpus_per_task": 129}, "no suitable queues"),
+        (SgeOptions(), {"memory_bytes": 2**40}, "no suitable queues"),
+    ],
+)
+def test_what_grid_engine_will_never_take_fails_at_once_with_its_words(
+    work: Work, cluster: ThrowawayGridEngine, options: SgeOptions, more: dict[str, Any], words: str
+) -> None:
+    with running(work, cluster) as manager:
+        failure = failure_of(manager.submit(work.order("a", options=options, retries=3, **more)), 5)
+        assert failure.cause is Cause.REFUSED
+        assert re.search(words, failure.message)
+        assert manager.commands.counts["qsub"] == 1
+
+
+def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, cluster: ThrowawayGridEngine) -> None:
+    cluster.change("conf", max_u_jobs="2")
+    try:
+        with running(work, cluster) as manager:
+            handles = [manager.submit(work.order(f"a{i}")) for i in range(4)]
+            for handle in handles:
+                success_of(handle, 60)
+    finally:
+        cluster.change("conf", max_u_jobs="0")
+    assert len(work.starts()) == len(set(work.starts())) == 4
+
+
+@pytest.mark.parametrize("text", ["a'b", "$(touch pwned)", "${HOME}", "a b;c#", "é漢🌧", "-x", "\\", 'x"y`id`'])
+def test_hostile_text_in_every_value_reaches_the_job_as_it_is(
+    work: Work, cluster: ThrowawayGridEngine, tmp_path: Path, text: str
+) -> None:
+    # qsub replaces variables in a log's path: such a folder is refused.
+    hostile = Work(tmp_path / text.replace("$", "dollar"), "sge")
+    assert echoed(hostile, cluster, text, SgeOptions(setup=f"# {text}\n#$ -t 1-3")) == text + text
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("name", ["queue", "project", "parallel_environment", "memory_resource"])
+def test_hostile_text_in_an_option_is_refused_and_runs_nothing(
+    work: Work, cluster: ThrowawayGridEngine, name: str
+) -> None:
+    with running(work, cluster) as manager:
+        options = SgeOptions(**{name: '$(touch pwned) "; touch pwned #'})
+        try:
+            outcome = manager.submit(work.order("a", cpus_per_task=2, options=options)).wait(20)
+        except SubmissionError:
+            assert name == "memory_resource"
+        else:
+            assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED, outcome
+    assert not list(work.folder.rglob("pwned"))
+
+
+def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, cluster: ThrowawayGridEngine) -> None:
+    check_killed_drivers(work, cluster, jobs=12)
+
+
+def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(work: Work, cluster: ThrowawayGridEngine) -> None:
+    other = cluster.run("qsub", "-terse", "-b", "y", "-o", "/dev/null", "-j", "y", "sleep", "100").strip()
+    driver = start_driver(work, cluster, jobs=4, seconds=100)
+    eventually(lambda: len(work.starts()) == 4)
+    driver.send_signal(signal.SIGINT)
+    assert (driver.wait(30), json.loads(driver.communicate()[0])) == (130, {"cancelled": 4})
+    eventually(lambda: [row.job_id for row in Commands(sge, environ=cluster.environ).jobs() or []] == [other])
+    cluster.run("qdel", other)
+
+
+def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, cluster: ThrowawayGridEngine) -> None:
+    check_a_hang_up(work, cluster)
+
+
+def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster: ThrowawayGridEngine) -> None:
+    job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=100)))
+    store = RecordStore(work.folder / "state")
+    assert cancel_records(store, Commands(sge, CommandSettings(), cluster.environ), store.all()) == 1
+    eventually(lambda: not _is_known(cluster, job_id))
+
+
+def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(work: Work, cluster: ThrowawayGridEngine) -> None:
+    with running(work, cluster, poll_seconds=1.0) as manager:
+        began = time.monotonic()
+        for handle in [manager.submit(work.order(f"a{i}", seconds=1)) for i in range(12)]:
+            success_of(handle, 60)
+        polls, memories = manager.commands.counts["qstat"], manager.commands.counts["qacct"]
+    assert polls <= (time.monotonic() - began) / 1.0 + 3
+    assert memories == 0, "who has left a result is not looked for in the accounting file"
+
+
+def _is_known(cluster: ThrowawayGridEngine, job_id: str) -> bool:
+    return bool(cluster.run("qstat", "-j", job_id, check=False))

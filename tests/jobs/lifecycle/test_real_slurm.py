@@ -1,0 +1,159 @@
+"""The engine on a real, throw-away Slurm cluster: nothing lost, nothing doubled, nothing hanging."""
+
+from __future__ import annotations
+
+import pytest
+from job_work import Work
+from real_clusters import (
+    MIB,
+    at_work,
+    check_a_hang_up,
+    check_an_exception,
+    check_killed_drivers,
+    failure_of,
+    job_id_of,
+    left_behind,
+    running,
+    state_is,
+    success_of,
+    take_back,
+)
+from throwaway_daemons import eventually
+from throwaway_slurm import ThrowawayCluster
+
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+
+pytestmark = pytest.mark.slurm(accounting=True)
+
+
+@pytest.fixture(params=["with_accounting", "without_accounting"])
+def cluster(request: pytest.FixtureRequest) -> ThrowawayCluster:
+    return request.getfixturevalue(request.param)
+
+
+def test_a_job_that_succeeds_is_seen_with_its_result_and_log(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster) as manager:
+        outcome = success_of(manager.submit(work.order("a")))
+    assert outcome.result["job_id"] == outcome.job_id
+    assert outcome.log_path == work.folder / "slurm_logs" / "rule" / f"rule-name=a-{outcome.job_id}.out"
+    assert outcome.log_path.exists()
+    assert len(work.starts()) == 1
+
+
+def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
+    work: Work, cluster: ThrowawayCluster
+) -> None:
+    assert check_an_exception(work, cluster).tail.endswith("ValueError: no")
+
+
+def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster) as manager:
+        handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, retries=2, memory_bytes=50 * MIB))
+        eventually(lambda: handle.standing.attempt == 2, 30)
+        asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
+        success_of(handle)
+    assert asked == "75M"
+
+
+def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster) as manager:
+        handle = manager.submit(work.order("a", seconds=100, retries=3))
+        eventually(at_work(handle))
+        cluster.run("scancel", job_id_of(handle))
+        assert failure_of(handle).cause is Cause.CANCELLED
+    assert len(work.starts()) == 1
+
+
+def test_a_requeued_job_runs_again_under_its_id_and_is_charged_no_attempt(
+    work: Work, cluster: ThrowawayCluster
+) -> None:
+    with running(work, cluster) as manager:
+        handle = manager.submit(work.order("a", seconds=3))
+        eventually(at_work(handle))
+        job_id = job_id_of(handle)
+        cluster.run("scontrol", "requeue", job_id)
+        eventually(state_is(handle, "PENDING"))
+        cluster.start_at_once(job_id, at_work(handle))
+        outcome = success_of(handle, 40)
+    assert (outcome.job_id, outcome.attempts) == (job_id, 1)
+    assert len(work.starts()) == 2 and len(set(work.starts())) == 1
+
+
+def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cluster: ThrowawayCluster) -> None:
+    with running(work, cluster) as manager:
+        handle = manager.submit(work.order("a", seconds=3))
+        eventually(at_work(handle))
+        node = handle.standing.node
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        try:
+            eventually(state_is(handle, "PENDING"))
+            cluster.start_at_once(job_id_of(handle), at_work(handle))
+            outcome = success_of(handle, 60)
+        finally:
+            take_back(cluster, node)
+    assert outcome.attempts == 1
+
+
+def test_a_database_that_is_away_costs_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
+    cluster = with_accounting
+    cluster.stop_daemon("slurmdbd")
+    try:
+        with running(work, cluster) as manager:
+            success_of(manager.submit(work.order("a")))
+            assert failure_of(manager.submit(work.order("b", "fail"))).cause is Cause.EXCEPTION
+    finally:
+        cluster.start_daemon("slurmdbd")
+    eventually(lambda: bool(cluster.run("sacctmgr", "--noheader", "list", "cluster", check=False)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (SlurmOptions(partition="nix"), "invalid partition"),
+        (SlurmOptions(constraint="nix"), "Invalid feature"),
+        (SlurmOptions(gres="nix:1"), "Invalid generic resource"),
+        (SlurmOptions(licenses="nix"), "Invalid license"),
+        (SlurmOptions(nodelist="nix"), "Invalid node name"),
+        (SlurmOptions(account="nix"), "Invalid account"),
+        (SlurmOptions(qos="nix"), "Invalid qos"),
+        (SlurmOptions(qos="short"), "QOSMaxWallDurationPerJobLimit"),
+        (SlurmOptions(extra={"nix": "1"}), "unrecognized option"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(value)[12:40],
+)
+def test_what_slurm_will_never_take_fails_at_once_with_its_words(
+    work: Work, with_accounting: ThrowawayCluster, options: SlurmOptions, words: str
+) -> None:
+    with running(work, with_accounting) as manager:
+        failure = failure_of(manager.submit(work.order("a", options=options, retries=3)), 5)
+        assert failure.cause is Cause.REFUSED
+        assert words in failure.message
+        assert manager.commands.counts["sbatch"] == 1
+
+
+def test_a_limit_on_submitted_jobs_passes_as_jobs_end(work: Work, with_accounting: ThrowawayCluster) -> None:
+    with running(work, with_accounting) as manager:
+        options = SlurmOptions(qos="two")
+        handles = [manager.submit(work.order(f"a{i}", seconds=1, options=options)) for i in range(5)]
+        for handle in handles:
+            success_of(handle, 60)
+    assert len(work.starts()) == len(set(work.starts())) == 5
+
+
+def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(work: Work, with_accounting: ThrowawayCluster) -> None:
+    check_killed_drivers(work, with_accounting, jobs=20)
+
+
+def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
+    check_a_hang_up(work, cluster)
+
+
+def test_a_result_that_came_while_no_driver_ran_is_taken_over(work: Work, cluster: ThrowawayCluster) -> None:
+    request = work.order("a", seconds=1)
+    left_behind(work, cluster, request)
+    eventually(request.files.result.exists)
+    with running(work, cluster) as second:
+        outcome = success_of(second.submit(request))
+        assert outcome.adopted
+        assert second.commands.counts["sbatch"] == 0

@@ -1,0 +1,183 @@
+"""What people give to a driver on a real Slurm, and do to it: sizes, hostile text, second drivers, interrupts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from job_work import Work
+from real_clusters import (
+    MIB,
+    at_work,
+    echoed,
+    failure_of,
+    left_behind,
+    running,
+    start_driver,
+    success_of,
+    timed_out_job,
+)
+from throwaway_daemons import eventually
+from throwaway_slurm import ThrowawayCluster
+
+from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module", autouse=True)
+def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """The job that takes longest, begun with the first test."""
+    with timed_out_job(Work(tmp_path_factory.mktemp("timeout")), without_accounting) as handle:
+        yield handle
+
+
+def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
+        limits = {"retries": 5, "memory_bytes": 50 * MIB, "memory_cap_bytes": 50 * MIB}
+        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, **limits)))
+    assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
+
+
+def test_memory_larger_than_any_node_fails_at_once(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
+        failure = failure_of(manager.submit(work.order("a", memory_bytes=10**15)), 5)
+    assert failure.cause is Cause.REFUSED and "not available" in failure.message
+
+
+def test_a_time_that_the_partition_never_grants_does_not_wait_for_ever(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting) as manager:
+        failure = failure_of(manager.submit(work.order("a", time_minutes=60 * 24 * 30)), 30)
+    assert failure.cause in (Cause.HOPELESS, Cause.REFUSED)
+    assert "PartitionTimeLimit" in failure.message or "time limit" in failure.message
+
+
+def test_no_more_jobs_are_in_flight_than_allowed(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting, max_jobs=2) as manager:
+        handles = {name: manager.submit(work.order(name, seconds=0.5)) for name in map("a{}".format, range(5))}
+        results = {handle.task: work.folder / "results" / name for name, handle in handles.items()}
+        most = 0
+        while not all(handle.outcome for handle in handles.values()):
+            names = without_accounting.run("squeue", "--noheader", "--format=%j", "--name=" + ",".join(_names(manager)))
+            # One that has written its result stays in Slurm for the moment that it takes to end.
+            working = [name for name in names.split() if not results[name.rpartition(".")[0]].exists()]
+            most = max(most, len(working))
+            time.sleep(0.1)
+    assert 0 < most <= 2
+    assert len(work.starts()) == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["a'b", 'a"b', "a b", "$(touch pwned)", "`touch pwned`", "${HOME}", "a;b#c", "é漢🌧", "-x", "\\", "%j"]
+)
+def test_hostile_text_in_every_value_reaches_the_job_as_it_is(
+    work: Work, without_accounting: ThrowawayCluster, tmp_path: Path, text: str
+) -> None:
+    # A backslash in a log's path makes sbatch leave %j as it is: such a folder is refused.
+    hostile = Work(tmp_path / text.replace("\\", "backslash"))
+    assert echoed(hostile, without_accounting, text, SlurmOptions(setup=f"# {text}")) == text + text
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("name", ["partition", "account", "constraint", "qos", "nodelist", "gres", "licenses"])
+def test_hostile_text_in_a_directive_is_refused_by_slurm_and_runs_nothing(
+    work: Work, without_accounting: ThrowawayCluster, name: str
+) -> None:
+    with running(work, without_accounting) as manager:
+        handle = manager.submit(work.order("a", options=SlurmOptions(**{name: '$(touch pwned) "; touch pwned #'})))
+        outcome = handle.wait(20)
+    # Without accounting, Slurm ignores an account or a QOS, whatever its name.
+    assert isinstance(outcome, Success if name in ("account", "qos") else Failure), outcome
+    assert not list(work.folder.rglob("pwned"))
+
+
+def test_a_newline_is_refused_before_anything_is_submitted(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
+        with pytest.raises(SubmissionError, match="control character"):
+            manager.submit(work.order("a", options=SlurmOptions(qos="x\n#SBATCH --wrap=id")))
+        assert manager.commands.counts["sbatch"] == 0
+
+
+def test_a_second_driver_is_refused_with_the_first_ones_host_and_pid(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    first = start_driver(work, without_accounting, jobs=1, seconds=3)
+    eventually(lambda: bool(work.starts()))
+    second = start_driver(work, without_accounting, jobs=1, seconds=3)
+    assert second.wait(20) == 3
+    refused = json.loads(second.communicate()[0])["refused"]
+    assert f"process {first.pid} on " in refused
+    assert first.wait(30) == 0
+    assert len(work.starts()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(
+    work: Work, without_accounting: ThrowawayCluster, number: signal.Signals
+) -> None:
+    cluster = without_accounting
+    other = cluster.run("sbatch", "--parsable", "--wrap=sleep 100", "--output=/dev/null").strip()
+    driver = start_driver(work, cluster, jobs=6, seconds=100)
+    eventually(lambda: len(work.starts()) == 6)
+    driver.send_signal(number)
+    assert (driver.wait(30), json.loads(driver.communicate()[0])) == (130, {"cancelled": 6})
+    left = cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %j")
+    assert other in left
+    assert not [record for record in RecordStore(work.folder / "state").all() if record.name in left]
+    cluster.run("scancel", other)
+
+
+def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accounting: ThrowawayCluster) -> None:
+    with running(work, without_accounting) as manager:
+        handle = manager.submit(work.order("a", seconds=100))
+        eventually(at_work(handle))
+        assert request_stop(work.folder / "state", "cancel")
+        assert failure_of(handle).cause is Cause.DRIVER_CANCELLED
+        manager.cancel_all()
+        assert manager.cancelled == 1
+
+
+def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:
+    handle = left_behind(work, without_accounting, work.order("a", seconds=100))
+    assert failure_of(handle).cause is Cause.DETACHED
+    assert not request_stop(work.folder / "state", "cancel"), "there is no driver to ask"
+    store = RecordStore(work.folder / "state")
+    commands = Commands(slurm, CommandSettings(), without_accounting.environ)
+    assert cancel_records(store, commands, store.all()) == 1
+
+
+def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(
+    work: Work, without_accounting: ThrowawayCluster
+) -> None:
+    with running(work, without_accounting, poll_seconds=1.0) as manager:
+        handles = [manager.submit(work.order(f"a{i}", seconds=2)) for i in range(40)]
+        began = time.monotonic()
+        for handle in handles:
+            success_of(handle, 60)
+        polls = manager.commands.counts["squeue"]
+    assert polls <= (time.monotonic() - began) / 1.0 + 3
+    assert set(manager.commands.counts) <= {"sbatch", "squeue", "scancel"}
+
+
+def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(timed_out: Handle) -> None:
+    failure = failure_of(timed_out, 400)
+    assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 1)
+    assert "TIMEOUT" in failure.message
+
+
+def _names(manager: JobManager) -> list[str]:
+    return [record.name for record in manager.store.all()] or ["none"]

@@ -1,0 +1,49 @@
+"""What is made of a job of Grid Engine of which nothing is known any more: deleted while it waited, or lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from job_work import Work
+
+from espo_luigi.jobs.lifecycle.actions import cause_of_loss
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.state import Job, Seen
+from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+
+
+@pytest.mark.parametrize(
+    ("last_seen", "claimed", "accounting", "cause"),
+    [
+        (Phase.PENDING, False, True, Cause.CANCELLED),
+        # It was rescheduled, and deleted before it began again: its claim is of its first start.
+        (Phase.PENDING, True, True, Cause.CANCELLED),
+        # Without accounting, it may have begun and crashed since.
+        (Phase.PENDING, True, False, Cause.LOST),
+        (Phase.PENDING, False, False, Cause.CANCELLED),
+        # It began, and could not write its claim.
+        (Phase.RUNNING, False, True, Cause.LOST),
+        (Phase.RUNNING, True, True, Cause.LOST),
+        # An earlier driver's, never seen by this one.
+        (None, False, True, Cause.CANCELLED),
+        (None, True, True, Cause.LOST),
+    ],
+)
+def test_a_job_without_a_trace(
+    work: Work, tmp_path: Path, last_seen: Phase | None, claimed: bool, accounting: bool, cause: Cause
+) -> None:
+    commands, store = Commands(sge), RecordStore(tmp_path / "state")
+    store.create_folders()
+    order = work.order("a")
+    record = Submitter(JobSettings(tmp_path, tmp_path), commands, store).plan("run.rule.0", order, None)
+    if claimed:
+        store.claim_path(record.name).write_text("7\n")
+    if not accounting:
+        commands.lacking.add("qacct")
+    row = None if last_seen is None else Row("7", record.name, "", last_seen)
+    assert cause_of_loss(Job(order, record, sge, seen=Seen(row)), store, commands) is cause

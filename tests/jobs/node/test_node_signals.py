@@ -1,0 +1,103 @@
+"""A job on its node answers the signals of a scheduler; Grid Engine sends them to all its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from throwaway_daemons import eventually
+
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.schedulers.gridengine.submit import render
+from espo_luigi.jobs.schedulers.script import ScriptValues
+
+JOB = """
+import subprocess, sys, time
+from pathlib import Path
+from espo_luigi.jobs.node import run as node
+
+def at_its_work(order, monitor):
+    child = subprocess.Popen(["sleep", "60"], stderr=subprocess.DEVNULL)
+    Path(sys.argv[2]).write_text(str(child.pid))
+    time.sleep(60)
+
+sys.exit(node.run_order(Path(sys.argv[1]), at_its_work))
+"""
+
+
+@contextmanager
+def at_work(folder: Path, order: JobOrder) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+    """The job of the script that goes to Grid Engine, in a group of its own, and a process that it has started."""
+    (folder / "job.py").write_text(JOB)
+    child = folder / "child"
+    values = ScriptValues(
+        name="r.Rule.1",
+        attempt=1,
+        argv=(sys.executable, str(folder / "job.py"), str(order.files.order), str(child)),
+        cpus_per_task=1,
+        memory_bytes=100 * 2**20,
+        time_minutes=1,
+        log_pattern="/x-$JOB_ID.out",
+        claim_file=str(folder / "claim"),
+        workdir=str(folder),
+    )
+    environ = {**os.environ, "JOB_ID": "7", "SGE_TASK_ID": "undefined", "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        ["bash", "-c", render(values)], env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        try:
+            eventually(lambda: child.exists() and bool(child.read_text()))
+            yield job, psutil.Process(int(child.read_text()))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+def test_a_job_goes_on_with_all_its_processes_after_the_signal_before_a_suspension(
+    tmp_path: Path, order: JobOrder
+) -> None:
+    with at_work(tmp_path, order) as (job, child):
+        os.killpg(job.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        assert job.poll() is None and child.is_running() and child.status() == psutil.STATUS_SLEEPING
+
+
+def test_at_the_signal_before_a_kill_a_job_says_where_it_was_and_that_it_was_stopped(
+    tmp_path: Path, order: JobOrder
+) -> None:
+    with at_work(tmp_path, order) as (job, _):
+        os.killpg(job.pid, signal.SIGUSR2)
+        _, log = job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGUSR2
+    assert "in at_its_work" in log
+    result = json.loads(order.files.result.read_text())
+    assert (result["outcome"], result["exception"]) == ("preempted", "Stopped: stopped by signal 12")
+    assert result["job_id"] == "7"
+
+
+def test_a_job_of_slurm_is_stopped_by_its_signal(tmp_path: Path, order: JobOrder) -> None:
+    with at_work(tmp_path, order) as (job, _):
+        job.terminate()
+        job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGTERM
+    assert json.loads(order.files.result.read_text())["outcome"] == "preempted"
+
+
+def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
+    tmp_path: Path, order: JobOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.schedulers.script.ScriptValues.late_seconds", 0)
+    with at_work(tmp_path, order) as (job, _):
+        job.terminate()
+        job.terminate()
+        job.communicate(timeout=60)
+    assert json.loads(order.files.result.read_text())["outcome"] == "time limit"

@@ -1,0 +1,156 @@
+"""The usage of jobs in schedulers' accounting: read from text, and asked of a real Slurm."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from job_work import Work
+from real_clusters import MIB, failure_of, job_id_of, running, success_of
+from throwaway_daemons import eventually
+
+from espo_luigi.jobs.schedulers.base import Phase, Usage
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers.gridengine.parse import parse_usage as parse_qacct
+from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers.slurm.parse import parse_usage as parse_sacct
+from espo_luigi.report.job_use import accounted, read_accounts, submissions
+
+if TYPE_CHECKING:
+    from fake_cluster import FakeCluster
+    from throwaway_slurm import ThrowawayCluster
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+T = 1767261600.0  # 2026-01-01T10:00:00Z
+
+
+def line(**changes: str) -> str:
+    """One line of sacct about a job of an hour."""
+    fields = {
+        "JobID": "7",
+        "State": "COMPLETED",
+        "Submit": "2026-01-01T10:00:00",
+        "Start": "2026-01-01T10:01:00",
+        "End": "2026-01-01T11:01:00",
+        "AllocCPUS": "4",
+        "ReqMem": "2048M",
+        "TimelimitRaw": "90",
+        "TotalCPU": "02:00:30",
+        "MaxRSS": "",
+        "NodeList": "n1",
+        "JobName": "run.Train.0.1",
+    }
+    return "|".join({**fields, **changes}.values())
+
+
+def test_a_job_of_sacct_has_the_largest_memory_of_its_steps() -> None:
+    steps = [line(JobID="7.batch", MaxRSS="300000K"), line(JobID="7.extern", MaxRSS=""), line(JobID="7.0", MaxRSS="1G")]
+    (found,) = parse_sacct("\n".join([line(), *steps]))
+    expected = Usage(
+        "7", "run.Train.0.1", Phase.COMPLETED, "n1", T, T + 60, T + 3660, 4, 2048 * MIB, 90, 7230.0, 1024 * MIB
+    )
+    assert found == expected
+
+
+def test_each_run_of_a_requeued_job_is_one_with_the_steps_that_follow_it() -> None:
+    text = [line(State="NODE_FAIL"), line(JobID="7.batch", MaxRSS="10M"), line(), line(JobID="7.batch", MaxRSS="20M")]
+    found = parse_sacct("\n".join(text))
+    assert [(one.phase, one.peak_memory_bytes) for one in found] == [
+        (Phase.NODE, 10 * MIB),
+        (Phase.COMPLETED, 20 * MIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "name", "expected"),
+    [
+        ("TotalCPU", "1-00:00:02", "cpu_seconds", 86402.0),
+        ("TotalCPU", "00:01.500", "cpu_seconds", 1.5),
+        ("TotalCPU", "", "cpu_seconds", 0.0),
+        ("ReqMem", "1000Mc", "memory_bytes", 4000 * MIB),
+        ("ReqMem", "1000Mn", "memory_bytes", 1000 * MIB),
+        ("ReqMem", "1.50G", "memory_bytes", 1536 * MIB),
+        ("ReqMem", "", "memory_bytes", 0),
+        ("TimelimitRaw", "UNLIMITED", "time_minutes", 0),
+        ("End", "Unknown", "ended", 0.0),
+        ("Start", "None", "started", 0.0),
+        ("State", "CANCELLED by 1000", "phase", Phase.CANCELLED),
+        ("JobName", "a|b", "name", "a|b"),
+        ("JobID", "7_3", "job_id", "7_3"),
+    ],
+)
+def test_a_field_of_sacct(field: str, text: str, name: str, expected: object) -> None:
+    (found,) = parse_sacct(line(**{field: text}))
+    assert getattr(found, name) == expected
+
+
+def test_what_is_no_line_of_a_job_is_passed_over() -> None:
+    assert parse_sacct("sacct: error\n\n7|COMPLETED\n7.batch|x\n" + line(JobID="7_[3-5]")) == []
+
+
+def test_runs_of_qacct_have_times_cpus_and_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Toronto")
+    time.tzset()
+    found = {one.job_id: one for one in parse_qacct((GOLDEN / "qacct.txt").read_text())}
+    monkeypatch.undo()
+    time.tzset()
+    ok, timed_out = found["10"], found["15"]
+    assert (ok.name, ok.node, ok.cpus, ok.cpu_seconds) == ("r.ok.0123456789ab.1", "n1", 1, 0.167)
+    # Sun Nov 22 04:47:52 2026 in Toronto is 09:47:52 UTC.
+    assert (ok.queued, ok.started - ok.queued, ok.ended - ok.started) == (1795340872.0, 1.0, 0.0)
+    assert (timed_out.memory_bytes, timed_out.phase) == (1024 * MIB, Phase.TIMEOUT)
+
+
+@pytest.mark.slurm(accounting=True)
+def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_killed(
+    work: Work, with_accounting: ThrowawayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, with_accounting.environ[name])
+    found: dict[str, Usage] = {}
+    with running(work, with_accounting) as manager:
+        big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
+        dead = manager.submit(work.order("dead", "die", retries=0))
+        success_of(big)
+        failure_of(dead)
+        known = submissions(manager.store.all())
+
+        def has_both() -> bool:
+            # The end of a job comes to the database some seconds after its result.
+            found.update({one.job_id: one for one in read_accounts("slurm", known)})
+            return len(found) == 2
+
+        eventually(has_both, 60)
+    assert {(one.job_id, one.name) for one in found.values()} == known.keys()
+    first, second = found[job_id_of(big)], found[job_id_of(dead)]
+    assert (first.phase, first.cpus, first.memory_bytes, first.time_minutes) == (Phase.COMPLETED, 2, 500 * MIB, 10)
+    assert 200 * MIB < first.peak_memory_bytes < 300 * MIB
+    assert 4 <= first.ended - first.started < 60
+    assert abs(first.started - time.time()) < 300, "times are UTC's"
+    assert (second.phase, second.memory_bytes) == (Phase.FAILED, 100 * MIB)
+
+    jobs = accounted([], known, list(found.values()))
+    assert {(job.rule, job.succeeded, job.cpus, job.time_minutes) for job in jobs} == {
+        ("rule", True, 2, 10),
+        ("rule", False, 1, 10),
+    }
+
+
+@pytest.mark.parametrize("why", ["fail Slurm accounting storage is disabled", "missing"])
+def test_where_there_is_no_accounting_there_are_no_accounts(fake: FakeCluster, why: str) -> None:
+    if why == "missing":
+        (fake.folder / "bin" / "sacct").unlink()
+    else:
+        fake.misbehave("sacct", why)
+    # Only this folder: a real sacct would be found in another.
+    commands = Commands(slurm, environ={"PATH": str(fake.folder / "bin")})
+    assert commands.usage(["1"], ["a"]) is None
+
+
+def test_the_commands_ask_for_many_jobs_at_once() -> None:
+    many = [str(number) for number in range(1, 20_000)]
+    assert len(slurm.usage("0", many, [])) < 10
+    assert len(sge.usage("0", many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1

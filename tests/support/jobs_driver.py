@@ -1,0 +1,53 @@
+"""A small driver as a process of its own, to be killed: driver.py FOLDER JOBS SECONDS [SCHEDULER [BUNDLE]].
+
+Submits JOBS jobs of SECONDS each and waits. Exit code 0: all succeeded; 3: refused as a second driver; 130: cancelled.
+Writes one line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from job_work import PILOT_JOB, Work
+
+from espo_luigi.jobs.bundles.model import Bundling
+from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lock import SecondDriverError
+
+
+def main() -> int:
+    folder, jobs, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    work = Work(folder, *sys.argv[4:5])
+    bundling = Bundling(sys.argv[5], 4, at_once=2 if sys.argv[5] == "pilot" else 0) if sys.argv[5:] else Bundling()
+    manager = work.manager(os.environ)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, lambda *_: manager.detach())
+    try:
+        manager.start()
+    except SecondDriverError as error:
+        return _end(3, refused=str(error))
+    try:
+        names = [f"job{i:02d}" for i in range(jobs)]
+        # As Luigi does: what is complete is not asked for again.
+        missing = [name for name in names if not work.output(name).exists()]
+        how = {"seconds": seconds, "bundling": bundling, "pilot": (sys.executable, str(PILOT_JOB))}
+        requests = [work.order(name, is_complete=work.output(name).exists, **how) for name in missing]
+        outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
+    except KeyboardInterrupt:
+        return _end(130, cancelled=manager.cancel_all())
+    manager.detach()
+    done = all(isinstance(outcome, Success) for outcome in outcomes)
+    return _end(0 if done else 1, complete=sum(work.output(name).exists() for name in names))
+
+
+def _end(code: int, **said: object) -> int:
+    sys.stdout.write(json.dumps(said) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

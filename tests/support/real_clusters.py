@@ -1,0 +1,189 @@
+"""What the tests on real clusters share: managers that leave nothing behind, and waiting for what jobs do."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from job_work import NODE_JOB, Work
+from throwaway_daemons import eventually
+from throwaway_slurm import ThrowawayCluster
+
+from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.schedulers.script import JobOptions
+
+DRIVER = Path(__file__).with_name("jobs_driver.py")
+MIB = 2**20
+
+
+class Cluster(Protocol):
+    """A throw-away cluster of any scheduler."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+
+
+@contextmanager
+def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManager]:
+    manager = work.manager(cluster.environ, **settings)
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.cancel_all()
+
+
+def state_is(handle: Handle, word: str) -> Callable[[], bool]:
+    return lambda: handle.standing.message.startswith(word)
+
+
+def at_work(handle: Handle) -> Callable[[], bool]:
+    """A scheduler's "running" comes before the job's command has started: the heartbeat shows that it has."""
+    return lambda: handle.standing.percent is not None
+
+
+def failure_of(handle: Handle, timeout: float = 120.0) -> Failure:
+    outcome = handle.wait(timeout)
+    assert isinstance(outcome, Failure), outcome
+    return outcome
+
+
+def success_of(handle: Handle, timeout: float = 120.0) -> Success:
+    outcome = handle.wait(timeout)
+    assert isinstance(outcome, Success), outcome
+    return outcome
+
+
+def job_id_of(handle: Handle) -> str:
+    eventually(lambda: handle.standing.job_id is not None)
+    return str(handle.standing.job_id)
+
+
+@contextmanager
+def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
+    """A job that runs into the shortest time limit there is, a minute, while a module's other tests run."""
+    with running(work, cluster) as manager:
+        limits = {"time_minutes": 1, "retries": 2, "time_cap_minutes": 1}
+        yield manager.submit(work.order("slow", seconds=1000, **limits))
+
+
+def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float, *kind: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(DRIVER), str(work.folder), str(jobs), str(seconds), work.scheduler, *kind]
+    return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)
+
+
+def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
+    """Run a job with `text` in all its values; return what its command was given: the environment's, the argument."""
+    work.folder.mkdir()
+    probe = work.folder.parent / "probe"
+    script = (
+        f"import os, sys, runpy; open({str(probe)!r}, 'w').write(os.environ['ESPO_TEST'] + sys.argv[2]); "
+        f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
+    )
+    options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
+    order = work.order(text, run=text, rule=text, wildcards={text: text}, options=options)
+    command = (sys.executable, "-S", "-c", script, str(order.files.order), text)
+    order = replace(order, terms=replace(order.terms, command=command))
+    with running(work, cluster) as manager:
+        success_of(manager.submit(order))
+    return probe.read_text()
+
+
+def left_behind(work: Work, cluster: Cluster, order: JobOrder) -> Handle:
+    """Have a driver submit a job, and leave it alone."""
+    driver = work.manager(cluster.environ)
+    driver.start()
+    handle = driver.submit(order)
+    job_id_of(handle)
+    driver.detach()
+    return handle
+
+
+def check_an_exception(work: Work, cluster: Cluster) -> Failure:
+    """An exception is not retried, and its words are in the message."""
+    with running(work, cluster) as manager:
+        failure = failure_of(manager.submit(work.order("a", "fail", retries=3)))
+    assert failure.cause is Cause.EXCEPTION
+    assert "no such model" in failure.message and str(failure.log_path) in failure.message
+    assert len(work.starts()) == 1
+    return failure
+
+
+def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
+    """Jobs that end without a result are retried as often as allowed."""
+    with running(work, cluster) as manager:
+        crashed = manager.submit(work.order("crash", "die", retries=1))
+        silent = manager.submit(work.order("silent", "nothing", retries=0))
+        assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
+    assert len(work.starts()) == 3
+    return manager
+
+
+def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
+    """It leaves its stack in the log and is tried again."""
+    with running(work, cluster) as manager:
+        request = work.order("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5)
+        outcome = success_of(manager.submit(request))
+    assert outcome.attempts == 2
+    first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
+    assert "in _beat" in first.read_text(), "the stack of the hanging function"
+
+
+def check_killed_drivers(work: Work, cluster: Cluster, jobs: int) -> None:
+    """Drivers that are killed at any moment lose and double nothing."""
+    generator = random.Random(20)
+    for _ in range(10):
+        driver = start_driver(work, cluster, jobs, seconds=2)
+        time.sleep(generator.uniform(0.25, 1.2))
+        driver.kill()
+        driver.wait()
+    last = start_driver(work, cluster, jobs, seconds=2)
+    assert (last.wait(90), json.loads(last.communicate()[0])) == (0, {"complete": jobs})
+    tasks = Counter(name.rpartition(".")[0] for name in work.starts())
+    assert Counter(tasks.values()) == {1: jobs}, "every task's job started exactly once"
+
+
+def check_a_hang_up(work: Work, cluster: Cluster) -> None:
+    """Jobs of a driver that hung up go on and are taken over."""
+    driver = start_driver(work, cluster, jobs=3, seconds=4)
+    eventually(lambda: len(work.starts()) == 3)
+    driver.send_signal(signal.SIGHUP)
+    driver.wait(20)
+    again = start_driver(work, cluster, jobs=3, seconds=4)
+    assert again.wait(40) == 0
+    assert len(work.starts()) == 3
+
+
+def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:
+    """A scheduler that is away costs nothing."""
+    with running(work, cluster) as manager:
+        handles = [manager.submit(work.order(f"a{i}", seconds=3)) for i in range(3)]
+        eventually(lambda: all(at_work(handle)() for handle in handles))
+        cluster.stop_daemon(daemon, hard=True)
+        late = manager.submit(work.order("late"))
+        assert all(isinstance(handle.wait(20), Success) for handle in handles), "result files count without it"
+        assert late.wait(2) is None
+        cluster.start_daemon(daemon)
+        come_back()
+        success_of(late, 60)
+    assert Counter(Counter(work.starts()).values()) == {1: 4}
+
+
+def take_back(cluster: ThrowawayCluster, node: str) -> None:
+    """Have Slurm use a node again that was set down."""
+    # Slurm may have taken a node that answers back by itself; then it refuses to resume it.
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+    eventually(lambda: "down" not in cluster.run("sinfo", "--noheader", "--format=%T", f"--nodes={node}"))

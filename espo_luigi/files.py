@@ -158,12 +158,23 @@ def make_private(folder: str | os.PathLike[str], others: int = 0o022) -> bool:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process of this machine started, in ticks since boot; None for a dead process or a zombie."""
+    """Return when a process of this machine started, in ticks since boot; None for a dead process or a zombie.
+
+    Empty if that cannot be known: another user's process may be hidden, or this process has no file descriptor left.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
+    except OSError:
+        return ""
     return None if fields[0] == "Z" else fields[19]
+
+
+def lives(pid: int, started: str | None) -> bool:
+    """Return whether the process that `started` then may be alive; a later process may have the same number."""
+    now = process_start(pid)
+    return now is not None and ("" in (now, started) or now == started)
 
 
 def drop_shared_numba_cache() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import subprocess
@@ -239,3 +240,14 @@ def test_a_file_that_another_account_has_made_first_is_not_written_into(how: int
         file.write("mine")
     assert path.read_text() == "mine"
     assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (os.geteuid(), 0o600)
+
+
+def test_a_process_whose_start_cannot_be_read_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    began = files.process_start(os.getpid())
+    assert files.lives(os.getpid(), began) and not files.lives(os.getpid(), "1") and not files.lives(2**22 + 1, "")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert files.process_start(os.getpid()) == ""
+    assert files.lives(os.getpid(), began)

@@ -79,11 +79,12 @@ class CatalogReport:
     """The files that were left out, each with the reason."""
 
 
-def make_catalog(folder: Path, out: Path) -> CatalogReport:
+def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
     """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
     Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
     (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
+    `source` names the dataset of files that do not name theirs, such as a reference's.
 
     Raises
     ------
@@ -97,7 +98,7 @@ def make_catalog(folder: Path, out: Path) -> CatalogReport:
     unreadable: list[tuple[Path, str]] = []
     for path in sorted(find_data(folder)):
         try:
-            rows.append(describe(path.absolute()))
+            rows.append(describe(path.absolute(), source))
         # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
         except Exception as error:
             reason = str(error) if isinstance(error, EspoError) else first_line(error)
@@ -131,8 +132,8 @@ def find_data(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in [*stores, *data])
 
 
-def describe(path: Path) -> dict[str, str]:
-    """Return one file's row of a catalogue, by its attributes, its name and its place.
+def describe(path: Path, source: str = "") -> dict[str, str]:
+    """Return one file's row of a catalogue, by its attributes, its name and its place, or else of `source`.
 
     Raises
     ------
@@ -150,13 +151,16 @@ def describe(path: Path) -> dict[str, str]:
             row = described_by_path(str(path)) | by_attributes | _of_cmip7_attributes(ds.attrs, str(path))
         else:
             row = _of_place(path) | _of_name(path) | by_attributes
+        if source:
+            row.setdefault("source", source)
         row |= _of_contents(ds, row, path)
     row |= {"format": "zarr" if is_zarr(str(path)) else "nc", "path": str(path)}
     row = _defaults(row)
     if "source" not in row:
         raise CatalogError(
             "no source: neither attributes (source_id, cat:source) nor the file's name say which dataset it is; "
-            "set cat:source, or name the file {var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
+            "give `espo catalog` its name as --source, set cat:source, or name the file "
+            "{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
         )
     row = {"id": make_id(row), **row}
     faults = [f"{column} {fault}" for column, text in row.items() if (fault := fault_of(column, text))]

@@ -18,7 +18,8 @@ from typing import TextIO
 import click
 
 from espo_luigi.commands import views
-from espo_luigi.errors import EspoError, log_as_text
+from espo_luigi.commands.init import init
+from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
@@ -117,7 +118,8 @@ class _OneScreen(click.Group):
         self.format_commands(ctx, formatter)
 
 
-@click.group(cls=_OneScreen, options_metavar="[--debug] [--help]")
+@click.group(cls=_OneScreen, options_metavar="[--debug] [--version] [--help]")
+@click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
     """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
@@ -128,12 +130,13 @@ def espo() -> None:
 @click.option(
     "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
 )
+@click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
 @_json_option
-def catalog(folder: Path, out: Path, as_json: bool) -> None:
+def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
     """Make a catalogue of a folder's CMIP6-style files."""
     from espo_luigi.catalog import make_catalog
 
-    report = make_catalog(folder, out)
+    report = make_catalog(folder, out, source)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
         return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})
@@ -157,19 +160,29 @@ def make(path: Path, workers: int) -> int:
     return 0 if summary.succeeded else 1
 
 
-@espo.command(epilog="Example: espo rules --json")
+@espo.command(epilog="Example: espo rules Train")
+@click.argument("names", nargs=-1, metavar="[RULE]...")
 @_json_option
-def rules(as_json: bool) -> None:
-    """List the rules, their parameters and their files."""
+def rules(names: tuple[str, ...], as_json: bool) -> None:
+    """List the rules, or the files of those named."""
     from espo_luigi.tasks.make import rules, template_of
+    from espo_luigi.tasks.ports import wildcard_names
 
+    known = {rule.__name__: rule for rule in rules()}
+    for name in names:
+        if name not in known:
+            raise ParameterError(f"there is no rule {name}: `espo rules` lists them{nearest(name, known)}")
     if as_json:
-        return _print_json({one.__name__: {"does": _does(one), "files": template_of(one)} for one in rules()})
-    files = {rule: template_of(rule) for rule in rules()}
-    for rule, templates in files.items():
-        say(f"{rule.__name__}: {_does(rule)}")
-        for name, template in templates.items():
-            say(f"    {name}  {template}")
+        shown = {name: known[name] for name in names or known}
+        return _print_json({name: {"does": _does(rule), "files": template_of(rule)} for name, rule in shown.items()})
+    for name in names:
+        say(f"{name}: {_does(known[name])}")
+        for port, template in template_of(known[name]).items():
+            say(f"    {port}  {template}")
+    if not names:
+        say(f"{'rule':<24} {'parameters':<18} what it makes")
+        for name, rule in known.items():
+            say(f"{name:<24} {' '.join(wildcard_names(rule)):<18} {_does(rule).partition(': ')[2]}")
 
 
 def _does(rule: type) -> str:
@@ -367,7 +380,7 @@ def report(out: Path) -> None:
     say(out)
 
 
-for _command in views.COMMANDS:
+for _command in (init, *views.COMMANDS):
     espo.add_command(_command)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
-from espo_luigi.files import open_own, process_start, server_time
+from espo_luigi.files import lives, open_own, process_start, server_time
 from espo_luigi.jobs.lifecycle.records import read_json, read_object, write_atomically
 from espo_luigi.jobs.trouble import Clock
 
@@ -107,9 +107,7 @@ class DriverLock:
 
     def _may_live(self, holder: dict[str, Any]) -> bool:
         if holder.get("host") == self._mine["host"]:
-            # A later process may have the same number, but not the same start.
-            started = process_start(holder["pid"])
-            return started is not None and started == holder.get("started")
+            return lives(holder["pid"], holder.get("started"))
         return self._age() < self._stale_after
 
     def _age(self) -> float:

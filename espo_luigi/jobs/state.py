@@ -1,4 +1,4 @@
-"""The states of a job: the same codes in `run.json`, `espo status` and the page; the last four also in records."""
+"""The states of a job: the same codes in `run.json`, `espo status` and the page; the last two also in records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import enum
 class JobState(enum.StrEnum):
     """Where a job stands.
 
-    The first seven follow from the scheduler's word, the job's files and the driver's plans. The last four are
+    The first seven follow from the scheduler's word, the job's files and the driver's plans. The last two are
     outcomes: the driver does nothing more about the job.
     """
 
@@ -21,5 +21,3 @@ class JobState(enum.StrEnum):
     ENDED = "ended"  # the scheduler has ended it; its result is awaited
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # with a cause (`Cause`)
-    CANCELLED = "cancelled"
-    LEFT = "left"  # to the next driver, which takes it over

@@ -96,7 +96,8 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
 
 
 def _lacking() -> str:
-    return "" if get_config().sections() else "; there is no luigi.cfg in this folder: give the command where yours is"
+    lacking = "; there is no luigi.cfg in this folder: give the command where yours is (`espo init` writes one)"
+    return "" if get_config().sections() else lacking
 
 
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -15,6 +15,7 @@ from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError, nearest
 from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -176,7 +177,7 @@ def _about_failed(found: TaskState, trace: Trace, label: str) -> str:
         if logs
         else "\nIt left no log."
     )
-    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and trace.result is None)
+    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and KILLED in found.why)
     hint = " Raise the rule's `memory`, if the log says nothing else." if has_crashed else ""
     meaning = f" ({found.cause.explanation(scheduler())})" if found.cause else ""
     return f"{label} failed: {found.why}{meaning}.{end}\n{_AGAIN}{hint}"

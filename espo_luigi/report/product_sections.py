@@ -114,8 +114,10 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
             blocks += [Heading(domain), *_improvement_of(domain, of_domain), *_heatmap_of(domain, view, reader)]
     text = (
         "The share of the domain's cells in which the scenario is at least as near to the reference as the raw "
-        "simulation is, property by property: 1 where no cell has become worse. The first row is ESPO-G6-R2 v1.0.0 as "
-        "published: the mean of 14 models over Magtogoek, SSP3-7.0, calibrated on RDRS v2.1 over 1989-2018, read off "
+        "simulation is, property by property: 1 where no cell has become worse. It is measured over the period of the "
+        "diagnostics, which is the calibration period unless the configuration names a different one: it shows the "
+        "fit, and not the skill in other years. The first row is ESPO-G6-R2 v1.0.0 as published: the mean "
+        "of 14 models over Magtogoek, SSP3-7.0, calibrated on RDRS v2.1 over 1989-2018, read off "
         "the published heatmap to 0.02; another domain, another reference and other models than here, to compare with "
         "in general terms only."
     )

@@ -64,7 +64,8 @@ class Publication:
         try:
             yield self
         finally:
-            _in_force.pop()
+            # Not the last: in another thread, a publication may have begun later.
+            del _in_force[next(place for place, one in enumerate(_in_force) if one is self)]
 
     def only_after(self, check: Check) -> Publication:
         """Return the same publication with a further check."""

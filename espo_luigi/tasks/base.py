@@ -254,7 +254,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             versions=_versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            fingerprints=staleness.made_of(self.context, self.reading(), self.raw(), material),
+            fingerprints=staleness.fingerprints_of(self.context, self.reading(), self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

@@ -225,8 +225,8 @@ class RunContext:
 def _context(files: tuple[Path, ...]) -> RunContext:
     if not files:
         raise ConfigurationError(
-            "no configuration: expected files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml': "
-            "run from the folder that has your luigi.cfg"
+            "no configuration: expected files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml'.\n"
+            "Run from the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
         )
     return RunContext(load(list(files)))
 

@@ -30,7 +30,7 @@ from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
 
-# The key of markers without `made_of`, which depend on the whole configuration.
+# The key of markers without fingerprints, which depend on the whole configuration.
 WHOLE = "configuration"
 # Joins the different fingerprints that inputs have for a key.
 _JOINED_BY = "+"
@@ -38,7 +38,9 @@ _JOINED_BY = "+"
 _warned_for: set[str] = set()
 
 
-def made_of(run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Iterable[Marker | None]) -> dict[str, str]:
+def fingerprints_of(
+    run: RunContext, keys: Iterable[str], raw: Match | None, inputs: Iterable[Marker | None]
+) -> dict[str, str]:
     """Return the fingerprint of everything that is read now, by its key, and of everything the inputs were made of.
 
     If inputs disagree, because one is older, their fingerprints are joined. The joined value matches no current one, so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 from pathlib import Path
 
@@ -180,6 +181,19 @@ def test_what_cannot_be_read_is_reported_with_the_reason_and_the_rest_is_catalog
     assert "no source" in reasons["nameless.nc"]
     assert "no variable with latitudes and longitudes; it has orog" in reasons["scalar.nc"]
     assert all(reasons.values())
+
+
+def test_a_source_that_is_given_names_only_files_that_do_not_name_theirs(tmp_path: Path) -> None:
+    store(daily(), tmp_path / "raw" / "precipitation_1991.nc")
+    store(daily().assign_attrs({"cat:source": "Other-Land"}), tmp_path / "raw" / "of_others.nc")
+    report = make_catalog(tmp_path / "raw", tmp_path / "c.json", "My-Land")
+    assert (report.found, report.unreadable) == (2, [])
+    with (tmp_path / "c.csv").open(newline="") as table:
+        found = {Path(row["path"]).name: (row["source"], row["type"]) for row in csv.DictReader(table)}
+    assert found == {
+        "precipitation_1991.nc": ("My-Land", "reconstruction"),
+        "of_others.nc": ("Other-Land", "reconstruction"),
+    }
 
 
 def test_a_folder_without_data_or_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -56,14 +56,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
-    done = espo(folder, "rules")
+def test_rules_lists_every_rule_and_those_that_are_named_with_their_files(folder: Path) -> None:
+    head, *rows = espo(folder, "rules").stdout.splitlines()
+    assert head.split() == ["rule", "parameters", "what", "it", "makes"]
+    names = set(tasks.__all__) - {"All", "RegionWorkflow"}
+    assert {row.split()[0] for row in rows} == names and len(rows) == len(names)
+    assert [row.split()[1:4] for row in rows if row.startswith("Train ")] == [["pool", "piece", "var"]]
+    done = espo(folder, "rules", *names)
     assert done.returncode == 0, done.stderr
     # "Rule: what it does." and, indented, "port  template".
     blocks = re.findall(r"^(\w+): \S.*\.\n((?: +\w+  \S+\n)+)", done.stdout, re.MULTILINE)
     assert sum(1 + ports.count("\n") for _, ports in blocks) == done.stdout.count("\n"), done.stdout
     listed = {rule: dict(line.split() for line in ports.splitlines()) for rule, ports in blocks}
-    assert listed.keys() == set(tasks.__all__) - {"All", "RegionWorkflow"}
+    assert listed.keys() == names
     demo = f"{folder}/espo-demo"
     assert listed["Train"] == {"out_training": demo + "/work/{pool}+{piece}+{var}+training.zarr"}
     assert listed["Move"] == {
@@ -72,6 +77,13 @@ def test_rules_lists_every_rule_with_its_files(folder: Path) -> None:
     }
     told = json.loads(espo(folder, "rules", "--json").stdout)
     assert {rule: one["files"] for rule, one in told.items()} == listed
+    assert json.loads(espo(folder, "rules", "Train", "--json").stdout) == {"Train": told["Train"]}
+
+
+def test_a_rule_that_there_is_not_is_an_error_that_names_the_nearest(folder: Path) -> None:
+    done = espo(folder, "rules", "Trian")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "espo: there is no rule Trian: `espo rules` lists them; did you mean Train?\n"
 
 
 @pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,14 @@ def test_the_check_before_publishing_is_asked_however_a_store_is_made(tmp_path: 
     with Publication(checks=(check,)).in_force(), pytest.raises(StoreError, match="another job has the claim"):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
+
+
+def test_a_publication_that_ends_leaves_those_that_began_later_in_force() -> None:
+    first, second = Publication(), Publication()
+    with contextlib.ExitStack() as later:
+        with first.in_force():
+            later.enter_context(second.in_force())
+        assert Publication.current() is second
 
 
 def test_a_thread_of_the_job_publishes_under_its_conditions(tmp_path: Path) -> None:

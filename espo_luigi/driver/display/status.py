@@ -14,12 +14,9 @@ from espo_luigi.jobs.state import JobState
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 # The column that counts a job, by the job's state. All other states count as running.
-_COLUMNS = {
-    JobState.READY: WAITING,
-    JobState.SUBMITTING: PENDING,
-    JobState.QUEUED: PENDING,
-    JobState.MISSING: PENDING,
-}
+_COLUMNS = {JobState.READY: WAITING, JobState.SUBMITTING: PENDING, JobState.QUEUED: PENDING}
+# These say nothing about whether the job has run.
+_EITHER = (JobState.MISSING, JobState.CANCELLING)
 LONGEST = 5
 SHOWN_FAILURES = 5
 # A job's message begins with its place and with Dask's work; then follows how to reach the dashboard.
@@ -36,9 +33,13 @@ def is_alive(state: Mapping[str, Any]) -> bool:
     return bool(state) and not state["ended"] and state["silent_seconds"] < _SILENT_SECONDS
 
 
-def column_of(state: JobState) -> str:
-    """Return the column that counts a job in this state."""
-    return _COLUMNS.get(state, RUNNING)
+def column_of(state: JobState, has_run: bool) -> str:
+    """Return the column that counts a job in this state, which has run or not."""
+    return PENDING if state in _EITHER and not has_run else _COLUMNS.get(state, RUNNING)
+
+
+def _column(job: Mapping[str, Any]) -> str:
+    return column_of(job["state"], bool(job["running_since"]))
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
     """Return the status of a run from its state; `now` is by the clock of the driver's host."""
     by_column: dict[str, list[Any]] = {RUNNING: [], PENDING: [], WAITING: []}
     for job in state["jobs"].values():
-        by_column[column_of(job["state"])].append(job)
+        by_column[_column(job)].append(job)
     counts = {name: Counter(job["rule"] for job in jobs) for name, jobs in by_column.items()}
     return RunStatus(
         summary_line(state, now),
@@ -124,7 +125,7 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     """Return a line: how much is done, and about how long the rest takes."""
     rules = state["rules"].values()
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
-    by_column = Counter(column_of(job["state"]) for job in state["jobs"].values())
+    by_column = Counter(_column(job) for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
     hours = sum(rule["core_hours"] for rule in rules)
     left = seconds_left(state, now)
@@ -185,7 +186,8 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
         words = SCHEDULERS[engine].in_words(reason) if engine in SCHEDULERS else ""
         yield f"{count} job(s), {reason}{f': {words}' if words else ''}"
     # Behind its first line, a message names the nodes that the scheduler itself took out of use.
-    yield from dict.fromkeys(line for job in jobs for line in job["message"].splitlines()[1:])
+    queued = (job["message"] for job in jobs if job["state"] == JobState.QUEUED)
+    yield from dict.fromkeys(line for message in queued for line in message.splitlines()[1:])
 
 
 def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:

@@ -103,12 +103,13 @@ def _is_told(error: Exception) -> bool:
 
 
 # Defaults of luigi.cfg that replace Luigi's own.
+# - log_level: the run's own log and summary replace Luigi's.
 # - no_lock: Luigi's lock lies in a folder that belongs to the first user of a login node; a run has its own lock.
 # - workers: as many as jobs may be in flight, since a waiting task costs only a thread.
 # - check_complete_on_run: a task without its output has failed.
 # - retcode: Luigi exits with 0 after failures, too.
 _DEFAULTS = {
-    "core": {"no_lock": "true", "workers": str(JobSettings.max_jobs)},
+    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(JobSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
     "retcode": {

@@ -125,8 +125,8 @@ class Board:
             if job := self.state.jobs.get(task_id):
                 job.message, job.percent = standing.message, standing.percent
                 job.state, job.reason = standing.state or job.state, standing.reason
-                is_running = column_of(job.state) == RUNNING
-                job.running_since = (job.running_since or time.time()) if is_running else 0.0
+                runs = column_of(job.state, bool(job.running_since)) == RUNNING
+                job.running_since = (job.running_since or time.time()) if runs else 0.0
 
     def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:
         """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown."""

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _AWAY_COMMANDS = 4
 # While jobs pend, it is asked once in so many polls whether the scheduler itself took nodes out of use.
 _DRAINED_POLLS = 6
+# Up to so many running jobs, results of young jobs are looked for more often.
+_FEW_JOBS = 50
 
 
 class Watcher:
@@ -79,10 +81,11 @@ class Watcher:
         return unwanted
 
     def _until_next_results(self, jobs: Iterable[Job], now: float) -> float:
-        """Seconds until the next look: while a job is young, that is soon, so that a job of seconds is over in time."""
+        """Seconds until the next look: soon while one of few jobs is young, as it may take seconds."""
         longest = min(self._settings.result_seconds, self._settings.patience.latency_wait / 2)
-        youngest = max((job.began for job in jobs if job.began is not None), default=-math.inf)
-        return between_beats(now - youngest, longest)
+        began = [job.began for job in jobs if job.began is not None]
+        # In a large run some job is always young, and each look lists the folders of all results.
+        return between_beats(now - max(began), longest) if 0 < len(began) <= _FEW_JOBS else longest
 
     def _has_just_ended(self, job: Job) -> bool:
         return job.ended_since is not None and job.ended_since > self._last_results

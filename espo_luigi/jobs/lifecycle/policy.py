@@ -381,7 +381,7 @@ def next_record(
     if follows.other_node and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
     if retry is Retry.FREE:
-        return record.next_submission(cause, uncharged=0, **changes)
+        return record.next_submission(cause, **changes | ({"uncharged": 0} if progressed else {}))
     if retry is Retry.UNCHARGED and record.uncharged < limits.max_uncharged:
         return record.next_submission(cause, uncharged=record.uncharged + 1, **changes)
     if retry is Retry.CHARGED and record.attempt <= limits.retries:

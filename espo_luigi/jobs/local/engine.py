@@ -222,7 +222,7 @@ class LocalEngine:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
         try:
             succeeded = _checked_result(order, result, self._launcher.why_killed)
-            order.report(replace(done(succeeded), state=JobState.SUCCEEDED))
+            order.report(done(succeeded))
             return seconds_of(succeeded)
         except JobInputError:
             raise
@@ -271,7 +271,7 @@ class LocalEngine:
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
                 where = f"running on {heartbeat.get('node')}"
-                order.report(replace(at_work(where, heartbeat), state=JobState.RUNNING))
+                order.report(at_work(where, heartbeat))
         del self._children[order.id]
 
 

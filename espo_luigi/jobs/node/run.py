@@ -30,7 +30,7 @@ from espo_luigi.errors import (
     SizingError,
     WorkersLostError,
 )
-from espo_luigi.files import open_own, process_start
+from espo_luigi.files import lives, open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import private_mode
@@ -326,8 +326,7 @@ def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
     if isinstance(parent, int):
         began = process_start(parent)
         while not done.wait(_PARENT_LOOK_SECONDS):
-            # A later process may have the driver's number.
-            if began is None or process_start(parent) != began:
+            if not lives(parent, began):
                 return True
         return False
     while os.read(0, 4096):

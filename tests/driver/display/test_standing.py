@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
-        assert (job["label"], column_of(job["state"]), told["left"]) == (task.label(), "running", {})
+        assert (job["label"], column_of(job["state"], True), told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
 def test_who_has_no_configuration_here_is_told_so(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "get_config", configparser.ConfigParser)
     assert report.render(report.read())[0].endswith(
-        "there is no luigi.cfg in this folder: give the command where yours is"
+        "there is no luigi.cfg in this folder: give the command where yours is (`espo init` writes one)"
     )
 
 

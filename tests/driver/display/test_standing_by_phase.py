@@ -14,6 +14,7 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
+from espo_luigi.jobs.order import Standing
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import parse as sge_answers
@@ -82,8 +83,26 @@ def test_each_scheduler_is_quoted_in_its_own_words(
 
 
 def test_each_state_of_a_job_has_a_column() -> None:
-    columns = {state: column_of(state) for state in JobState}
+    columns = {state: column_of(state, False) for state in JobState}
     assert [state for state in JobState if columns[state] == "waiting"] == [JobState.READY]
-    pending = [JobState.SUBMITTING, JobState.QUEUED, JobState.MISSING]
+    pending = [JobState.SUBMITTING, JobState.QUEUED, JobState.MISSING, JobState.CANCELLING]
     assert [state for state in JobState if columns[state] == "pending"] == pending
     assert set(columns.values()) == {"waiting", "pending", "running"}
+
+
+def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task: SlurmTask) -> None:
+    board = told(task, slurm_answers.row("9", "a", "RUNNING", "n1"), "slurm")
+    since = board.snapshot()["jobs"][task.task_id]["running_since"]
+    board.tell(task.task_id, Standing("job 9 on n1\nDask: 5 tasks", state=JobState.MISSING))
+    found = board.snapshot()
+    assert found["jobs"][task.task_id]["running_since"] == since > 0
+    assert "1 running" in status_lines(found)[0]
+    assert not any("Dask: 5 tasks" in line for line in status_of(found, 1000.0).pending)
+
+
+def test_a_pending_job_that_is_cancelled_never_counts_as_running(task: SlurmTask) -> None:
+    board = told(task, ROWS["PENDING"], "slurm")
+    board.tell(task.task_id, Standing("PENDING (Licenses), job 9", state=JobState.CANCELLING))
+    found = board.snapshot()
+    assert found["jobs"][task.task_id]["running_since"] == 0
+    assert "1 pending" in status_lines(found)[0]

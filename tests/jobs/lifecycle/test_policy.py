@@ -188,8 +188,8 @@ FOLLOWS: dict[Cause, tuple[int, int, tuple[str, ...]] | None] = {
     Cause.REFUSED: None,
     Cause.HOPELESS: None,
     Cause.NO_OUTPUT: None,
-    Cause.UNCONFIRMED: (1, 0, ()),
-    Cause.DRIVER_CANCELLED: (1, 0, ()),
+    Cause.UNCONFIRMED: (1, 5, ()),
+    Cause.DRIVER_CANCELLED: (1, 5, ()),
     Cause.DETACHED: None,
     Cause.INTERNAL: None,
 }

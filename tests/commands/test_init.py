@@ -1,0 +1,84 @@
+"""`espo init` writes a folder that can be run as it is, and overwrites nothing."""
+
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from espo_luigi import config
+from espo_luigi.commands import cli
+
+ROOT = Path(__file__).parents[2]
+RAW = dict.fromkeys(("ESPO_OUTPUT", "ESPO_SCRATCH", "ESPO_CATALOGS"), "/site")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in RAW.items():
+        monkeypatch.setenv(name, value)
+
+
+def settings_of(*paths: Path) -> dict[str, dict[str, str]]:
+    parser = ConfigParser(interpolation=None)
+    assert parser.read(paths) == [str(path) for path in paths]
+    return {name: dict(section) for name, section in parser.items() if name != "DEFAULT"}
+
+
+@pytest.mark.parametrize("start", ["demo", "espo-g6"])
+def test_the_configuration_is_the_repositorys(start: str) -> None:
+    assert cli.main(["init", "mine", "--from", start]) == 0
+    written = {path.name: path.read_text() for path in Path("mine").glob("*.yml")}
+    assert written == {path.name: path.read_text() for path in (ROOT / "config" / start).glob("*.yml")}
+
+
+@pytest.mark.parametrize("start", ["demo", "espo-g6"])
+def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["init", "mine", "--from", start]) == 0
+    monkeypatch.chdir("mine")
+    named = settings_of(Path("luigi.cfg"))["espo"]["config"]
+    assert named == "config.yml paths.yml"
+    project = {"demo": "ESPO-demo", "espo-g6": "ESPO-G6-E5L"}[start]
+    assert config.load([Path(name) for name in named.split()]).project.name == project
+
+
+def test_settings_are_the_repositorys_but_for_the_places() -> None:
+    assert cli.main(["init", "mine"]) == 0
+    expected = settings_of(ROOT / "luigi.cfg")
+    expected["espo"] |= {"config": "config.yml paths.yml"}
+    assert settings_of(Path("mine/luigi.cfg")) == expected
+    assert cli.main(["init", "g6", "--from", "espo-g6"]) == 0
+    expected |= settings_of(ROOT / "config" / "espo-g6" / "luigi.cfg")
+    expected["espo"] |= {"workdir": "espo-work"}
+    assert settings_of(Path("g6/luigi.cfg")) == expected
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_nothing_is_overwritten(is_link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = tmp_path / "paths.yml"
+    theirs.symlink_to("gone") if is_link else theirs.write_text("mine")
+    assert cli.main(["init"]) == 1
+    assert "already has paths.yml; nothing was written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [theirs]
+    assert is_link or theirs.read_text() == "mine"
+
+
+def test_a_folder_that_holds_other_files_is_filled_and_the_next_step_told(capsys: pytest.CaptureFixture[str]) -> None:
+    here = Path("my runs")
+    here.mkdir()
+    (here / "notes.txt").write_text("mine")
+    assert cli.main(["init", "my runs"]) == 0
+    *written, last = capsys.readouterr().out.splitlines()
+    assert {Path(line) for line in written} | {here / "notes.txt"} == set(here.iterdir())
+    assert last == "Next: `cd 'my runs'`, then `espo plan`; README.md has the other steps."
+    assert len((here / "README.md").read_text().splitlines()) <= 10
+
+
+def test_a_run_in_a_folder_without_luigi_cfg_says_in_two_lines_how_to_have_one() -> None:
+    command = [sys.executable, "-m", "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (35, "")
+    first, second = done.stderr.splitlines()
+    assert "Nothing was started: no configuration" in first and "`espo init`" in second

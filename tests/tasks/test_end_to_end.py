@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import luigi
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import DAY360, NOLEAP
-from demo_runs import use, write_config
+from demo_runs import CONFIG, use, write_config
 from luigi.configuration import get_config
 
 import espo_luigi
@@ -114,6 +115,57 @@ def said(process: subprocess.Popen[str], timeout: float) -> Said:
     """Wait for a command's end."""
     text, _ = process.communicate(timeout=timeout)
     return Said(process.pid, process.returncode, text)
+
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+
+
+@pytest.fixture()
+def tutorial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the tutorial's reader has it, with the products of the finished run."""
+    for file in run.glob("*.yml"):
+        (tmp_path / file.name).write_text(file.read_text())
+    # The reader's own file: the test's has lost its comments and anchors.
+    text = (CONFIG / "config.yml").read_text()
+    text, changed = re.subn(r"(sim_period: &sim_period ).*", rf"\1['{FIRST}', '{LAST}']", text)
+    for name, year in (("start_date", FIRST), ("end_date", LAST)):
+        text, more = re.subn(rf"({name}: ['\"]?)\d{{4}}", rf"\g<1>{year}", text)
+        changed += more
+    assert changed == 3
+    (tmp_path / "config.yml").write_text(text)
+    settings = (run / "commands" / "luigi.cfg").read_text()
+    (tmp_path / "luigi.cfg").write_text(re.sub("config = .*", "config = config.yml paths.yml", settings))
+    (tmp_path / "espo-demo").symlink_to(run)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path) -> None:
+    """Blocks marked `sh` make a folder or products, which other tests do."""
+    python: dict[str, Any] = {}
+    answers = []
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE):
+        if language == "python":
+            exec(compile(block, str(TUTORIAL), "exec"), python)
+        elif language == "bash":
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, block + done.stdout + done.stderr
+            answers.append(done.stdout + done.stderr)
+    before, again, after, stale, why = answers
+    assert "0 to run, 0 blocked" in before and "would be made again" not in before
+    assert "[1/" not in again, "a job ran"
+    assert "0 to run, 0 blocked" in after and "would be made again with --rerun stale" in after
+    assert "training_args changed since" in after
+    assert re.search(r"^Train +- +18 ", stale, re.MULTILINE) and re.search(r"^RefDefault +3 +- ", stale, re.MULTILINE)
+    assert "emporary store" in why and "deleted" in why
+    assert set(python["scenario"].data_vars) == {"tasmax", "tasmin", "pr"}
+    mean = {name: float(ds.tasmax.sel(time=slice("1991", "2020")).mean()) for name, ds in python["region"].items()}
+    assert abs(mean["adjusted"] - mean["reference"]) < 0.2 < 1 < mean["raw"] - mean["reference"]
+    assert (tutorial / "monthly.png").stat().st_size > 10_000
 
 
 def jobs_of(folder: Path, *wanted: luigi.Task) -> Counter[str]:

@@ -1,0 +1,409 @@
+"""Writes the generated pages of docs/reference from the code: rules, settings of luigi.cfg, keys, commands.
+
+``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+import luigi
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from espo_luigi.commands.cli import espo as espo_command
+from espo_luigi.config import RunConfig, bias_adjustment, fields, health_checks, regions
+from espo_luigi.config.fields import NoEffect
+from espo_luigi.driver.settings.espo import choices_of
+from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
+from espo_luigi.driver.task import RESOURCE_NAMES
+from espo_luigi.jobs.schedulers.gridengine.submit import _NAMED as QSUB_FLAGS
+from espo_luigi.jobs.schedulers.script import PACKING, own_names
+from espo_luigi.tasks import make
+from espo_luigi.tasks.base import EspoTask, WildcardParameter
+from espo_luigi.tasks.context import espo
+from espo_luigi.tasks.ports import InputPort, OutputPort, ports_of
+
+FOLDER = Path(__file__).parent / "reference"
+MADE = "<!-- Made by docs/make_reference.py: change the code, then run the script. -->\n"
+WIDTH = 92
+# Large letters, close together: the graph of all rules is wide.
+_SPACED = '"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}'
+DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each generated page, by its file's name."""
+    made = {"rules.md": rules(), "settings.md": settings(), "keys.md": keys(), "cli.md": commands()}
+    return {name: f"{MADE}\n{text.strip()}\n" for name, text in made.items()}
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar within a cell is escaped."""
+    lines = [heads, ["---"] * len(heads), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def code(value: object) -> str:
+    """Return a value as a code span; nothing for an empty text."""
+    return f"`{value}`" if str(value) else ""
+
+
+def sentence(docstring: str | None) -> str:
+    """Return the first paragraph of a docstring on one line, with Markdown's code spans."""
+    return " ".join((docstring or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+# Rules
+
+
+def rules() -> str:
+    """The rules, each after those that it needs."""
+    found = in_order(make.rules())
+    edges = [(needed, rule.__name__) for rule in found for needed in needs(rule)]
+    last = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
+    edges += [(name, rule.__name__) for rule in found if needs_all(rule) for name in last]
+    graph = "\n".join(f"  {needed} --> {rule}" for needed, rule in edges)
+    return "\n".join(
+        [
+            "# Rules\n",
+            "A rule is a class of `espo_luigi.tasks`. `espo rules` lists the rules with the folders of your run.\n",
+            "A *parameter* identifies a task of the rule: a simulation (`sim_id`), a pool of simulations (`pool`,",
+            "today always a single simulation), a region (`piece`), a variable (`var`). An option in parentheses is a",
+            "second name on the command line. A *temporary* output is deleted once every task that needs it is",
+            "complete. A task is stale if a key that it *reads* has changed since; `{var}` is the task's own, and `*`",
+            "stands for the names below a key. The outputs of the needed rules count, too. The *resources* are",
+            "defaults; `[Train]` of luigi.cfg changes those of `Train`",
+            "([a rule's section](settings.md#a-rules-own-section)).\n",
+            "```mermaid",
+            f"{DRAWN}\nflowchart TB\n{graph}",
+            "```\n",
+            *map(rule_section, found),
+        ]
+    )
+
+
+def in_order(classes: Sequence[type[EspoTask]]) -> list[type[EspoTask]]:
+    """Return classes, each after those of its inputs; else by name."""
+    left, done = {cls.__name__: cls for cls in classes}, list[type[EspoTask]]()
+    while left:
+        ready = [name for name, cls in left.items() if not left.keys() & set(needs(cls)) and not needs_all(cls)]
+        ready = ready or list(left)
+        done += [left.pop(name) for name in ready]
+    return done
+
+
+def needs(rule: type[EspoTask]) -> list[str]:
+    """Return the names of the rules that make a rule's inputs."""
+    return list(dict.fromkeys(port.task_class.__name__ for _, port in ports_of(rule, InputPort)))
+
+
+def needs_all(rule: type[EspoTask]) -> bool:
+    """Whether a rule finds out itself which tasks it needs: it shows the whole run."""
+    return rule.requires is not EspoTask.requires
+
+
+def rule_section(rule: type[EspoTask]) -> str:
+    """A rule's heading, sentence and table."""
+    parameters = [(name, one) for name, one in rule.get_params() if one.significant]
+    inputs = [(name, port.task_class.__name__, port.fixed) for name, port in ports_of(rule, InputPort)]
+    outputs = [(name, port) for name, port in ports_of(rule, OutputPort)]
+    needed = [f"`{name}` of [{maker}](#{maker.lower()}){fixed(how)}" for name, maker, how in inputs]
+    if needs_all(rule):
+        needed = [sentence(rule.requires.__doc__).removeprefix("Return ").removesuffix(".")]
+    rows = [
+        ("parameters", ", ".join(f"`{name}`{also(one)}" for name, one in parameters) or "none"),
+        ("needs", "<br>".join(needed)),
+        ("makes", "<br>".join(f"`{name}`: `{port.template}`{kind(port)}" for name, port in outputs)),
+        ("reads", "<br>".join(map(code, rule.reads)) + more_keys(rule)),
+        ("resources", resources(rule)),
+        ("module", code(rule.__module__)),
+    ]
+    return f"## {rule.__name__}\n\n{sentence(rule.__doc__)}\n\n" + table(["", ""], [row for row in rows if row[1]])
+
+
+def also(parameter: luigi.Parameter) -> str:
+    """The second option of a parameter."""
+    second = parameter.selected_by if isinstance(parameter, WildcardParameter) else ""
+    return f" (`--{second}`)" if second else ""
+
+
+def fixed(how: Mapping[str, Any]) -> str:
+    """The parameters of a needed task that the rule sets itself; those that it computes have only their names."""
+    given = [f"{name} = {value}" for name, value in how.items() if not callable(value)]
+    computed = [name for name, value in how.items() if callable(value)]
+    return "".join([f", with `{', '.join(given)}`" if given else "", f", by {', '.join(computed)}" if computed else ""])
+
+
+def kind(port: OutputPort) -> str:
+    """Whether an output is temporary, and what it is packed from."""
+    if port.packed_from:
+        return f", packed from `{port.packed_from}`"
+    return ", temporary" if port.is_temporary else ""
+
+
+def more_keys(rule: type[EspoTask]) -> str:
+    """A remark, if the keys that a rule reads depend on its parameters."""
+    if rule.reading is EspoTask.reading or (not rule.reads and not getattr(rule, "reads_step", True)):
+        return ""
+    return ("<br>" if rule.reads else "") + "and keys that depend on the parameters"
+
+
+def resources(rule: type[EspoTask]) -> str:
+    """A rule's resources, as people say them."""
+    asked = rule.resources_default
+    minutes = f"{asked.time} minutes" if str(asked.time).isdigit() else str(asked.time or "")
+    dask = f"{asked.n_workers} Dask worker{'s' if asked.n_workers > 1 else ''}" if rule.uses_dask else "no Dask"
+    cpus = f"{asked.cpus_per_task} CPU{'s' if asked.cpus_per_task > 1 else ''}"
+    return ", ".join(filter(None, [cpus, dask, asked.memory, minutes]))
+
+
+# Settings of luigi.cfg
+
+
+def settings() -> str:
+    """The sections of luigi.cfg."""
+    own = [
+        (name, one) for name, one in make.rules()[0].get_params() if not one.significant and name not in OPTION_NAMES
+    ]
+    return "\n".join(
+        [
+            "# Settings of luigi.cfg\n",
+            "Commands read `luigi.cfg` in the folder where you give them. Every setting is an option, too:",
+            "`--espo-engine slurm`, `--slurm-partition long`, `--Train-memory 120GB`. Luigi's own sections, such as",
+            "`[core] workers`, are in Luigi's documentation.\n",
+            "## `[espo]`\n",
+            table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
+            "## `[slurm]`\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../slurm.md#settings) explains more.\n",
+            scheduler(slurm),
+            "## `[sge]`\n",
+            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../sge.md) explains more. The other",
+            "settings of `[slurm]` hold here, too.\n",
+            scheduler(sge, without=slurm),
+            "## A rule's own section\n",
+            "`[Train]` is about the jobs of the rule `Train`. Its resources' defaults are the rule's",
+            "([rules](rules.md)).\n",
+            table(["setting", "default", "meaning"], [setting(*one, rule=True) for one in own]),
+            "It also takes these options of the scheduler, which then hold for this rule alone: "
+            + ", ".join(map(code, OPTION_NAMES))
+            + ".\n",
+        ]
+    )
+
+
+def scheduler(section: type[BatchSection], without: type[BatchSection] | None = None) -> str:
+    """The settings of a scheduler's section, but those that are equal in another section."""
+    defaults = vars(section.options())
+    known = {setting(*one) for one in without.get_params()} if without is not None else set()
+    rows = []
+    for name, parameter in section.get_params():
+        row = setting(name, parameter)
+        if row not in known:
+            meaning = row[2] or option(section, name)
+            rows.append((row[0], row[1] or code(text_of(defaults.get(name))), meaning))
+    return table(["setting", "default", "meaning"], rows)
+
+
+def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[str, str, str]:
+    """A row: name, default and meaning."""
+    choices = [choice for choice in choices_of(parameter) if choice]
+    among = f" ({', '.join(map(code, choices))})" if choices else ""
+    default = "the rule's" if rule and name in RESOURCE_NAMES else code(text_of(parameter._default))
+    return code(name), default, (parameter.description or "").split(" Choices: {")[0] + among
+
+
+def option(section: type[BatchSection], name: str) -> str:
+    """What an option of a scheduler is, where its setting has no description."""
+    if name in PACKING:
+        return "[several tasks as one submission](../slurm.md#several-tasks-as-one-submission)"
+    if section is slurm and name in own_names(slurm.options):
+        return f"sbatch's `--{name}`"
+    flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
+    if section is sge:
+        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../sge.md)"
+    return "explained in [Run on Slurm](../slurm.md#settings)"
+
+
+def text_of(value: object) -> str:
+    """A default as luigi.cfg would have it."""
+    return "" if value in (None, "", (), {}) and not isinstance(value, bool | int) else str(value)
+
+
+# Keys of the configuration
+
+_MODULES = (fields, bias_adjustment, health_checks, regions)
+_WORDS = {
+    "Period": "period", "Periods": "periods", "Longitudes": "[west, east]", "Latitudes": "[south, north]",
+    "Chunks": "chunks", "Chunk": "whole number", "Whole": "whole number", "Number": "number", "Names": "list of names",
+    "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths", "Free": "mapping", "Unit": "unit",
+    "Threshold": "threshold", "PositiveThreshold": "threshold", "Frequency": "frequency", "Date": "date",
+}  # fmt: skip
+_ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
+# Required keys that `espo_luigi.config.contents.fill_in` gives a value.
+_FILLED_IN = {
+    "name": "NAME; *required* of `amno_region`",
+    "period": "`custom.ref_period`",
+    "periods": "`custom.sim_period`",
+    "to_level_prop": "by section and step",
+    "to_level_meas": "by section and step",
+}
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "boolean", Any: "anything", Path: "path"}
+
+
+def keys() -> str:
+    """All keys of the YAML files."""
+    parts = [
+        "# Configuration keys\n",
+        "All keys of the YAML files that `[espo] config` names, from the models that check them.",
+        "[Configuration](../configuration.md) explains how they belong together, and what the",
+        "[types](../configuration.md#types) are. NAME stands for a name of yours. *required* holds where the",
+        "key's section is given. A default that is empty is that of the keys below.\n",
+    ]
+    seen: dict[type, str] = {}
+    for name, field in RunConfig.model_fields.items():
+        hint = hints(RunConfig)[name]
+        if no_effect(hint) is None:
+            parts += section_of_keys(field.alias or name, field, hint, seen)
+    return "\n".join([*parts, "## Sections without effect\n", "\n".join(without_effect(RunConfig)), ""])
+
+
+def section_of_keys(section: str, field: Any, hint: Any, seen: dict[type, str]) -> list[str]:
+    """A section's heading and meaning, a table of its keys, and tables of the mappings within it."""
+    parts, ignored = [f"## {code(section)}\n", f"{field.description[0].upper()}{field.description[1:]}.\n"], list[str]()
+    for model, place in models_in(hint, section):
+        for where, rows in tables_of(model, place, seen, ignored):
+            heading = [] if where == section else [f"### {code(where)}\n"]
+            parts += [*heading, table(["key", "type", "default", "meaning"], rows)]
+    return parts + ([f"Keys of ESPO-G without effect in `{section}`:\n", "\n".join(ignored), ""] if ignored else [])
+
+
+def tables_of(
+    model: type[BaseModel], place: str, seen: dict[type, str], ignored: list[str]
+) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Rows of a model's keys, then of the models within it; a model is described where it first stands."""
+    seen[model] = place
+    ignored += without_effect(model, place)
+    rows, later = list[tuple[str, ...]](), list[tuple[type[BaseModel], str]]()
+    for name, field in model.model_fields.items():
+        hint, key = hints(model)[name], field.alias or name
+        if no_effect(hint) is not None:
+            continue
+        inner = [(one, at) for one, at in models_in(hint, f"{place}.{key}") if one.model_fields]
+        links = [f"[its keys](#{re.sub(r'[^a-z0-9_-]', '', seen.get(one, at).lower())})" for one, at in inner]
+        meaning = "; ".join(filter(None, [field.description or "", *dict.fromkeys(links)]))
+        rows.append((code(key), type_of(hint), default_of(key, field), meaning))
+        for one, at in inner:
+            if one not in seen:
+                seen[one] = at
+                later.append((one, at))
+    if rows:
+        yield place, rows
+    for one, at in later:
+        yield from tables_of(one, at, seen, ignored)
+
+
+def hints(model: type[BaseModel]) -> dict[str, Any]:
+    """A model's annotations, with their metadata."""
+    return get_type_hints(model, include_extras=True)
+
+
+def no_effect(hint: Any) -> NoEffect | None:
+    """The mark of a key without effect."""
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, NoEffect)), None)
+
+
+def without_effect(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """A line for each reaction to a model's keys without effect."""
+    found: dict[NoEffect, list[str]] = {}
+    for name, field in model.model_fields.items():
+        if mark := no_effect(hints(model)[name]):
+            found.setdefault(mark, []).append(code(".".join(filter(None, [prefix, field.alias or name]))))
+    said = {NoEffect.SILENT: "ignored", NoEffect.WARN: NoEffect.WARN.value, NoEffect.REFUSE: NoEffect.REFUSE.value}
+    return [f"- {', '.join(names)}: {said[mark]}" for mark, names in found.items()]
+
+
+def models_in(hint: Any, place: str) -> list[tuple[type[BaseModel], str]]:
+    """The models within an annotation, with their places; a mapping's values are at NAME."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return [(hint, place)]
+    inner = get_args(hint)
+    if isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping):
+        return models_in(inner[1], f"{place}.NAME")
+    return [] if get_origin(hint) is Literal else [found for one in inner for found in models_in(one, place)]
+
+
+def type_of(hint: Any) -> str:
+    """An annotation in words."""
+    if word := named(hint):
+        return word
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return type_of(inner[0])
+    if origin is Literal:
+        return ", ".join(code(yaml(one)) for one in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_of(one) for one in inner if one is not type(None)))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"mapping of names to {type_of(inner[1])}" if inner[1] is not Any else "mapping"
+    if origin in (list, tuple):
+        word = type_of(inner[0])
+        return f"list of {word}" if word.startswith(("`", "[")) else f"list of {word}s"
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return "mapping"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return ", ".join(code(one.value) for one in hint)
+    return _PLAIN.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def named(hint: Any) -> str:
+    """The word of a checked type, if `hint` is one, perhaps with more metadata."""
+    for alias, word in _ALIASES if get_origin(hint) is Annotated else ():
+        if get_args(hint)[: len(get_args(alias))] == get_args(alias):
+            return word
+    return ""
+
+
+def default_of(key: str, field: Any) -> str:
+    """A key's default, as YAML would have it; nothing where it is that of the keys below."""
+    value = field.default
+    if field.is_required() or value is PydanticUndefined:
+        return _FILLED_IN.get(key, "*required*") if field.is_required() else ""
+    if value is None or value in ({}, ()):
+        return "none"
+    if isinstance(value, Mapping):
+        return code(", ".join(f"{name}: {one}" for name, one in value.items()))
+    return code(yaml(value))
+
+
+def yaml(value: object) -> object:
+    """A single value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+# Commands
+
+
+def commands() -> str:
+    """The help of every command."""
+    parts = [
+        "# Options of `espo`\n",
+        "What `espo COMMAND --help` prints. [The espo command](../commands.md) explains more, with exit codes.\n",
+    ]
+    with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
+        parts.append(f"```text\n{espo_command.get_help(context)}\n```\n")
+        for name, command in sorted(espo_command.commands.items()):
+            inner = click.Context(command, info_name=name, parent=context)
+            parts.append(f"## espo {name}\n\n```text\n{command.get_help(inner)}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    for page_name, text in pages().items():
+        (FOLDER / page_name).write_text(text)

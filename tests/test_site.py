@@ -1,0 +1,48 @@
+"""The site's generated pages are what docs/make_reference.py makes of the code, and its index names real proofs."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    pages: dict[str, str] = runpy.run_path(str(DOCS / "make_reference.py"))["pages"]()
+    return pages
+
+
+@pytest.mark.parametrize("name", ["cli.md", "keys.md", "rules.md", "settings.md"])
+def test_the_page_is_what_the_code_says(name: str, made: dict[str, str]) -> None:
+    written = (DOCS / "reference" / name).read_text()
+    assert written == made[name], "run `python docs/make_reference.py`"
+
+
+def test_the_page_of_rules_has_every_rule_with_its_class_s_module(made: dict[str, str]) -> None:
+    from espo_luigi.tasks.make import rules
+
+    sections = {part.splitlines()[0]: part for part in made["rules.md"].split("\n## ")[1:]}
+    assert {rule.__name__ for rule in rules()} == sections.keys()
+    assert all(f"`{rule.__module__}`" in sections[rule.__name__] for rule in rules())
+
+
+def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, str]) -> None:
+    text = "".join(made.values())
+    assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
+
+
+def test_the_index_names_tests_and_programs_that_exist() -> None:
+    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "index.md").read_text())
+    assert len(named) == 6
+    assert [name for name in named if not (DOCS.parent / name).is_file()] == []
+
+
+def test_the_files_from_elsewhere_have_their_licences_beside_them() -> None:
+    vendor = DOCS / "assets" / "vendor"
+    listed = (vendor / "README").read_text()
+    files = [path.name for path in vendor.iterdir() if path.is_file() and path.name != "README"]
+    assert [name for name in files if name not in listed] == []
+    assert len([name for name in files if name.startswith("LICENSE-")]) == 3

@@ -1,4 +1,4 @@
-"""Make docs/method.png: one cell, step by step, from the real series of tests/data."""
+"""Make docs/explanation/method.png: one cell, step by step, from the real series of tests/data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def draw(series: dict[str, xr.DataArray], training: xr.Dataset) -> None:
         axes.set_title(title, loc="left")
         if axes is not factors:
             axes.legend(frameon=False)
-    figure.savefig(HERE / "method.png", dpi=110)
+    figure.savefig(HERE / "explanation" / "method.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -181,10 +181,10 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../slurm.md#settings) explains more.\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md#settings) explains more.\n",
             scheduler(slurm),
             "## `[sge]`\n",
-            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../sge.md) explains more. The other",
+            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../how-to/sge.md) explains more. The other",
             "settings of `[slurm]` hold here, too.\n",
             scheduler(sge, without=slurm),
             "## A rule's own section\n",
@@ -222,13 +222,13 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
     if name in PACKING:
-        return "[several tasks as one submission](../slurm.md#several-tasks-as-one-submission)"
+        return "[several tasks as one submission](../how-to/slurm.md#several-tasks-as-one-submission)"
     if section is slurm and name in own_names(slurm.options):
         return f"sbatch's `--{name}`"
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
     if section is sge:
-        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../sge.md)"
-    return "explained in [Run on Slurm](../slurm.md#settings)"
+        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../how-to/sge.md)"
+    return "explained in [Run on Slurm](../how-to/slurm.md#settings)"
 
 
 def text_of(value: object) -> str:
@@ -262,8 +262,8 @@ def keys() -> str:
     parts = [
         "# Configuration keys\n",
         "All keys of the YAML files that `[espo] config` names, from the models that check them.",
-        "[Configuration](../configuration.md) explains how they belong together, and what the",
-        "[types](../configuration.md#types) are. NAME stands for a name of yours. *required* holds where the",
+        "[Configuration](configuration.md) explains how they belong together, and what the",
+        "[types](configuration.md#types) are. NAME stands for a name of yours. *required* holds where the",
         "key's section is given. A default that is empty is that of the keys below.\n",
     ]
     seen: dict[type, str] = {}
@@ -394,7 +394,7 @@ def commands() -> str:
     """The help of every command."""
     parts = [
         "# Options of `espo`\n",
-        "What `espo COMMAND --help` prints. [The espo command](../commands.md) explains more, with exit codes.\n",
+        "What `espo COMMAND --help` prints. [The espo command](commands.md) explains more, with exit codes.\n",
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
         parts.append(f"```text\n{espo_command.get_help(context)}\n```\n")

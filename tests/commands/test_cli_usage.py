@@ -15,7 +15,7 @@ from espo_luigi.commands import cli
 from espo_luigi.driver.settings.profile import packaged_profiles
 
 COMMANDS = cli.espo.commands
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
 
 
 def test_the_help_fits_a_screen_and_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_the_help_of_a_command_has_an_example_that_is_accepted(name: str, capsys
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_documentation_has_each_command_with_each_of_its_options(name: str) -> None:
     row = re.search(rf"^\| `espo {name}\b.*", DOCUMENTED, re.MULTILINE)
-    assert row, f"docs/commands.md does not have `espo {name}`"
+    assert row, f"docs/reference/commands.md does not have `espo {name}`"
     options = [one.opts[0] for one in COMMANDS[name].params if isinstance(one, click.Option)]
     assert [option for option in options if option not in row[0]] == []
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md names every key that the schema knows, in its section's part, and no other."""
+"""docs/reference/configuration.md names every key that the schema knows, in its section's part, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from espo_luigi.config import RunConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def keys(annotation: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 PROJECT = Path(__file__).parent.parent.parent
-PYTHON = (PROJECT / "docs" / "python.md").read_text()
+PYTHON = (PROJECT / "docs" / "how-to" / "python.md").read_text()
 (CODE,) = re.findall(r"```python\n(from pathlib.*?)```", PYTHON, re.DOTALL)
 (SCIENCE,) = re.findall(r"```python\n(from espo_luigi.config.*?)```", PYTHON, re.DOTALL)
 
@@ -90,5 +90,5 @@ def test_what_the_documents_say_that_a_configuration_means_is_what_python_says(
     monkeypatch.chdir(PROJECT / "config" / "espo-g6")
     for name in ("SCRATCH", "OUTPUT", "CATALOGS"):
         monkeypatch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
-    failed, tried = doctest.testfile(str(PROJECT / "docs" / "configuration.md"), module_relative=False)
+    failed, tried = doctest.testfile(str(PROJECT / "docs" / "reference" / "configuration.md"), module_relative=False)
     assert (failed, tried) == (0, 4)

@@ -117,7 +117,7 @@ def said(process: subprocess.Popen[str], timeout: float) -> Said:
     return Said(process.pid, process.returncode, text)
 
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-run.md"
 
 
 @pytest.fixture()

@@ -47,7 +47,7 @@ def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> No
     assert "\nexec python -P -m espo_luigi.job " in preview(Job())
 
 
-OFFLINE = (Path(__file__).parents[3] / "docs" / "offline.md").read_text()
+OFFLINE = (Path(__file__).parents[3] / "docs" / "how-to" / "offline.md").read_text()
 
 
 @pytest.mark.parametrize("profile", re.findall(r"```yaml\n(.*?)```", OFFLINE, re.DOTALL))

@@ -125,7 +125,7 @@ def nearest_in_row(x, row, middles):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
     LLVM vectorises this loop. Adjusting takes 2.6 times as long with a bisection, which mispredicts half of its
-    branches (docs/performance.md).
+    branches (docs/explanation/performance.md).
     """
     count = np.uint64(0)
     for index in range(middles.shape[1]):

@@ -181,7 +181,8 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md#settings) explains more.\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md). Some settings",
+            "[need more words](slurm.md#settings-that-need-more-words).\n",
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../how-to/sge.md) explains more. The",
@@ -228,7 +229,7 @@ def option(section: type[BatchSection], name: str) -> str:
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
     if section is sge:
         return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../how-to/sge.md)"
-    return "explained in [Run on Slurm](../how-to/slurm.md#settings)"
+    return "[explained](slurm.md#settings-that-need-more-words)"
 
 
 def text_of(value: object) -> str:

@@ -395,13 +395,13 @@ def commands() -> str:
     """The help of every command."""
     parts = [
         "# Options of `espo`\n",
-        "What `espo COMMAND --help` prints. [The espo command](commands.md) explains more, with exit codes.\n",
+        "What `espo COMMAND --help` prints. [The espo command](commands.md) lists the commands, with exit codes.\n",
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
-        parts.append(f"```text\n{espo_command.get_help(context)}\n```\n")
         for name, command in sorted(espo_command.commands.items()):
-            inner = click.Context(command, info_name=name, parent=context)
-            parts.append(f"## espo {name}\n\n```text\n{command.get_help(inner)}\n```\n")
+            said = command.get_help(click.Context(command, info_name=name, parent=context))
+            said = re.sub(r"\n  --help +Show this message and exit\.|\n\nOptions:(?=\n  --help)", "", said)
+            parts.append(f"## espo {name}\n\n```text\n{said}\n```\n")
     return "\n".join(parts)
 
 

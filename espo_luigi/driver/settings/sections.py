@@ -80,6 +80,10 @@ class BatchSection(Settings):
         default=BatchSettings.retries,
         description="further attempts after too little memory or time, a stall, a lost job or a failed file system",
     )
+    max_uncharged = luigi.IntParameter(
+        default=BatchSettings.max_uncharged,
+        description="further submissions in a row that count as no attempt, as after a failed node or a preemption",
+    )
     memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
     time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
     stall_timeout = luigi.IntParameter(
@@ -190,6 +194,7 @@ class BatchSection(Settings):
             node_cpus=self.node_cpus or None,
             node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
             retries=self.retries,
+            max_uncharged=self.max_uncharged,
             memory_cap_bytes=_least(parse_memory, self.memory_cap, site.limits.get("memory")),
             time_cap_minutes=_least(parse_time, self.time_cap, site.limits.get("time")),
             stall_timeout_seconds=self.stall_timeout or None,

@@ -19,7 +19,7 @@ from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.engine import BatchEngine, BatchSettings, terms_of
 from espo_luigi.jobs.local.engine import LocalEngine
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.site import Site
@@ -267,6 +267,12 @@ def test_retries_grow_no_further_than_the_limits(chosen: Callable[..., BatchSett
     assert (how.memory_cap_bytes, how.time_cap_minutes) == (32 * GIB, 480)
     how = chosen("limits: {memory: 32G, time: 08:00:00}\n", memory_cap="10G", time_cap="2-00:00:00")
     assert (how.memory_cap_bytes, how.time_cap_minutes) == (10 * GIB, 480)
+
+
+def test_submissions_that_count_as_no_attempt_have_a_limit_of_their_own(chosen: Callable[..., BatchSettings]) -> None:
+    order = Sized().order("slurm")
+    assert terms_of(order, chosen("max_uncharged: 7\n")).limits.max_uncharged == 7
+    assert terms_of(order, chosen("max_uncharged: 7\n", max_uncharged="0")).limits.max_uncharged == 0
 
 
 def test_a_missing_account_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from luigi.task import Task
 from espo_luigi.driver.run.run import each_after_its_needs, pending_in
 from espo_luigi.driver.run.stale import stale_in
 from espo_luigi.driver.settings.espo import unchanging_settings
+from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
@@ -87,6 +88,8 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
 
     Raises
     ------
+    ConfigurationError
+        If luigi.cfg has an unknown name.
     ParameterError
         If a rule, a simulation or a region is not part of the run, or no task is left.
     """
@@ -95,6 +98,7 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
 
 
 def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    check_names()
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
     everything = list(All().everything())

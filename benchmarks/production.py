@@ -15,8 +15,9 @@ then that of the last. `--threads` instead runs the chain twice, one job at a ti
 prints how many times as fast two are, beside work that needs but a core.
 
 `--table espo_luigi/overview/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
-of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables. Report and
-catalogue are then made, too. The table that the package has: `--cells 1000 5000 --no-floor --table …`.
+of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables. The report and the
+diagnostics of whole regions are then made, too. The package's table, after `espo env --compile`:
+`--cells 1000 5000 --no-floor --table espo_luigi/overview/measured.yml`.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def configure(
     diagnosed["domains"] = {"Domain": {**box, "name": "Domain", **domain_of(region)}}
     for step in diagnosed["steps"].values():
         step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
+    if all_rules:
+        diagnose_regions(config)
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     for properties in (ROOT / "config/espo-g6").glob("*propert*.yml"):
         shutil.copy(properties, folder)
@@ -102,9 +105,19 @@ def configure(
     (folder / "luigi.cfg").write_text(
         f"[core]\nworkers = {500 if side_by_side else 1}\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {2 * cpus}\n"
-        f"report = {all_rules}\npublish = {all_rules}\n"
+        f"report = {all_rules}\n"
         "local_memory = 21600MB\n[worker]\nwait_interval = 0.2\n" + (ROOT / "config/espo-g6/luigi.cfg").read_text()
     )
+
+
+def diagnose_regions(config: dict[str, Any]) -> None:
+    """Add the diagnostics of whole regions, as the demo has them."""
+    demo = yaml.safe_load((ROOT / "config/demo/config.yml").read_text())
+    config["diagnostics"] = demo["diagnostics"]
+    of_reference = demo["extraction"]["reference"]["properties_and_measures"]
+    config["extraction"]["reference"]["properties_and_measures"] = of_reference
+    for step in (of_reference, *(one["properties_and_measures"] for one in demo["diagnostics"].values())):
+        step["properties"] = "properties_ESPO-G.yml"
 
 
 def domain_of(region: Region) -> dict[str, list[float]]:
@@ -371,6 +384,7 @@ def table_of(runs: Sequence[Run]) -> str:
         "processor": processors[0].partition(":")[2].strip() if processors else platform.processor(),
         "date": date.today().isoformat(),
         "cells": [run.cells for run in runs],
+        "load": round(os.getloadavg()[1], 1),
     }
     comment = "# What a job of each rule took: written by benchmarks/production.py --table, whose docstring says how.\n"
     rows = "".join(f"  {name}: {json.dumps(rules[name])}\n" for name in sorted(rules))

@@ -52,13 +52,15 @@ class Planned:
 class Plan:
     """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
-    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
+    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them. `lacks_reference` says why
+    costs assume cells of 0.1 degrees.
     """
 
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
     capacity: Capacity
+    lacks_reference: str = ""
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
@@ -127,7 +129,7 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     for task_id, planned in tasks.items():
         if task_id in pending:
             _decide(planned, tasks, allowed, experience, available)
-    return Plan(tasks, set(stale.again), covers_everything, available)
+    return Plan(tasks, set(stale.again), covers_everything, available, experience.lacks_reference)
 
 
 def _experienced() -> tuple[Path, ...]:

@@ -125,6 +125,9 @@ class BatchSection(Settings):
         # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
         read = {name: cls._parsed(where, name, text) for name, text in profile.settings.items()}
+        for name in given & _AMOUNTS.keys():
+            if values[name]:
+                parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], _AMOUNTS[name])
         return values | by_default | {name: read[name] for name in read.keys() - given}
 
     @classmethod

@@ -178,7 +178,10 @@ def test_a_circle_of_profiles_is_an_error_that_names_its_way(tmp_path: Path) -> 
 
 
 def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"profile = narwal: there is no file .*; .* in2p3, .* narval"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"profile = narwal: there is no file .*; .* in2p3, .* narval, .*; did you mean narval\?",
+    ):
         SECTIONS["slurm"].profile_called("narwal")
     (tmp_path / "mine.yml").write_text("extends: narwal\n")
     with pytest.raises(ConfigurationError, match=r"mine.yml: extends narwal: there is no file"):
@@ -190,12 +193,12 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
     [
         ("retries: many", "retries = many: invalid literal"),
         ("on_sigterm: shrug", "on_sigterm = shrug: "),
-        ("limits: {disk: 1}", "limits: unknown disk; expected some of: cpus, jobs, memory, steps, time"),
+        ("limits: {disk: 1}", "limits: disk: unknown key. Allowed here: cpus, jobs, memory, steps, time"),
         ("limits: {cpus: all}", "limits: cpus = all: invalid literal"),
         ("limits: {memory: much}", "limits: memory = much: .*'much' is not an amount"),
         ("limits: {time: soon}", "limits: time = soon: .*'soon' is not a duration"),
         ("limits: 5", "limits is '5', expected names with values"),
-        ("needs: {acount: ctb}", "needs: unknown acount; expected some of: account, "),
+        ("needs: {acount: ctb}", r"needs: acount: unknown key; did you mean account\? Allowed here: account, "),
         ("grace: {main: soon}", "grace: main = soon: invalid literal"),
         ("memory: much", "memory = much: .*'much' is not an amount"),
         ("node_memory: much", "node_memory = much: "),
@@ -210,6 +213,20 @@ def test_a_bad_value_is_an_error_that_names_the_profile(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"^\[slurm\] profile = .*mine.yml: " + words):
         chosen(text)
+
+
+@pytest.mark.parametrize("name", ["memory", "node_memory", "memory_cap", "time", "time_cap"])
+def test_a_bad_amount_in_luigi_cfg_is_an_error_that_names_the_key(
+    chosen: Callable[..., BatchSettings], name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^luigi.cfg, \[slurm\]: {name} = 3XB: "):
+        chosen("", **{name: "3XB"})
+
+
+def test_the_memory_of_this_machine_that_is_no_amount_is_an_error_that_names_the_key() -> None:
+    get_config().set("espo", "local_memory", "3XB")
+    with pytest.raises(ConfigurationError, match=r"^luigi.cfg, \[espo\]: local_memory = 3XB: "):
+        engine("local")
 
 
 def test_what_exceeds_a_limit_is_refused_with_both_numbers(chosen: Callable[..., BatchSettings]) -> None:

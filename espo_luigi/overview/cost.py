@@ -42,9 +42,10 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Cost:
-    """The expected cost of a task. `files` are known by jobs only; without jobs, `size_bytes` is an upper limit.
+    """The expected cost of a task.
 
-    `memory_basis` is LIMITS, too, if memory was scaled from smaller jobs.
+    Only ended jobs tell `files`; without them, `size_bytes` is an upper limit. `memory_basis` is LIMITS, too, if memory
+    was scaled from smaller jobs.
     """
 
     seconds: float
@@ -76,7 +77,7 @@ class _Job:
 class Experience:
     """The cost of ended jobs, by rule: from the first work folder that has a successful job of the rule.
 
-    Of other rules, the package's table says what a job took, as a line over its size.
+    For other rules, the package's table has a job's cost, as a line over its size.
     """
 
     def __init__(self, workdirs: Iterable[Path]) -> None:
@@ -133,7 +134,7 @@ class Experience:
 
 @cache
 def measured() -> dict[str, Any]:
-    """Return the package's table of what a job of each rule took, by what processor, and when."""
+    """Return the package's table: the measured cost of each rule's jobs, the processor, the date."""
     return dict(yaml.safe_load(_MEASURED.read_text()))
 
 

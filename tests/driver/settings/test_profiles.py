@@ -360,7 +360,7 @@ def test_espo_profiles_shows_one_by_name_or_path_so_that_it_can_be_copied(
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
+def test_an_installation_has_the_profiles_and_the_table_of_the_plan(tmp_path: Path) -> None:
     for name in ("espo_luigi", "config"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md"):
@@ -373,6 +373,7 @@ def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
     assert not installed.is_symlink()
     assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
     assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()
+    assert (tmp_path / "installed" / "espo_luigi" / "overview" / "measured.yml").is_file()
 
 
 def test_a_site_without_rules_refuses_nothing() -> None:

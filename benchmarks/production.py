@@ -8,11 +8,16 @@ training, adjusting, the domain's properties), seconds to read the source once, 
 with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
 
     python benchmarks/production.py [--cells 10000] [--years 151] [--columns 125] [--folder FOLDER]
-                                    [--no-floor | --threads]
+                                    [--no-floor | --threads] [--table FILE]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
 prints how many times as fast two are, beside work that needs but a core.
+
+`--table espo_luigi/overview/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
+of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables. The report and the
+diagnostics of whole regions are then made, too. The package's table, after `espo env --compile`:
+`--cells 1000 5000 --no-floor --table espo_luigi/overview/measured.yml`.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -29,6 +35,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +65,9 @@ class Run:
         return sum(rule[what] for rule in self.rules.values())
 
 
-def configure(folder: Path, region: Region, last_year: int, cpus: int, *, side_by_side: bool) -> None:
+def configure(
+    folder: Path, region: Region, last_year: int, cpus: int, *, side_by_side: bool, all_rules: bool = False
+) -> None:
     """Write the configuration of `config/espo-g6` for the one region and domain, and luigi.cfg."""
     config = yaml.safe_load((ROOT / "config/espo-g6/config.yml").read_text())
     longitudes = [region.west - 0.05, region.west - 0.05 + region.columns / 10]
@@ -85,6 +94,8 @@ def configure(folder: Path, region: Region, last_year: int, cpus: int, *, side_b
     diagnosed["domains"] = {"Domain": {**box, "name": "Domain", **domain_of(region)}}
     for step in diagnosed["steps"].values():
         step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
+    if all_rules:
+        diagnose_regions(config)
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     for properties in (ROOT / "config/espo-g6").glob("*propert*.yml"):
         shutil.copy(properties, folder)
@@ -94,8 +105,19 @@ def configure(folder: Path, region: Region, last_year: int, cpus: int, *, side_b
     (folder / "luigi.cfg").write_text(
         f"[core]\nworkers = {500 if side_by_side else 1}\nlog_level = WARNING\nno_lock = true\n"
         f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {2 * cpus}\n"
+        f"report = {all_rules}\n"
         "local_memory = 21600MB\n[worker]\nwait_interval = 0.2\n" + (ROOT / "config/espo-g6/luigi.cfg").read_text()
     )
+
+
+def diagnose_regions(config: dict[str, Any]) -> None:
+    """Add the diagnostics of whole regions, as the demo has them."""
+    demo = yaml.safe_load((ROOT / "config/demo/config.yml").read_text())
+    config["diagnostics"] = demo["diagnostics"]
+    of_reference = demo["extraction"]["reference"]["properties_and_measures"]
+    config["extraction"]["reference"]["properties_and_measures"] = of_reference
+    for step in (of_reference, *(one["properties_and_measures"] for one in demo["diagnostics"].values())):
+        step["properties"] = "properties_ESPO-G.yml"
 
 
 def domain_of(region: Region) -> dict[str, list[float]]:
@@ -127,7 +149,7 @@ def rules_of(workdir: Path) -> dict[str, dict[str, float]]:
         rule = rules[result["family"]]
         rule["jobs"] += 1
         rule["seconds"] += result["ended"] - result["started"]
-        for name in ("cpu_seconds", "read_bytes", "written_bytes"):
+        for name in ("cpu_seconds", "read_bytes", "written_bytes", "size"):
             rule[name] += result[name]
         rule["peak"] = max(rule["peak"], result["peak_memory_bytes"])
     return rules
@@ -347,6 +369,39 @@ def show_continent(run: Run) -> None:
         print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:6.0f} minutes a job on one CPU, {peak:.1f} GiB here")
 
 
+def table_of(runs: Sequence[Run]) -> str:
+    """What a job of each rule took, as YAML: a constant, and so much for a million cells x years x variables."""
+    rules: dict[str, dict[str, float]] = {}
+    for name in runs[0].rules:
+        measured = [run.rules[name] for run in runs]
+        # A size is degrees squared x days x variables, of cells of 0.1 degrees.
+        millions = [rule["size"] / rule["jobs"] * 100 / 365 / 1e6 for rule in measured]
+        seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in measured])
+        mib = line_through(millions, [rule["peak"] / 2**20 for rule in measured])
+        rules[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
+    processors = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    head = {
+        "processor": processors[0].partition(":")[2].strip() if processors else platform.processor(),
+        "date": date.today().isoformat(),
+        "cells": [run.cells for run in runs],
+        "load": round(os.getloadavg()[1], 1),
+    }
+    comment = "# What a job of each rule took: written by benchmarks/production.py --table, whose docstring says how.\n"
+    rows = "".join(f"  {name}: {json.dumps(rules[name])}\n" for name in sorted(rules))
+    return f"{comment}{yaml.safe_dump(head, sort_keys=False)}rules:\n{rows}"
+
+
+def line_through(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The constant and the slope of the line with the least relative errors; neither is below 0."""
+    weights = 1 / np.maximum(values, 1e-6)
+    slope, constant = np.polyfit(sizes, values, 1, w=weights) if len(set(sizes)) > 1 else (0.0, np.mean(values))
+    if slope < 0:
+        slope, constant = 0.0, np.mean(values)
+    elif constant < 0:
+        slope, constant = np.mean(np.divide(values, sizes)), 0.0
+    return float(f"{constant:.3g}"), float(f"{slope:.3g}")
+
+
 def compare_threads(folder: Path, region: Region, cells: int, last_year: int) -> None:
     """Run the chain with jobs of one CPU and of two, one at a time, and print how many times as fast two are."""
     runs = []
@@ -386,12 +441,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where the data go; kept if given")
     parser.add_argument("--no-floor", action="store_true", help="only the chain")
     parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
+    parser.add_argument("--table", type=Path, default=None, help="file for the table of `espo plan`")
     options = parser.parse_args(arguments)
     if min(options.cells) < 1000 or options.years < 71:
         parser.error("the diagnostics' domain has 1000 cells, and the reference period ends in 2020, after 71 years")
+    if options.table and len(set(options.cells)) < 2:
+        parser.error("a table needs two sizes: --cells 1000 5000")
     last_year = 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
-    summaries = []
+    summaries, runs = [], []
     for wanted in options.cells:
         folder = base.absolute() / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -400,8 +458,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.threads:
             compare_threads(folder, region, cells, last_year)
             continue
-        configure(folder, region, last_year, 1, side_by_side=True)
+        configure(folder, region, last_year, 1, side_by_side=True, all_rules=options.table is not None)
         run = run_chain(folder, cells, cores=2)
+        runs.append(run)
         with ProcessPoolExecutor(1) as alone:
             spent = alone.submit(floor, folder).result() if not options.no_floor else {}
         summaries.append(show(run, spent, size_of(folder / "final")))
@@ -409,6 +468,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(summaries[-1]), flush=True)
         if len(options.cells) > 1 or options.folder is None:
             shutil.rmtree(folder)
+    if options.table:
+        options.table.write_text(table_of(runs))
     if len(summaries) > 1:
         print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
         for one in summaries:

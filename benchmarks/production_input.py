@@ -117,7 +117,7 @@ def hats(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
 def write_file(
     folder: Path, source: Source, experiment: str, name: str, values: Field, days: Days, years: tuple[int, int]
 ) -> dict[str, str]:
-    path = folder / folder_of(source, experiment) / file_name(source, experiment, name, days.last_day)
+    path = folder / folder_of(source, experiment, name) / file_name(source, experiment, name, days.last_day)
     path.parent.mkdir(parents=True, exist_ok=True)
     dataset_of(source, experiment, name, values, days, days.within(*years)).to_netcdf(path, engine="netcdf4")
     return catalog_row(source, experiment, name, path, days.last_day)

@@ -178,6 +178,8 @@ def settings() -> str:
             "Commands read `luigi.cfg` in the folder where you give them. Every setting is an option, too:",
             "`--espo-engine slurm`, `--slurm-partition long`, `--Train-memory 120GB`. Luigi's own sections, such as",
             "`[core] workers`, are in Luigi's documentation.\n",
+            "A run refuses an unknown key in these sections and in those of rules, and a section whose name is nearly",
+            "one of theirs, before anything starts. All other sections may hold anything.\n",
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",

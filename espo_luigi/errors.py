@@ -120,6 +120,17 @@ def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str
     return hint.format(close[0]) if close else ""
 
 
+def unknown(what: str, name: str, allowed: Collection[str]) -> str:
+    """Return the error message for a name in a file, such as a ``key``, with the allowed names and the nearest."""
+    return f"unknown {what}{nearest(name, allowed) or '.'} Allowed here: {', '.join(allowed)}."
+
+
+def problems_in(what: str, problems: Collection[str]) -> str:
+    """Return the error message for a file or a configuration that has problems, each on a line of its own."""
+    count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+    return f"{what} has {count}:\n" + "\n".join(f"- {problem}" for problem in problems)
+
+
 def not_one_of(option: str, got: str, allowed: Collection[str]) -> str:
     """Return the error message for a forbidden value of a command's option, with the allowed and nearest values."""
     words = ", ".join(allowed) or "(none)"

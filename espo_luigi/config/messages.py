@@ -14,7 +14,7 @@ from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.redaction import redacted
 from espo_luigi.config.yaml_files import KeyPath
-from espo_luigi.errors import nearest
+from espo_luigi.errors import nearest, problems_in, unknown
 
 _LONGEST = 80
 
@@ -24,8 +24,7 @@ def explain(error: ValidationError, model: type[Section], written: Written, plac
     found = [dict(one) for one in error.errors(include_url=False)]
     own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
     lines = dict.fromkeys(_line(one, model, written, places) for one in own or found)
-    count = f"{len(lines)} problems" if len(lines) > 1 else "a problem"
-    return f"The configuration has {count}:\n" + "\n".join(f"- {line}" for line in lines)
+    return problems_in("The configuration", lines)
 
 
 def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
@@ -53,8 +52,7 @@ def _problem(one: dict[str, Any], at: _Place) -> str:
     if one["type"] == "missing":
         return f"this key is missing.{purpose}"
     if one["type"] == "extra_forbidden":
-        allowed = _keys(at.holder)
-        return f"unknown key{nearest(at.path[-1], allowed) or '.'} Allowed here: {', '.join(allowed)}."
+        return unknown("key", at.path[-1], _keys(at.holder))
     got, context = f"got {_shown(one['input'])}", one.get("ctx", {})
     if one["type"] == "literal_error" and (choices := _choices(at.type)):
         *others, last = map(repr, choices)

@@ -23,7 +23,7 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.run.board import BegunTask, board
 from espo_luigi.driver.run.engines import engine
-from espo_luigi.driver.settings.espo import Section, choices_of, give_parameter, section_of, settings
+from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings.worker_jobs import with_cluster
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
@@ -46,7 +46,7 @@ _CLUSTER_NAMES = ("cluster", "worker_jobs")
 _SECONDS_A_JOB = 0.02
 
 
-class SlurmTask(luigi.Task):
+class SlurmTask(KnownParameters, luigi.Task):
     """A Luigi task whose `work` runs as a job, inside a Dask session sized to the job.
 
     Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
@@ -90,12 +90,6 @@ class SlurmTask(luigi.Task):
             default = getattr(cls.resources_default, name)
             kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
             give_parameter(cls, name, kind(default=default, significant=False, description=_DESCRIPTIONS[name]))
-
-    @classmethod
-    @functools.cache
-    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
-        """Return names and parameters, which luigi asks for nine times a task; they are always the same."""
-        return list(super().get_params())
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -41,7 +41,8 @@ class BatchSettings:
     The jobs' names begin with the name of `workdir`, the run's folder; `state_dir` holds the records. The command
     `work`, Python first, carries out an order file. A job asks for `node_cpus` and `node_memory_bytes` at most. A job
     that exceeds the `site`'s limits is refused. `retries` are further attempts after a charged cause
-    (`policy.CAUSES`); memory and time grow up to the caps.
+    (`policy.CAUSES`), `max_uncharged` further submissions in a row after an uncharged one; memory and time grow up to
+    the caps.
     """
 
     workdir: Path
@@ -52,6 +53,7 @@ class BatchSettings:
     node_cpus: int | None = None
     node_memory_bytes: int | None = None
     retries: int = 2
+    max_uncharged: int = Limits.max_uncharged
     memory_cap_bytes: int | None = None
     time_cap_minutes: int | None = None
     stall_timeout_seconds: float | None = 1800.0
@@ -202,6 +204,7 @@ def terms_of(order: JobOrder, settings: BatchSettings) -> Terms:
         command=(*command, str(order.files.order)),
         limits=Limits(
             retries=settings.retries,
+            max_uncharged=settings.max_uncharged,
             memory_cap_bytes=settings.memory_cap_bytes,
             time_cap_minutes=settings.time_cap_minutes,
             stall_timeout_seconds=settings.stall_timeout_seconds,

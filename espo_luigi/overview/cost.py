@@ -1,4 +1,4 @@
-"""The expected cost of tasks: learnt from jobs of this and of other runs, or else the most that they may take."""
+"""The expected cost of tasks, by the best basis that there is: ended jobs, the package's measurements, the limits."""
 
 from __future__ import annotations
 
@@ -6,29 +6,46 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.order import ResultWord, seconds_of
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import MIB, Resources
 from espo_luigi.report.job_results import job_results
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
 
 # The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.
 _PLACES = ("piece", "diag_domain", "var", "calendar", "level")
 _BYTES_A_VALUE = 4
+_MEASURED = Path(__file__).parent / "measured.yml"
+# Cells of the measurements in a degree squared: those of 0.1 degrees.
+_MEASURED_DENSITY = 100.0
 # The fields that a result needs to be learnt from.
 _NEEDED = {"family", "started", "ended", "peak_memory_bytes"}
 Place = tuple[str, ...]
 
 
+class Basis(StrEnum):
+    """The basis of an expected cost, from the best to the worst."""
+
+    JOBS = "jobs"  # of this rule, which have ended in this run or in those of `learn_from`
+    TABLE = "table"  # measured.yml, an estimate
+    LIMITS = "limits"  # the most that the task may take
+
+
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a task. If `learnt` is False, seconds and memory are the most that the task may take.
+    """The expected cost of a task.
 
-    `memory_learnt` is False, too, if memory was learnt from smaller jobs.
+    Only ended jobs tell `files`; without them, `size_bytes` is an upper limit. `memory_basis` is LIMITS, too, if memory
+    was scaled from smaller jobs.
     """
 
     seconds: float
@@ -36,8 +53,8 @@ class Cost:
     memory_bytes: int
     files: float
     size_bytes: float
-    learnt: bool
-    memory_learnt: bool
+    basis: Basis
+    memory_basis: Basis
 
     @property
     def core_hours(self) -> float:
@@ -58,7 +75,10 @@ class _Job:
 
 
 class Experience:
-    """The cost of ended jobs, by rule: from the first work folder that has a successful job of the rule."""
+    """The cost of ended jobs, by rule: from the first work folder that has a successful job of the rule.
+
+    For other rules, the package's table has a job's cost, as a line over its size.
+    """
 
     def __init__(self, workdirs: Iterable[Path]) -> None:
         self._jobs: dict[str, list[_Job]] = {}
@@ -70,7 +90,8 @@ class Experience:
             self._jobs = found | self._jobs
         self._known: dict[tuple[str, Place, float], tuple[float, float, float] | None] = {}
         self._peaks: dict[str, tuple[int, float, int]] = {}
-        self._density = -1.0
+        # Why the reference's cells are unknown: it cannot be opened. A check reports that before anything starts.
+        self.lacks_reference = ""
 
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
         """Return the expected cost of a task with these resources."""
@@ -79,33 +100,49 @@ class Experience:
         if key not in self._known:
             self._known[key] = _scaled(self._jobs.get(rule, []), place, size)
         learnt, cpus = self._known[key], allocation.cpus_per_task
-        if learnt is None:
-            files, made = 0.0, self._at_most(task, size)
-            return Cost(60.0 * allocation.time_minutes, cpus, allocation.memory_bytes, files, made, False, False)
-        core_seconds, files, made = learnt
-        memory, memory_learnt = self._memory(rule, size, allocation.memory_bytes)
-        return Cost(core_seconds / cpus, cpus, memory, files, made, True, memory_learnt)
+        if learnt is not None:
+            core_seconds, files, made = learnt
+            memory, memory_basis = self._memory(rule, size, allocation.memory_bytes)
+            return Cost(core_seconds / cpus, cpus, memory, files, made, Basis.JOBS, memory_basis)
+        longest, most = 60.0 * allocation.time_minutes, allocation.memory_bytes
+        if not isinstance(task, EspoTask):
+            return Cost(longest, cpus, most, 0.0, 0.0, Basis.LIMITS, Basis.LIMITS)
+        made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area
+        if rule not in measured()["rules"]:
+            return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
+        seconds, memory = _by_table(rule, size * self._cells_by_area)
+        return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
 
-    def _memory(self, rule: str, size: float, limit: int) -> tuple[int, bool]:
-        """The jobs' largest peak, and True; for a task larger than all, scaled, at most the limit, and False."""
+    def _memory(self, rule: str, size: float, limit: int) -> tuple[int, Basis]:
+        """The jobs' largest peak; for a task larger than all, scaled, at most the limit."""
         if rule not in self._peaks:
             self._peaks[rule] = _peaks(self._jobs[rule])
         peak, largest, of_largest = self._peaks[rule]
         if not largest or size <= largest:
-            return peak, True
-        return max(peak, min(int(of_largest * size / largest), limit)), False
+            return peak, Basis.JOBS
+        return max(peak, min(int(of_largest * size / largest), limit)), Basis.LIMITS
 
-    def _at_most(self, task: SlurmTask, size: float) -> float:
-        """Bytes of the outputs, as if nothing were compressed and all cells land."""
-        values = task.values_in_outputs if isinstance(task, EspoTask) else 0.0
-        if not values or not isinstance(task, EspoTask):
-            return 0.0
-        if self._density < 0:
-            try:
-                self._density = task.context.cells_by_area
-            except (EspoError, OSError):  # a check reports it before anything starts
-                self._density = 0.0
-        return _BYTES_A_VALUE * values * size * self._density
+    @cached_property
+    def _cells_by_area(self) -> float:
+        """Cells of the reference in a degree squared; of 0.1 degrees if it cannot be opened."""
+        try:
+            return context().cells_by_area
+        except (EspoError, OSError) as error:
+            self.lacks_reference = str(error)
+            return _MEASURED_DENSITY
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """Return the package's table: the measured cost of each rule's jobs, the processor, the date."""
+    return dict(yaml.safe_load(_MEASURED.read_text()))
+
+
+def _by_table(rule: str, values: float) -> tuple[float, int]:
+    """Core-seconds and bytes of memory of a job of so many cells x days x variables."""
+    line, millions = measured()["rules"][rule], values / 365e6
+    mib = line["mib"] + line["mib_a_million"] * millions
+    return line["seconds"] + line["seconds_a_million"] * millions, int(mib * MIB)
 
 
 def _job(result: Mapping[str, Any]) -> _Job:

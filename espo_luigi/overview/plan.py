@@ -12,6 +12,7 @@ from luigi.task import Task
 from espo_luigi.driver.run.run import each_after_its_needs, pending_in
 from espo_luigi.driver.run.stale import stale_in
 from espo_luigi.driver.settings.espo import unchanging_settings
+from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
@@ -51,13 +52,15 @@ class Planned:
 class Plan:
     """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
-    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them.
+    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them. `lacks_reference` says why
+    costs assume cells of 0.1 degrees.
     """
 
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
     capacity: Capacity
+    lacks_reference: str = ""
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
@@ -87,6 +90,8 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
 
     Raises
     ------
+    ConfigurationError
+        If luigi.cfg has an unknown name.
     ParameterError
         If a rule, a simulation or a region is not part of the run, or no task is left.
     """
@@ -95,6 +100,7 @@ def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
 
 
 def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
+    check_names()
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
     everything = list(All().everything())
@@ -123,7 +129,7 @@ def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_e
     for task_id, planned in tasks.items():
         if task_id in pending:
             _decide(planned, tasks, allowed, experience, available)
-    return Plan(tasks, set(stale.again), covers_everything, available)
+    return Plan(tasks, set(stale.again), covers_everything, available, experience.lacks_reference)
 
 
 def _experienced() -> tuple[Path, ...]:

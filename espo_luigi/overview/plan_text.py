@@ -10,6 +10,7 @@ from typing import Any
 
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import duration
+from espo_luigi.overview.cost import Basis, Cost, measured
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 from espo_luigi.tasks.context import context
@@ -21,7 +22,7 @@ _COLUMNS = {
     "to run": 8,
     "blocked": 9,
     "stale": 7,
-    "core-h": 10,
+    "core time": 11,
     "memory": 10,
     "longest": 13,
     "files": 9,
@@ -63,16 +64,32 @@ def _cost(tasks: list[Planned]) -> list[str]:
     costs = [planned.cost for planned in tasks if planned.state.in_plan == RUN and planned.cost is not None]
     if not costs:
         return ["-"] * 5
-    most = "" if all(cost.learnt for cost in costs) else "<"
-    most_memory = "" if all(cost.memory_learnt for cost in costs) else "<"
+    mark = _MARKS[_worst(cost.basis for cost in costs)]
+    memory_mark = _MARKS[_worst(cost.memory_basis for cost in costs)]
+    most = "<" if mark else ""
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
-        f"{most}{sum(cost.core_hours for cost in costs):.3g}",
-        f"{most_memory}{_bytes(max(cost.memory_bytes for cost in costs))}",
-        f"{most}{duration(max(cost.seconds for cost in costs))}",
+        f"{mark}{_core_time(costs)}",
+        f"{memory_mark}{_bytes(max(cost.memory_bytes for cost in costs))}",
+        f"{mark}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
         f"{most}{_bytes(made)}" if made else "?" if most else "-",
     ]
+
+
+def _core_time(costs: Iterable[Cost]) -> str:
+    """Return seconds or minutes in words; hours stay hours, however many, as clusters count them."""
+    hours = sum(cost.core_hours for cost in costs)
+    return duration(3600 * hours) if hours < 2 else f"{hours:.1f} h" if hours < 100 else f"{hours:.0f} h"
+
+
+# Before a cost in the table, and in a sentence.
+_MARKS = {Basis.JOBS: "", Basis.TABLE: "~", Basis.LIMITS: "<"}
+_WORDS = {Basis.JOBS: "", Basis.TABLE: "about ", Basis.LIMITS: "at most "}
+
+
+def _worst(found: Iterable[Basis]) -> Basis:
+    return max(found, key=list(Basis).index, default=Basis.JOBS)
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
@@ -136,10 +153,9 @@ def _problems(found: list[Planned]) -> Iterator[str]:
 
 def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     costs = [planned.cost for planned in run if planned.cost is not None]
-    unknown = sorted({planned.rule for planned in run if planned.cost is not None and not planned.cost.learnt})
-    took = plan.timing()
-    most = "at most " if unknown else ""
-    yield f"cost: {most}{sum(cost.core_hours for cost in costs):.3g} core-hours"
+    worst, took = _worst(cost.basis for cost in costs), plan.timing()
+    most = _WORDS[worst]
+    yield f"cost: {most}{_core_time(costs)} of core time (CPUs x time)"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
     if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"
@@ -147,13 +163,38 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
         yield f"wall time: {wall_time}, without waiting in the queue ({at_once})"
     else:
         yield f"wall time: not known: {plan.capacity.words}; {chain}"
-    if unknown:
-        of_all = len(unknown) == len({planned.rule for planned in run})
-        these = "no job has ended yet" if of_all else f"no job of these has ended yet: {', '.join(unknown)}"
-        yield f"  < is what may be used at most, by the rules' limits: {these}"
-    if any(cost.learnt and not cost.memory_learnt for cost in costs):
+    yield from _bases(plan, run)
+    yield from _disk(plan, took.temporary_bytes, "at most " if most else "")
+
+
+def _bases(plan: Plan, run: list[Planned]) -> Iterator[str]:
+    """Yield the meaning of the marks before costs."""
+    rules: dict[Basis, set[str]] = {basis: set() for basis in Basis}
+    for planned in run:
+        if planned.cost is not None:
+            rules[planned.cost.basis].add(planned.rule)
+    all_rules = set().union(*rules.values())
+    if estimated := rules[Basis.TABLE]:
+        table = measured()
+        yield (
+            f"  ~ is an estimate by what jobs took on {table['processor']} on {table['date']} "
+            f"(benchmarks/production.py), until a job of the rule has ended here: {_named(estimated, all_rules)}"
+        )
+        yield "  < before bytes: as if nothing were compressed and all cells land"
+    if plan.lacks_reference:
+        yield f"  cells of 0.1 degrees are assumed, as the reference cannot be opened: {plan.lacks_reference}"
+    if limited := rules[Basis.LIMITS]:
+        these = _named(limited, all_rules)
+        yield f"  < is what may be used at most, by the rules' limits, as no job has ended yet: {these}"
+    if any(planned.cost and (planned.cost.basis, planned.cost.memory_basis) == _SCALED for planned in run):
         yield "  < before memory: by size, as the jobs that have ended were smaller; the rule's limit at most"
-    yield from _disk(plan, took.temporary_bytes, most)
+
+
+_SCALED = (Basis.JOBS, Basis.LIMITS)
+
+
+def _named(rules: set[str], all_rules: set[str]) -> str:
+    return "all rules" if rules == all_rules else ", ".join(sorted(rules))
 
 
 def _disk(plan: Plan, at_once: float, most: str) -> Iterator[str]:

@@ -75,7 +75,7 @@ def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("engine", "slrm", "slrm is not a valid choice from .*slurm.*"),
+        ("engine", "slrm", r"'slrm' is not one of: allocation, local, sge, slurm; did you mean slurm\?"),
         ("publish", "maybe", "cannot interpret 'maybe' .*"),
     ],
 )

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import luigi
 import pytest
 import toy_tasks
+from luigi.configuration import get_config
 from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
@@ -30,7 +32,7 @@ from espo_luigi.jobs import trouble
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import Resources, machine_cpus
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -182,12 +184,15 @@ def test_each_job_writes_its_time_node_and_peak_memory(tmp_path: Path, own_workd
     assert result["parameters"]["n"] == "7"
 
 
-def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told(
+def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_of_all_rules(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    task = toy_tasks.Count(n=8, folder=str(tmp_path), n_workers=3, cpus_per_task=12_000, memory="9000TB")
-    assert run(task).status == luigi.LuigiStatusCode.SUCCESS
-    assert "fitted to this machine" in log.text
+    large = {"n_workers": "3", "cpus_per_task": "12000", "memory": "9000TB"}
+    get_config().read_dict({"Count": large, "Sum": large})
+    assert run(toy_tasks.Sum(n=8, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
+    (told,) = [record.getMessage() for record in log.records if "more" in record.getMessage()]
+    most = rf"at most {max(1, machine_cpus() // 2)} CPU\(s\) and [\d.]+ GiB"
+    assert re.fullmatch(rf"A job on this machine gets {most}; 2 rule\(s\) ask for more: Count, Sum", told)
 
 
 def test_slots_never_hand_out_more_than_there_is() -> None:

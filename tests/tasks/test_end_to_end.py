@@ -19,7 +19,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import DAY360, NOLEAP
+from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
 from luigi.configuration import get_config
 
@@ -28,6 +28,8 @@ from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.overview.cost import Basis, Experience
 from espo_luigi.publication.crate import listed
 from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
@@ -186,6 +188,17 @@ def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) ->
                 info = getattr(task, name)()
                 assert info.target.exists() != port.is_temporary, info.path
     assert list((here / "work").iterdir()) == []
+
+
+def test_the_estimate_before_the_run_was_right_within_a_factor_of_three(here: Path) -> None:
+    expected = took = 0.0
+    no_experience = Experience([])
+    for task in in_order(tasks.All()):
+        cost = no_experience.expected(task, Resources())
+        assert cost.basis == Basis.TABLE
+        expected += cost.seconds * cost.cpus
+        took += json.loads(task.order("local").files.result.read_text())["cpu_seconds"]
+    assert took / 3 < expected < took * 3
 
 
 def test_the_markers_name_the_task_its_parameters_and_the_markers_of_its_inputs(here: Path) -> None:

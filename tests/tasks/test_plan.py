@@ -22,6 +22,7 @@ from espo_luigi.driver.run.run import walk
 from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
+from espo_luigi.overview.cost import Basis, measured
 from espo_luigi.overview.dag import Node, as_mermaid, nodes_of
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
@@ -237,7 +238,7 @@ def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
     )
 
 
-def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_limits(complete_demo: Path) -> None:
+def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_the_tables(complete_demo: Path) -> None:
     get_config().read_dict({"espo": {"local_cpus": "20", "local_memory": "100GB"}})
     known = first(tasks.Regrid, piece="south")
     rest = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
@@ -246,13 +247,14 @@ def test_cost_is_learnt_from_jobs_of_the_same_place_or_scaled_by_size_or_else_th
     costs = {task_id: one.cost for task_id, one in planned("Train").tasks.items() if one.cost is not None}
     at = {str(task.piece): costs[task.task_id] for task in rest}
     # Regrid asks for 9 CPUs, no more than half of the 20. The middle is 1.75 degrees high, the south 0.75.
-    assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].learnt
+    assert at["south"].seconds == pytest.approx(400 / 9) and at["south"].basis == Basis.JOBS
     assert at["middle"].core_hours == pytest.approx(400 / 3600 * 1.75 / 0.75)
     assert at["middle"].size_bytes == pytest.approx(10**6 * 1.75 / 0.75)
-    assert (at["south"].memory_bytes, at["south"].memory_learnt) == (3 * 10**9, True)
-    assert (at["middle"].memory_bytes, at["middle"].memory_learnt) == (pytest.approx(7 * 10**9), False)
+    assert (at["south"].memory_bytes, at["south"].memory_basis) == (3 * 10**9, Basis.JOBS)
+    assert (at["middle"].memory_bytes, at["middle"].memory_basis) == (pytest.approx(7 * 10**9), Basis.LIMITS)
     training = costs[first(tasks.Train).task_id]
-    assert not training.learnt and training.seconds == 1000 * 60
+    assert training.basis == training.memory_basis == Basis.TABLE
+    assert 0 < training.seconds < 60 and 0 < training.memory_bytes < 2 * 10**9
 
 
 def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs(
@@ -273,9 +275,47 @@ def test_cost_of_a_rule_that_has_not_ended_here_is_learnt_from_another_runs_jobs
     assert cli.main(["plan"]) == 1
     unknown, known = before[training[0].task_id].cost, after[training[0].task_id].cost
     assert unknown is not None and known is not None
-    assert (unknown.learnt, known.learnt, known.seconds * known.cpus) == (False, True, pytest.approx(4000.0))
+    assert (unknown.basis, known.basis) == (Basis.TABLE, Basis.JOBS)
+    assert known.seconds * known.cpus == pytest.approx(4000.0)
     assert before[regrids[0].task_id].cost == after[regrids[0].task_id].cost, "what was learnt here counts"
     assert f"{tmp_path / 'jobs'} is no work folder of a run" in capsys.readouterr().err
+
+
+def test_before_any_job_has_ended_the_plan_estimates_every_rule_and_says_by_what(
+    configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    get_config().set("espo", "report", "true")
+    plan = planned()
+    costs = [one.cost for one in plan.tasks.values() if one.cost is not None]
+    assert len(costs) == len(plan.tasks) and {cost.basis for cost in costs} == {Basis.TABLE}
+    text = render_plan(plan)
+    assert re.search(r"\ncost: about \d+ (s|min) of core time .*\nwall time: about \d", text)
+    table = measured()
+    assert f"~ is an estimate by what jobs took on {table['processor']} on {table['date']}" in text
+    assert "0.1 degrees are assumed" not in text
+
+    def gone(run: RunContext) -> float:
+        raise CatalogError("the catalogue has gone")
+
+    monkeypatch.setattr(RunContext, "cells_by_area", property(gone))
+    assumed = "cells of 0.1 degrees are assumed, as the reference cannot be opened: the catalogue has gone"
+    assert assumed in render_plan(planned())
+
+
+def test_the_table_gives_way_to_the_limits_of_a_rule_that_it_lacks(
+    configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    get_config().read_dict({"Train": {"time": "60", "memory": "1GB"}, "Adjust": {"memory": "300M", "n_workers": "1"}})
+    get_config().set("Train", "n_workers", "1")
+    monkeypatch.delitem(measured()["rules"], "Train")
+    by_rule = {one.rule: one.cost for one in planned("Adjust").tasks.values()}
+    training, adjusting = by_rule["Train"], by_rule["Adjust"]
+    assert training is not None and adjusting is not None
+    assert (training.basis, training.seconds, training.memory_bytes) == (Basis.LIMITS, 3600, 2**30)
+    assert (adjusting.basis, adjusting.memory_bytes) == (Basis.TABLE, 300 * 2**20), "no more than it may have"
+    assert "by the rules' limits, as no job has ended yet: Train\n" in render_plan(planned("Adjust"))
 
 
 def test_a_run_takes_as_long_as_its_tasks_wait_for_each_other_and_for_room() -> None:

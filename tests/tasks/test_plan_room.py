@@ -15,6 +15,7 @@ from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.slurm.steps import Allocation
 from espo_luigi.overview import dag
+from espo_luigi.overview.cost import Basis, measured
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
 from espo_luigi.overview.timing import TimedTask, timing
@@ -25,8 +26,9 @@ LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 
 
 @pytest.fixture()
-def regrids(complete_demo: Path) -> list[tasks.Regrid]:
+def regrids(complete_demo: Path, monkeypatch: pytest.MonkeyPatch) -> list[tasks.Regrid]:
     """Those of the demo, the only tasks that are to run, each an hour on 4 CPUs with 6 GiB."""
+    monkeypatch.delitem(measured()["rules"], "Regrid")
     get_config().read_dict({"Regrid": LIMITS})
     found = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
     for task in found:
@@ -102,21 +104,21 @@ def test_memory_is_scaled_for_larger_tasks_than_those_it_was_learnt_from(regrids
         times = {"started": 0.0, "ended": 60.0, "peak_memory_bytes": peak, "size": order.size}
         write_json(order.files.result, {"family": "Regrid", "outcome": "success", "parameters": {}, **times})
 
-    def expected() -> dict[str, tuple[int, bool]]:
+    def expected() -> dict[str, tuple[int, Basis]]:
         costs = {task_id: one.cost for task_id, one in planned(local_cpus="24", local_memory="60GB").tasks.items()}
         found = {name: costs[task.task_id] for name, task in regions.items()}
-        return {name: (cost.memory_bytes, cost.memory_learnt) for name, cost in found.items() if cost is not None}
+        return {name: (cost.memory_bytes, cost.memory_basis) for name, cost in found.items() if cost is not None}
 
     learn(small, 10**9)
-    assert expected()["south"] == (10**9, True)
-    assert expected()["middle"] == (pytest.approx(1.75 / 0.75 * 10**9), False)
+    assert expected()["south"] == (10**9, Basis.JOBS)
+    assert expected()["middle"] == (pytest.approx(1.75 / 0.75 * 10**9), Basis.LIMITS)
     assert "<2.33 GB" in render_plan(planned())
     learn(small, 4 * 10**9)
-    assert expected()["middle"] == (6 * GIB, False)
+    assert expected()["middle"] == (6 * GIB, Basis.LIMITS)
     learn(small, 8 * 10**9)
-    assert expected()["middle"] == (8 * 10**9, False)
+    assert expected()["middle"] == (8 * 10**9, Basis.LIMITS)
     learn(large, 2 * 10**9)
-    assert expected() == dict.fromkeys(("south", "middle", "north"), (8 * 10**9, True))
+    assert expected() == dict.fromkeys(("south", "middle", "north"), (8 * 10**9, Basis.JOBS))
 
 
 def test_one_simulation_is_drawn_task_by_task_however_many_there_are(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import luigi.interface
 from luigi.configuration import get_config
-from luigi.parameter import MissingParameterException
+from luigi.parameter import MissingParameterException, UnconsumedParameterWarning
 from luigi.task_register import TaskClassException
 
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import log_as_text
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 
@@ -131,6 +133,9 @@ def install() -> None:
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
     luigi.interface._run = _run
     luigi.interface._schedule_and_run = _schedule_and_run
+    # Of our sections, unknown keys are errors: `check_names`.
+    ours = "|".join(["espo", *SECTIONS])
+    warnings.filterwarnings("ignore", rf"(?s).* not consumed by the task '({ours})'", UnconsumedParameterWarning)
     if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
         sys.excepthook = _without_traceback
     configuration = get_config()

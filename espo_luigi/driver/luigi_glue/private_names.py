@@ -23,6 +23,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "create_remote_scheduler": "(self, url)",
         "create_worker": "(self, scheduler, worker_processes, assistant=False)",
     },
+    "luigi.configuration.LuigiConfigParser": {"_config_paths": ""},
     "luigi.parameter.Parameter": {"_default": "", "_parser_kwargs": "(param_name, task_name=None)"},
     "luigi.parameter.ChoiceParameter": {"_choices": ""},
     "luigi.rpc": {"_urljoin": "(base, url)"},

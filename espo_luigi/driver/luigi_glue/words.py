@@ -10,13 +10,14 @@ from typing import Any
 
 import luigi
 from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
 from luigi.parameter import MissingParameterException, ParameterException
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, ParameterError, not_one_of
+from espo_luigi.errors import EspoError, ParameterError, nearest, not_one_of
 
 
 @contextmanager
@@ -51,7 +52,13 @@ def preview_of(words: Sequence[str]) -> str:
 def wrong_setting(error: Exception) -> str:
     """Return which option of luigi.cfg luigi cannot read, and why; nothing of any other error."""
     where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", without_arguments(error))
-    return f"luigi.cfg, [{where[1]}] {where[2]}: {error.__cause__}" if where else ""
+    if not where:
+        return ""
+    family, name = where[1], where[2]
+    choices = choices_of(dict(Register.get_task_cls(family).get_params())[name])
+    got = get_config().get(family, name, "")
+    said = f"{got!r} is not one of: {', '.join(choices)}{nearest(got, choices)}" if choices else f"{error.__cause__}"
+    return f"luigi.cfg, [{family}] {name}: {said}"
 
 
 def without_arguments(error: Exception) -> str:

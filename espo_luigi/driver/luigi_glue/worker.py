@@ -28,6 +28,7 @@ from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
 from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.errors import EspoError
@@ -102,6 +103,7 @@ class EspoWorker(luigi.worker.Worker):
 
     def _checked(self, task: Task) -> Graph:
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
+        check_names()
         graph = checked_graph(task)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on

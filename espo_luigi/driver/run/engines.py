@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.driver.settings.profile import parsed
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
@@ -53,7 +54,8 @@ def _local_engine() -> LocalEngine:
 def local_settings() -> LocalSettings:
     """Return what jobs of the local engine may use of this machine."""
     chosen = settings()
-    memory = parse_memory(chosen.local_memory) if chosen.local_memory else None
+    given = chosen.local_memory
+    memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
     return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
 
 

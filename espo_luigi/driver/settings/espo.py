@@ -37,14 +37,18 @@ def choices_of(parameter: luigi.Parameter) -> list[str]:
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
-class Settings(luigi.Config):
-    """A section of luigi.cfg that remembers its values: luigi would look each of them up several times a task."""
+class KnownParameters:
+    """A base of Luigi's classes that looks for their parameters once; Luigi asks for them nine times a task."""
 
     @classmethod
     @functools.cache
     def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
         """Return names and parameters, which are always the same."""
-        return list(super().get_params())
+        return list(super().get_params())  # type: ignore[misc]
+
+
+class Settings(KnownParameters, luigi.Config):
+    """A section of luigi.cfg that remembers its values: luigi would look each of them up several times a task."""
 
     @classmethod
     def get_param_values(cls, params: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from espo_luigi.errors import ConfigurationError, SizingError
+from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import LISTS, TABLES
 from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
@@ -74,10 +74,7 @@ def read_profile(section: str, name: str, options: frozenset[str], settings: fro
     if scheduler != section:
         raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
     known = options | settings | _OF_THE_SITE
-    if unknown := content.keys() - known:
-        raise ConfigurationError(
-            f"{where}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
-        )
+    _check_names(where, content, known)
     return Profile(
         options=as_options({key: content[key] for key in content.keys() & options}, where),
         settings={key: _setting(key, content[key], where) for key in content.keys() & settings},
@@ -146,8 +143,8 @@ def _load(where: str, path: Path) -> dict[str, Any]:
         # BaseLoader: an account called 012345 is not the number 5349.
         content = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
     except FileNotFoundError as error:
-        names = ", ".join(packaged_profiles())
-        raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}") from error
+        names, hint = ", ".join(packaged_profiles()), nearest(path.name, packaged_profiles())
+        raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}{hint}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{where}: {error}") from error
     if not isinstance(content, dict):
@@ -157,22 +154,21 @@ def _load(where: str, path: Path) -> dict[str, Any]:
 
 def _site(where: str, content: Mapping[str, Any], options: frozenset[str]) -> Site:
     needs = as_table("needs", content.get("needs", {}), where)
-    _check_names(where, "needs", needs, options)
+    _check_names(f"{where}: needs", needs, options)
     limits = as_table("limits", content.get("limits", {}), where)
-    _check_names(where, "limits", limits, AMOUNTS)
+    _check_names(f"{where}: limits", limits, AMOUNTS)
     _amounts(where, "limits", content, AMOUNTS.__getitem__)
     forbidden = as_table("not_for_workers", content.get("not_for_workers", {}), where)
     gpus = (scheduler.GPU_DIRECTIVES for scheduler in SCHEDULERS.values())
-    _check_names(where, "not_for_workers", forbidden, options.union(*gpus))
+    _check_names(f"{where}: not_for_workers", forbidden, options.union(*gpus))
     not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
     return Site(where, limits, needs, _amounts(where, "grace", content, lambda _: int), not_for_workers)
 
 
-def _check_names(where: str, table: str, names: Iterable[str], known: Iterable[str]) -> None:
-    if unknown := set(names) - set(known):
-        raise ConfigurationError(
-            f"{where}: {table}: unknown {', '.join(sorted(unknown))}; expected some of: {', '.join(sorted(known))}"
-        )
+def _check_names(where: str, names: Iterable[str], known: Iterable[str]) -> None:
+    allowed = sorted(known)
+    for name in sorted(set(names) - set(allowed)):
+        raise ConfigurationError(f"{where}: {name}: {unknown('key', name, allowed)}")
 
 
 def _amounts(

@@ -80,6 +80,10 @@ class BatchSection(Settings):
         default=BatchSettings.retries,
         description="further attempts after too little memory or time, a stall, a lost job or a failed file system",
     )
+    max_uncharged = luigi.IntParameter(
+        default=BatchSettings.max_uncharged,
+        description="further submissions in a row that count as no attempt, as after a failed node or a preemption",
+    )
     memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
     time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
     stall_timeout = luigi.IntParameter(
@@ -121,6 +125,9 @@ class BatchSection(Settings):
         # Without max_jobs, the site's limit is the default.
         by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
         read = {name: cls._parsed(where, name, text) for name, text in profile.settings.items()}
+        for name in given & _AMOUNTS.keys():
+            if values[name]:
+                parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], _AMOUNTS[name])
         return values | by_default | {name: read[name] for name in read.keys() - given}
 
     @classmethod
@@ -190,6 +197,7 @@ class BatchSection(Settings):
             node_cpus=self.node_cpus or None,
             node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
             retries=self.retries,
+            max_uncharged=self.max_uncharged,
             memory_cap_bytes=_least(parse_memory, self.memory_cap, site.limits.get("memory")),
             time_cap_minutes=_least(parse_time, self.time_cap, site.limits.get("time")),
             stall_timeout_seconds=self.stall_timeout or None,

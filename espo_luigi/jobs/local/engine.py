@@ -19,7 +19,7 @@ from espo_luigi.jobs.lifecycle.records import read_json, read_object
 from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, last_lines, seconds_of
-from espo_luigi.jobs.resources import Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.state import JobState
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
@@ -182,17 +182,18 @@ class LocalEngine:
         self._over = ""
 
     def check(self, orders: Iterable[JobOrder]) -> None:
-        """Accept all orders: values reach the job in a file, so any value is safe."""
+        """Accept all orders, as any value reaches the job in a file; log which rules ask for more than a job gets."""
+        cut = {order.family for order in orders if self.fitted(order).resources != order.resources} - self._said
+        if cut:
+            self._said |= cut
+            place, largest, names = self._launcher.place, self._launcher.largest, ", ".join(sorted(cut))
+            most = f"{largest.cpus} CPU(s) and {largest.memory_bytes / GIB:.1f} GiB"
+            logger.info("A job on %s gets at most %s; %d rule(s) ask for more: %s", place, most, len(cut), names)
 
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order with its resources cut to the most that a job gets here."""
-        largest, asked, family = self._launcher.largest, order.resources, order.family
-        given = asked.fitted(largest.cpus, largest.memory_bytes)
-        if given != asked and family not in self._said:
-            self._said.add(family)
-            place = self._launcher.place
-            logger.info("%s asks for %s; fitted to %s: %s", family, _described(asked), place, _described(given))
-        return replace(order, resources=given)
+        largest = self._launcher.largest
+        return replace(order, resources=order.resources.fitted(largest.cpus, largest.memory_bytes))
 
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds.
@@ -288,7 +289,3 @@ def _checked_result(
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == ResultWord.INPUT else JobError
     raise kind(f"{order.label} failed: {why}\n  log: {order.files.log}{last_lines(tail)}")
-
-
-def _described(resources: Resources) -> str:
-    return f"{resources.n_workers} worker(s), {resources.cpus_per_task} CPU(s), {resources.memory}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import luigi
 import pytest
+from luigi.configuration import get_config
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import Scheduler, SimpleTaskState
 from luigi.worker import TaskProcess, TaskStatusReporter, Worker
@@ -31,6 +32,7 @@ def instances() -> dict[str, Any]:
     scheduler, task = Scheduler(), luigi.Task()
     reporter = TaskStatusReporter(scheduler, task.task_id, "w", None)
     return {
+        "luigi.configuration.LuigiConfigParser": get_config(),
         "luigi.parameter.Parameter": luigi.Parameter(),
         "luigi.parameter.ChoiceParameter": luigi.ChoiceParameter(choices=["a"]),
         "luigi.rpc.RemoteScheduler": RemoteScheduler("http://127.0.0.1:1"),

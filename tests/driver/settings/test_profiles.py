@@ -19,7 +19,7 @@ from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.engine import BatchEngine, BatchSettings, terms_of
 from espo_luigi.jobs.local.engine import LocalEngine
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.site import Site
@@ -178,7 +178,10 @@ def test_a_circle_of_profiles_is_an_error_that_names_its_way(tmp_path: Path) -> 
 
 
 def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"profile = narwal: there is no file .*; .* in2p3, .* narval"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"profile = narwal: there is no file .*; .* in2p3, .* narval, .*; did you mean narval\?",
+    ):
         SECTIONS["slurm"].profile_called("narwal")
     (tmp_path / "mine.yml").write_text("extends: narwal\n")
     with pytest.raises(ConfigurationError, match=r"mine.yml: extends narwal: there is no file"):
@@ -190,12 +193,12 @@ def test_an_unknown_name_is_an_error_with_the_names_that_there_are(tmp_path: Pat
     [
         ("retries: many", "retries = many: invalid literal"),
         ("on_sigterm: shrug", "on_sigterm = shrug: "),
-        ("limits: {disk: 1}", "limits: unknown disk; expected some of: cpus, jobs, memory, steps, time"),
+        ("limits: {disk: 1}", "limits: disk: unknown key. Allowed here: cpus, jobs, memory, steps, time"),
         ("limits: {cpus: all}", "limits: cpus = all: invalid literal"),
         ("limits: {memory: much}", "limits: memory = much: .*'much' is not an amount"),
         ("limits: {time: soon}", "limits: time = soon: .*'soon' is not a duration"),
         ("limits: 5", "limits is '5', expected names with values"),
-        ("needs: {acount: ctb}", "needs: unknown acount; expected some of: account, "),
+        ("needs: {acount: ctb}", r"needs: acount: unknown key; did you mean account\? Allowed here: account, "),
         ("grace: {main: soon}", "grace: main = soon: invalid literal"),
         ("memory: much", "memory = much: .*'much' is not an amount"),
         ("node_memory: much", "node_memory = much: "),
@@ -210,6 +213,20 @@ def test_a_bad_value_is_an_error_that_names_the_profile(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"^\[slurm\] profile = .*mine.yml: " + words):
         chosen(text)
+
+
+@pytest.mark.parametrize("name", ["memory", "node_memory", "memory_cap", "time", "time_cap"])
+def test_a_bad_amount_in_luigi_cfg_is_an_error_that_names_the_key(
+    chosen: Callable[..., BatchSettings], name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^luigi.cfg, \[slurm\]: {name} = 3XB: "):
+        chosen("", **{name: "3XB"})
+
+
+def test_the_memory_of_this_machine_that_is_no_amount_is_an_error_that_names_the_key() -> None:
+    get_config().set("espo", "local_memory", "3XB")
+    with pytest.raises(ConfigurationError, match=r"^luigi.cfg, \[espo\]: local_memory = 3XB: "):
+        engine("local")
 
 
 def test_what_exceeds_a_limit_is_refused_with_both_numbers(chosen: Callable[..., BatchSettings]) -> None:
@@ -267,6 +284,12 @@ def test_retries_grow_no_further_than_the_limits(chosen: Callable[..., BatchSett
     assert (how.memory_cap_bytes, how.time_cap_minutes) == (32 * GIB, 480)
     how = chosen("limits: {memory: 32G, time: 08:00:00}\n", memory_cap="10G", time_cap="2-00:00:00")
     assert (how.memory_cap_bytes, how.time_cap_minutes) == (10 * GIB, 480)
+
+
+def test_submissions_that_count_as_no_attempt_have_a_limit_of_their_own(chosen: Callable[..., BatchSettings]) -> None:
+    order = Sized().order("slurm")
+    assert terms_of(order, chosen("max_uncharged: 7\n")).limits.max_uncharged == 7
+    assert terms_of(order, chosen("max_uncharged: 7\n", max_uncharged="0")).limits.max_uncharged == 0
 
 
 def test_a_missing_account_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +360,7 @@ def test_espo_profiles_shows_one_by_name_or_path_so_that_it_can_be_copied(
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
+def test_an_installation_has_the_profiles_and_the_table_of_the_plan(tmp_path: Path) -> None:
     for name in ("espo_luigi", "config"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md"):
@@ -350,6 +373,7 @@ def test_an_installation_has_the_profiles(tmp_path: Path) -> None:
     assert not installed.is_symlink()
     assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
     assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()
+    assert (tmp_path / "installed" / "espo_luigi" / "overview" / "measured.yml").is_file()
 
 
 def test_a_site_without_rules_refuses_nothing() -> None:

@@ -1,0 +1,104 @@
+"""The names in luigi.cfg: a section or a key that nothing reads is an error, like a key of the YAML files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import luigi
+from luigi.configuration import LuigiConfigParser, get_config
+from luigi.task_register import Register, TaskClassException
+
+from espo_luigi.driver.settings.espo import KnownParameters, choices_of, espo
+from espo_luigi.errors import ConfigurationError, nearest, problems_in, unknown
+
+# How alike a name is to one of ours that is meant for it: [Trian] and Train are, [training-data] is a stranger's.
+_ALIKE = 0.75
+
+
+def check_names() -> None:
+    """Raise `ConfigurationError`, with all problems, if luigi.cfg has a name that is wrong.
+
+    The sections of Luigi, of the project's own `luigi.Config`s, and those that are unlike ours may hold anything.
+    """
+    if problems := list(_problems()):
+        raise ConfigurationError(problems_in("luigi.cfg", problems))
+
+
+def _problems() -> Iterator[str]:
+    ours = _our_classes()
+    registered = set(Register.task_names())
+    for section, keys in _written().items():
+        if section in ours:
+            yield from _problems_of_keys(section, keys, ours[section])
+        elif section not in registered and (problem := _problem_of_section(section, sorted(ours))):
+            yield f"`[{section}]`{_place(section)}: {problem}"
+
+
+def _problem_of_section(section: str, ours: list[str]) -> str:
+    """Return what is wrong with a section that nothing reads; "" for a stranger's."""
+    if section in choices_of(vars(espo)["engine"]):
+        return f"unknown section. The engine {section} has its keys in [espo]."
+    folded = {name.casefold(): name for name in ours}
+    close = nearest(section.casefold(), folded, cutoff=_ALIKE, hint="{}")
+    return unknown("section", folded[close], ours) if close else ""
+
+
+def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> Iterator[str]:
+    allowed = [name for name, _ in kind.get_params()]
+    others = getattr(kind, "ignore_unconsumed", ())
+    for key in keys:
+        name = key.replace("-", "_")
+        if name in allowed or name in others:
+            continue
+        # The keys of a project's subclass of `espo` are unknown until its module is imported.
+        if kind is not espo or nearest(name, allowed, cutoff=_ALIKE):
+            yield f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
+
+
+def _our_classes() -> dict[str, type[luigi.Task]]:
+    """Return this package's sections and the rules, by name, without the base classes of this package."""
+    classes = {}
+    for name in Register.task_names():
+        try:
+            kind = Register.get_task_cls(name)
+        except TaskClassException:  # several classes of a project have this name
+            continue
+        if (issubclass(kind, KnownParameters) or _is_packaged(kind)) and not _is_base(kind):
+            classes[name] = kind
+    return classes
+
+
+def _is_packaged(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "espo_luigi"
+
+
+def _is_base(kind: type[luigi.Task]) -> bool:
+    heirs = (heir for heir in kind.__subclasses__() if _is_packaged(heir))
+    return _is_packaged(kind) and any(heir.__name__ != kind.__name__ for heir in heirs)
+
+
+def _written() -> dict[str, list[str]]:
+    """Return luigi.cfg's sections with their keys, without those of [DEFAULT], which all sections have."""
+    configuration = get_config()
+    common = configuration.defaults().keys()
+    return {
+        name: [key for key in configuration.options(name) if key not in common] for name in configuration.sections()
+    }
+
+
+def _place(section: str, key: str = "") -> str:
+    """Return file and line of a section or its key, in brackets; "" for what no file holds."""
+    for path in reversed(LuigiConfigParser._config_paths):
+        try:
+            lines = Path(path).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        within = False
+        for number, line in enumerate(lines, 1):
+            if header := re.match(r"\[(.+)\]", line):
+                within = header[1] == section
+            if within and (re.match(rf"{re.escape(key)}\s*[=:]", line) if key else header):
+                return f" ({path}:{number})"
+    return ""

@@ -1,0 +1,101 @@
+"""Names in luigi.cfg that nothing reads are errors before anything starts; a stranger's are left alone."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import luigi
+import pytest
+import toy_tasks
+from luigi.configuration import get_config
+from luigi.parameter import UnconsumedParameterWarning
+
+from espo_luigi import install
+from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.errors import ConfigurationError
+
+# Sections of Luigi's documentation (configuration.rst) that no class reads, and of programs beside it.
+STRANGERS = (
+    "batch_notifier cors dropbox elasticsearch external_task hadoop hdfs hive kubernetes luigid mysql postgres "
+    "prometheus redshift resources s3 salesforce scalding simulate snakebite spark task_history task_process_context "
+    "webhdfs logging mlflow ml smtp-relay queue cluster"
+)
+CHECK = "from espo_luigi.driver.settings.names import check_names; check_names()"
+
+
+def refused(**sections: Mapping[str, str]) -> str:
+    get_config().read_dict(sections)
+    with pytest.raises(ConfigurationError) as caught:
+        check_names()
+    return str(caught.value)
+
+
+def refused_lines(folder: Path, code: str, luigi_cfg: str) -> list[str]:
+    """The problems of a luigi.cfg that a process of its own tells."""
+    (folder / "luigi.cfg").write_text(luigi_cfg)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    return [line for line in done.stderr.splitlines() if line.startswith("- ")]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "said"),
+    [
+        ("espo", "work_dir", "`[espo] work_dir`: unknown key; did you mean workdir? Allowed here: engine, workdir, "),
+        ("slurm", "acount", "`[slurm] acount`: unknown key; did you mean account? Allowed here: "),
+        ("sge", "zzz", "`[sge] zzz`: unknown key. Allowed here: "),
+        ("Count", "memroy", "`[Count] memroy`: unknown key; did you mean memory? Allowed here: "),
+        ("Cuont", "memory", "`[Cuont]`: unknown section; did you mean Count? Allowed here: "),
+        ("SLURM", "account", "`[SLURM]`: unknown section; did you mean slurm? Allowed here: "),
+        ("local", "cpus", "`[local]`: unknown section. The engine local has its keys in [espo]."),
+    ],
+)
+def test_a_wrong_name_is_told_with_the_nearest_and_all_that_are_allowed(section: str, key: str, said: str) -> None:
+    assert refused(**{section: {key: "1"}}).startswith(f"luigi.cfg has a problem:\n- {said}")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    assert refused(espo={"work_dir": "x", "engin": "local"}, Fial={}).startswith("luigi.cfg has 3 problems:\n- ")
+
+
+def test_names_of_luigi_of_others_and_of_the_projects_own_sections_are_left_alone() -> None:
+    get_config().read_dict(
+        {name: {"some": "thing"} for name in [*STRANGERS.split(), "core", "worker", "retcode", "toys"]}
+    )
+    get_config().read_dict({"Count": {"cpus-per-task": "1", "n": "3"}})
+    get_config().defaults()["home"] = "/home"
+    check_names()
+    del get_config().defaults()["home"]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_of_a_section_is_known(section: str) -> None:
+    get_config().read_dict({section: {name: "" for name, _ in SECTIONS[section].get_params()}})
+    check_names()
+
+
+def test_keys_of_a_projects_own_espo_may_stand_there_before_its_module_is_imported(tmp_path: Path) -> None:
+    (line,) = refused_lines(tmp_path, CHECK, "[espo]\nreport = true\nenigne = local\n[Trian]\n")
+    assert line.startswith("- `[espo] enigne` (luigi.cfg:3): unknown key; did you mean engine?")
+
+
+def test_file_and_line_are_told(tmp_path: Path) -> None:
+    text = "[Cuont]\n[slurm]\n; nods = 3\nnodes = 1\nnods = 2\n[sge]\nnods = 1\n"
+    lines = refused_lines(tmp_path, f"import toy_tasks; {CHECK}", text)
+    places = ["`[Cuont]` (luigi.cfg:1)", "`[slurm] nods` (luigi.cfg:5)", "`[sge] nods` (luigi.cfg:7)"]
+    assert [line.split(": ")[0] for line in lines] == [f"- {place}" for place in places]
+
+
+def test_a_run_refuses_it_before_anything_starts_and_python_does_not_warn(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    get_config().read_dict({"espo": {"work_dir": "x"}})
+    task = toy_tasks.Count(n=9, folder=str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UnconsumedParameterWarning)
+        install()
+        assert toy_tasks.run(task).status == luigi.LuigiStatusCode.SCHEDULING_FAILED
+    assert "Nothing was started: luigi.cfg has a problem:\n- `[espo] work_dir`: unknown key" in log.text
+    assert not task.complete()

@@ -1,8 +1,10 @@
 """The site's generated pages are what docs/make_reference.py makes of the code, and its index names real proofs."""
 
+import json
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,26 @@ def test_the_files_from_elsewhere_have_their_licences_beside_them() -> None:
     files = [path.name for path in vendor.iterdir() if path.is_file() and path.name != "README"]
     assert [name for name in files if name not in listed] == []
     assert len([name for name in files if name.startswith("LICENSE-")]) == 3
+
+
+@pytest.fixture(scope="module")
+def maker() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "make_notebook.py"))
+
+
+def test_the_notebook_is_the_tutorial(maker: dict[str, Any]) -> None:
+    written = maker["TUTORIAL"].with_suffix(".ipynb").read_text()
+    assert written == maker["notebook"](maker["TUTORIAL"].read_text()), "run `python docs/make_notebook.py`"
+
+
+def test_a_notebook_s_cells_are_the_blocks_to_run_and_the_text_between_them(maker: dict[str, Any]) -> None:
+    text = "# Title\n\nFirst.\n\n```sh\nmake it\ncd there\n```\n\n```ini\n[a]\n```\n\n```python\nx = 1\n\ny = 2\n```\n"
+    cells = json.loads(maker["notebook"](text))["cells"]
+    assert [(one["cell_type"], "".join(one["source"])) for one in cells[1:]] == [
+        ("code", "%%bash -e\nmake it"),
+        ("code", "%cd there"),
+        ("markdown", "```ini\n[a]\n```"),
+        ("code", "x = 1\n\ny = 2"),
+    ]
+    assert "".join(cells[0]["source"]).startswith("# Title\n") and "".join(cells[0]["source"]).endswith("First.")
+    assert all(one["outputs"] == [] for one in cells if one["cell_type"] == "code")

@@ -15,7 +15,7 @@ from luigi.task_register import Register
 from espo_luigi.driver.run.engines import close_engines
 
 if TYPE_CHECKING:
-    from test_slurm_engine import Driver
+    from drivers import Driver
     from throwaway_slurm import ThrowawayCluster
 
 # Jobs import the toy tasks from here.
@@ -36,7 +36,7 @@ def own_workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: L
 @pytest.fixture()
 def driver(tmp_path: Path, cluster: ThrowawayCluster) -> Driver:
     """The `luigi` command in the test's folder, on the module's Slurm."""
-    from test_slurm_engine import Driver
+    from drivers import Driver
 
     return Driver(tmp_path, cluster)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_slurm_engine import Driver
+from drivers import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import toy_tasks
+from drivers import Driver
 from luigi.configuration import get_config
-from test_slurm_engine import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 

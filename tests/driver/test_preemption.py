@@ -9,7 +9,7 @@ from pathlib import Path
 import dask
 import pytest
 import toy_tasks
-from test_slurm_engine import Driver
+from drivers import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from drivers import Driver
 from test_preemption import BLOCKS, Preempted, contents, undisturbed
-from test_slurm_engine import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_sge import ThrowawayGridEngine
 

@@ -3,64 +3,20 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from test_luigid import Luigid
+from drivers import Driver, Luigid
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.report.job_results import job_results
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
-
-
-class Driver:
-    """The `luigi` command in its own folder."""
-
-    def __init__(self, folder: Path, cluster: ThrowawayCluster) -> None:
-        self.folder = folder
-        self.cluster = cluster
-        self.environ = cluster.environ
-        (folder / "luigi.cfg").write_text(
-            "[core]\nworkers = 50\nlog_level = WARNING\nno_lock = true\n"
-            "[espo]\nengine = slurm\nworkdir = work\n"
-            "[slurm]\npoll_seconds = 0.5\nresult_seconds = 0.2\nlatency_wait = 5\nmax_status_per_second = 10\n"
-            "[worker]\nwait_interval = 0.2\n[scheduler]\nretry_count = 1\n"
-            "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
-        )
-
-    def start(self, task: str, *arguments: str, luigid: Luigid | None = None) -> subprocess.Popen[str]:
-        luigi = Path(sys.executable).parent / "luigi"
-        command = [str(luigi), "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
-        scheduler = ["--scheduler-url", f"http://127.0.0.1:{luigid.port}"] if luigid else ["--local-scheduler"]
-        return subprocess.Popen(
-            [*command, *scheduler], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True
-        )
-
-    def record(self) -> Record:
-        (record,) = RecordStore(self.folder / "work" / "scheduler").all()
-        return record
-
-    def jobs(self) -> list[str]:
-        return self.cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%j").split()
-
-    def starts(self) -> Counter[str]:
-        path = self.folder / "starts"
-        return Counter(path.read_text().split()) if path.exists() else Counter()
-
-    def wait_for_starts(self, n: int) -> None:
-        eventually(lambda: self.starts().total() >= n)
-
-    def wait_for_lock(self, pid: int) -> None:
-        lock = self.folder / "work" / "scheduler" / "driver.lock"
-        eventually(lambda: (read_json(lock) or {}).get("pid") == pid)
 
 
 def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, missing_browser
-from test_luigid import Luigid
-from test_slurm_engine import Driver
+from drivers import Driver, Luigid
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from toy_tasks import Count, Grumble, Halfway
 

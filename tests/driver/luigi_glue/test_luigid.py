@@ -1,53 +1,18 @@
 """Drivers of a real luigid that restarts, forgets, disables, and keeps the running tasks of a dead driver."""
 
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drivers import Luigid
 from throwaway_daemons import ended, eventually
 
 BIN = Path(sys.executable).parent
-
-
-class Luigid:
-    """A luigid with its state in `folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.port = int(one.getsockname()[1])
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        address = ["--address", "127.0.0.1", "--port", str(self.port)]
-        with (self.folder / "luigid.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [str(BIN / "luigid"), *address, "--state-path", str(self.folder / "state.pickle")],
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-            )
-        eventually(self._answers)
-
-    def stop(self, signum: int = signal.SIGTERM) -> None:
-        if self.process is not None:
-            self.process.send_signal(signum)
-            self.process.wait(20)
-            self.process = None
-
-    def _answers(self) -> bool:
-        try:
-            return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/task_list?data=%7B%7D", timeout=5))
-        except OSError:
-            return False
 
 
 @pytest.fixture()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import toy_tasks
+from drivers import Driver
 from luigi.configuration import LuigiConfigParser
-from test_slurm_engine import Driver
 from throwaway_daemons import end_process, ended, eventually, find
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.config.paths import existing_parent
-from espo_luigi.driver.display.status import duration
+from espo_luigi.driver.display.status import cpu_time, duration
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
 from espo_luigi.tasks.context import context
@@ -21,7 +21,7 @@ _COLUMNS = {
     "to run": 8,
     "blocked": 9,
     "stale": 7,
-    "core-h": 10,
+    "CPU time": 13,
     "memory": 10,
     "longest": 13,
     "files": 9,
@@ -67,7 +67,7 @@ def _cost(tasks: list[Planned]) -> list[str]:
     most_memory = "" if all(cost.memory_learnt for cost in costs) else "<"
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
-        f"{most}{sum(cost.core_hours for cost in costs):.3g}",
+        f"{most}{cpu_time(sum(cost.core_hours for cost in costs))}",
         f"{most_memory}{_bytes(max(cost.memory_bytes for cost in costs))}",
         f"{most}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
@@ -139,7 +139,7 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     unknown = sorted({planned.rule for planned in run if planned.cost is not None and not planned.cost.learnt})
     took = plan.timing()
     most = "at most " if unknown else ""
-    yield f"cost: {most}{sum(cost.core_hours for cost in costs):.3g} core-hours"
+    yield f"cost: {most}{cpu_time(sum(cost.core_hours for cost in costs))} of CPU time"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
     if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"

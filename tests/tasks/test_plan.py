@@ -202,7 +202,9 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
 @pytest.mark.parametrize(
     ("narrowed", "said"),
     [
-        ({"first": "Trian"}, r"--from 'Trian' is not one of: .*; did you mean Train\?"),
+        ({"first": "Trian"}, r"there is no rule Trian here\. Did you mean Train\? `espo rules` lists them\."),
+        ({"sims": "-NoLaep"}, r"--sim-id '-NoLaep' is not one of: .*; did you mean \S+_Demo-NoLeap_ssp585_\S+\?"),
+        ({"sims": "Demo-"}, r"--sim-id 'Demo-' is a part of 2 names; expected a part of one: .*360Day\S+, .*NoLeap\S+"),
         ({"regions": "sooth"}, r"--region 'sooth' is not one of: middle, north, south; did you mean south\?"),
         ({"only": "Train", "until": "Adjust"}, "--only excludes --from and --until"),
         ({"until": "ReferenceCalendar", "first": "Adjust"}, "no task is all of that: --from Adjust, --until Ref"),
@@ -218,6 +220,22 @@ def test_luigis_command_takes_the_same_words() -> None:
     words = shlex.split("--module espo_luigi.tasks All --from Train --until Adjust --sim-id A,B --region south")
     with CmdlineParser.global_instance(words) as parsed:
         assert parsed.get_task_obj().selection == Selection("Train", "Adjust", "", "A,B", "south")
+
+
+@pytest.mark.parametrize("words", ["All --until Train", "Train --piece south --var pr", "Extract"])
+def test_a_part_of_a_simulations_id_makes_the_same_task_as_the_whole(configured: Configure, words: str) -> None:
+    configured()
+    made = {}
+    for sim_id in (NOLEAP, "-NoLeap_", "Demo-", "-NoLaep"):
+        with CmdlineParser.global_instance([*words.split(), "--sim-id", sim_id]) as parsed:
+            made[sim_id] = parsed.get_task_obj()
+    whole, part, ambiguous, unknown = made.values()
+    assert whole.task_id == part.task_id and NOLEAP in map(str, part.param_kwargs.values())
+    asks = "deps" if words.startswith("All") else "check"
+    with pytest.raises(ParameterError, match=f"--sim-id 'Demo-' is a part of 2 names; .*{NOLEAP}"):
+        getattr(ambiguous, asks)()
+    with pytest.raises(ParameterError, match=rf"--sim-id '-NoLaep' is not one of: .*; did you mean {NOLEAP}\?"):
+        getattr(unknown, asks)()
 
 
 def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
@@ -317,7 +335,8 @@ def test_the_picture_has_every_rule_or_every_task_of_a_simulation(
     assert root.tag.endswith("svg")
     plan = planned(sims=sim_id)
     boxes = [element for element in root.iter() if element.get("id", "").startswith("patch_")]
-    assert len(boxes) >= len(plan.tasks)
+    arrows = as_mermaid(nodes_of(plan)).count(" --> ")
+    assert arrows and len(boxes) >= len(plan.tasks) + arrows
     assert cli.main(["plan", "--dag", str(tmp_path / "x.pdf")]) == 1
     assert "expected a name that ends in one of .svg, .png, .mmd" in capsys.readouterr().err
 
@@ -344,7 +363,12 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
     order.files.log.write_text("it began\nit ended badly\n")
     said = why.why([str(move.out_regchunked().path)])
     assert f"{regridded.label()} failed: ValueError: no such grid" in said and "    it ended badly\n" in said
-    assert why.why(["MoveRef", "Highland"]).endswith("there is nothing that it waits for.")
+    assert why.why(["MoveRef", "Highland"]).startswith("MoveRef diag_domain=Highland is done at 20")
+    chunk = regridded.output()[0].path / "pr" / "c" / "0"  # of a store that is not there any more
+    assert f"{regridded.label()} failed" in why.why([str(chunk)])
+    folder = why.why([str(move.out_regchunked().path.parent)])
+    assert re.match(r"\S+/regridded: 5 of 6 outputs are there\. The tasks that make them:\n", folder)
+    assert re.search(r"^  Move +5 done, 1 to run$", folder, re.MULTILINE)
     with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
         why.why(["Move", "south"])
     with pytest.raises(UnknownPathError, match=r"no task makes report\.html\n"):
@@ -361,10 +385,19 @@ def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(comp
         said = why.why([path])
         assert f"{task.label()} is not there, and a run of All would not make it" in said
         assert f"`espo make {path}` makes it." in said
+    training.order().write()
+    write_json(training.order().files.result, {"outcome": "success", "ended": 1763900000.0})
+    said = why.why([path_of_training := str(training.output()[0])])
+    assert re.search(r" var=pr is done at 2025-11-2\d \d\d:\d\d; its temporary store was deleted because", said)
+    assert f"`espo make {path_of_training}` makes it again." in said
+    folder = why.why([str(Path(path_of_training).parent)])
+    assert re.search(
+        r"^  Train +(1 not needed any more, 17 done|17 done, 1 not needed any more)$", folder, re.MULTILINE
+    )
     remove(first(tasks.Adjust, **training.wildcards), *(first(rule, piece="south") for rule in NEXT))
     luigi.task_register.Register.clear_instance_cache()
     assert "give the command of the run again" in why.why([str(training.output()[0])])
-    with pytest.raises(ParameterError, match=r"'Trian' is no rule .* Did you mean Train\?"):
+    with pytest.raises(ParameterError, match=r"there is no rule Trian here\. Did you mean Train\?"):
         why.why(["Trian", "south"])
 
 

@@ -24,7 +24,18 @@ from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.overview.standing import DONE, RUN, Stand, TaskState, TaskStates, Trace, fits, scheduler, words_of
+from espo_luigi.overview.standing import (
+    DONE,
+    RUN,
+    Stand,
+    TaskState,
+    TaskStates,
+    Trace,
+    fits,
+    problem_of,
+    scheduler,
+    words_of,
+)
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
@@ -140,9 +151,10 @@ class Search:
     def __init__(self) -> None:
         self.states = TaskStates()
         self._ways: dict[str, _Way] = {}
+        self._blocked: dict[str, bool] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
-        """Return the chain of needs from a task down: to a failed task, else to a running or missing task."""
+        """Return the chain of needs down to a failed task, else to one that cannot run, is running, or is missing."""
         stack = [(task, self._missing_below(task))]
         while stack:
             current, needs = stack[-1]
@@ -190,8 +202,8 @@ class Search:
         return RUN if self.is_to_run(task) else "not needed any more"
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
-        """Yield the incomplete needs of a task; none if the task is complete or its job is out."""
-        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING):
+        """Yield the incomplete needs of a task; none if the task is complete, its job is out, or it cannot run."""
+        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING) and not self._is_blocked(task):
             for need in task.deps():
                 if isinstance(need, SlurmTask) and not self.states.is_complete(need):
                     yield need
@@ -203,7 +215,12 @@ class Search:
             self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
-        return {Stand.FAILED: 0, Stand.RUNNING: 1}.get(self.states.of(task).stand, 2)
+        return 1 if self._is_blocked(task) else {Stand.FAILED: 0, Stand.RUNNING: 2}.get(self.states.of(task).stand, 3)
+
+    def _is_blocked(self, task: SlurmTask) -> bool:
+        if task.task_id not in self._blocked:
+            self._blocked[task.task_id] = self.states.of(task).stand is Stand.READY and bool(problem_of(task))
+        return self._blocked[task.task_id]
 
 
 def about(task: SlurmTask, states: TaskStates | None = None) -> str:

@@ -112,8 +112,11 @@ class RunContext:
         return found[0] if len(found) == 1 else part
 
     def reference(self) -> Match:
-        """Return the reference dataset: the single hit of its search."""
-        return self._reference
+        """Return the reference dataset: the single hit of its search, which is made once."""
+        found = self._reference
+        if isinstance(found, CatalogError):
+            raise CatalogError(str(found)) from found
+        return found
 
     @functools.cached_property
     def reference_problem(self) -> str:
@@ -125,8 +128,11 @@ class RunContext:
         return ""
 
     @functools.cached_property
-    def _reference(self) -> Match:
-        return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+    def _reference(self) -> Match | CatalogError:
+        try:
+            return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+        except CatalogError as error:
+            return error
 
     @property
     def mask_variable(self) -> str:

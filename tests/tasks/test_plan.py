@@ -115,7 +115,14 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
     assert plan.tasks[adjusted.task_id].state.why == f"needs {training.label()}: {reason}"
     assert plan.tasks[move.task_id].state.in_plan == BLOCKED
-    assert capsys.readouterr().out.count("PROBLEM") == 1
+    out = capsys.readouterr().out
+    problem, blocks = out.splitlines()[:2]
+    assert problem == f"PROBLEM  {reason}" and out.count("cannot be shared equally") == 1
+    count = len(plan.of(BLOCKED))
+    label = training.label()
+    assert blocks.strip() == (
+        f"It blocks {count} of {len(plan.tasks)} tasks: {label}, and {count - 1} later tasks that need them."
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,8 +170,31 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     text = render_plan(planned(only="Train"))
-    assert text.count("PROBLEM") == 1 and "(and 5 more of Rechunk)" in text
-    assert re.search(r"\nTrain: 18 blocked: needs Rechunk \(", text)
+    assert text.startswith("PROBLEM  missing, and before the rules that are to run\n")
+    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Rechunk, and 18 later tasks that need them\.\n", text)
+    assert text.count("PROBLEM") == 1
+
+
+def test_a_wrong_name_in_the_search_is_said_once_and_first(
+    configured: Configure, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured()[0]
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["custom"]["ref_period"][:] = ["1981", "2010"]
+
+    edit(config, change)
+    assert cli.main(["plan"]) == 1
+    told = capsys.readouterr()
+    assert (told.out + told.err + caplog.text).count("files cover") == 1
+    first_line, blocks = told.out.splitlines()[:2]
+    assert first_line.startswith(
+        "PROBLEM  nothing found. ESPO-DEMO_Demo-Land_NAM: tasmax, tasmin, pr: files cover 66.7%"
+    )
+    assert "dtr is missing (there are pr, tasmax, tasmin), and it cannot be derived." in first_line
+    assert re.match(r" +It blocks \d+ of \d+ tasks: \d+ RefDefault, .* later tasks that need them\.$", blocks)
+    said = why.why(["Train", "south", "pr", "NoLeap"])
+    assert "RefDefault" in said.splitlines()[0] and said.splitlines()[1].endswith(first_line.removeprefix("PROBLEM  "))
 
 
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
@@ -226,7 +256,7 @@ def test_luigis_command_takes_the_same_words() -> None:
 def test_a_part_of_a_simulations_id_makes_the_same_task_as_the_whole(configured: Configure, words: str) -> None:
     configured()
     made = {}
-    for sim_id in (NOLEAP, "-NoLeap_", "Demo-", "-NoLaep"):
+    for sim_id in (NOLEAP, "NoLeap_", "Demo-", "NoLaep"):
         with CmdlineParser.global_instance([*words.split(), "--sim-id", sim_id]) as parsed:
             made[sim_id] = parsed.get_task_obj()
     whole, part, ambiguous, unknown = made.values()
@@ -234,7 +264,7 @@ def test_a_part_of_a_simulations_id_makes_the_same_task_as_the_whole(configured:
     asks = "deps" if words.startswith("All") else "check"
     with pytest.raises(ParameterError, match=f"--sim-id 'Demo-' is a part of 2 names; .*{NOLEAP}"):
         getattr(ambiguous, asks)()
-    with pytest.raises(ParameterError, match=rf"--sim-id '-NoLaep' is not one of: .*; did you mean {NOLEAP}\?"):
+    with pytest.raises(ParameterError, match=rf"--sim-id 'NoLaep' is not one of: .*; did you mean {NOLEAP}\?"):
         getattr(unknown, asks)()
 
 

@@ -54,7 +54,7 @@ def refusal(message: str, root_task: str | None) -> str:
     unknown = re.search(r"unrecognized arguments:.*?(--[^\s=]+)", message)
     if not unknown or not root_task:
         return message
-    flags = re.findall(r"--[\w-]+", CmdlineParser._build_parser(root_task).format_usage())
+    flags = re.findall(r"--[\w-]+", CmdlineParser._build_parser(root_task).format_help())
     return f"{root_task} has no option {unknown[1]}{nearest(unknown[1], flags)}"
 
 

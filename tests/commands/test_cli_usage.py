@@ -145,3 +145,12 @@ def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "espo_luigi.commands.cli", "cancel"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")
+
+
+def test_the_table_of_rules_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["rules"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) == 80
+    assert any(re.match(r"Train +pool piece var +the quantiles of reference", line) for line in lines)

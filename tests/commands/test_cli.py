@@ -83,7 +83,7 @@ def test_rules_lists_every_rule_and_those_that_are_named_with_their_files(folder
 def test_a_rule_that_there_is_not_is_an_error_that_names_the_nearest(folder: Path) -> None:
     done = espo(folder, "rules", "Trian")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "espo: there is no rule Trian: `espo rules` lists them; did you mean Train?\n"
+    assert done.stderr == "espo: there is no rule Trian here. Did you mean Train? `espo rules` lists them.\n"
 
 
 @pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.demo import ensure_demo, make
+from espo_luigi.demo.sources import Source
 
 SMALL_CONFIG = Path(__file__).parent / "small_demo.yml"
 LAND = (
@@ -27,10 +28,14 @@ LAND = (
 )
 
 
+def small_reference() -> Source:
+    """The demo's reference on the small land."""
+    lats, lons = ([first + 0.25 * step for step in range(count)] for first, count in ((45.125, 12), (-66.875, 10)))
+    return replace(make.REFERENCE, land=LAND, lats=tuple(lats), lons=tuple(lons))
+
+
 def ensure_small_demo(folder: Path, **section: object) -> Path:
     """Make the demo's raw data with the small land in `folder`; processes that find them there use them."""
-    lats, lons = ([first + 0.25 * step for step in range(count)] for first, count in ((45.125, 12), (-66.875, 10)))
-    small = replace(make.REFERENCE, land=LAND, lats=tuple(lats), lons=tuple(lons))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make, "REFERENCE", small)
+        patch.setattr(make, "REFERENCE", small_reference())
         return ensure_demo({"folder": str(folder), "seed": 1, **section})

@@ -12,7 +12,7 @@ import intake
 import numpy as np
 import pytest
 import xarray as xr
-from small_demo import small_reference
+from small_demo import SMALL_CONFIG, small_reference
 from xclim.core.cfchecks import cfcheck_from_name
 
 from espo_luigi import config
@@ -174,20 +174,28 @@ def test_mountains_are_colder_and_have_a_rain_shadow_which_the_simulations_lack(
     assert wetter[REFERENCE] > 1.4 > 1.1 > max(wetter[DRIZZLY], wetter[DRY])
 
 
-def test_the_demo_has_production_s_shape(raw: Path, run_config: RunConfig) -> None:
+def test_the_small_demo_has_production_s_shape() -> None:
     """Chunks that neither cells nor rows nor columns fill, bounds of bands inside of a chunk, and a chunk all sea."""
-    land = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull()
-    custom = run_config.custom
+    custom = config.load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml", SMALL_CONFIG]).custom
+    source = small_reference()
+    cells = np.array([list(row) for row in source.land[::-1]]) == "#"
+    land = xr.DataArray(cells, {"lat": list(source.lats), "lon": list(source.lons)}, ("lat", "lon"))
     bands = [land.sel(lat=slice(*region.lat_bnds)) for region in custom.regions.values()]
-    cells, heights = [int(band.sum()) for band in bands], [band.sizes["lat"] for band in bands]
-    assert max(cells) > 2 * custom.working_chunks["loc"]
-    assert all(count % custom.working_chunks["loc"] for count in cells)
+    counts, heights = [int(band.sum()) for band in bands], [band.sizes["lat"] for band in bands]
+    assert max(counts) > 2 * custom.working_chunks["loc"]
+    assert all(count % custom.working_chunks["loc"] for count in counts)
     rows, columns = custom.final_chunks["lat"], custom.final_chunks["lon"]
     assert len(set(heights)) == len(heights) and all(height % rows for height in heights)
     assert all(border % rows for border in np.cumsum(heights)[:-1])
     assert rows < max(heights) and land.sizes["lon"] % columns and columns % rows and rows % columns
-    blocks = land.astype(float).coarsen(lat=rows, lon=columns, boundary="pad").sum()
-    assert 0 in blocks.values
+    assert not land[rows : 2 * rows, columns:].any()
+
+
+def test_bands_of_the_demo_are_linked_and_have_several_working_chunks(raw: Path, run_config: RunConfig) -> None:
+    land, custom = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull(), run_config.custom
+    bands = [land.sel(lat=slice(*region.lat_bnds)) for region in custom.regions.values()]
+    assert not any(band.sizes["lat"] % custom.final_chunks["lat"] for band in bands[:-1])
+    assert all(int(band.sum()) > 2 * custom.working_chunks["loc"] for band in bands)
 
 
 def test_each_diagnosed_domain_lies_within_the_region_that_hosts_it(run_config: RunConfig) -> None:

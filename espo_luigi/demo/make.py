@@ -45,7 +45,7 @@ _MAKER = "the demonstration of espo_luigi; all data are invented"
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 110 MB in a few seconds: NetCDF files with the names and attributes of CMIP6 or CMIP7, and their
+    Makes about 230 MB in a few seconds: NetCDF files with the names and attributes of CMIP6 or CMIP7, and their
     catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
     Several processes may call it at once.
 
@@ -108,7 +108,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path, record: Mapping[str, Any]) -> None:
     start = time.monotonic()
-    logger.info("Making the demo's data in %s (once; about 110 MB)", folder)
+    logger.info("Making the demo's data in %s (once; about 230 MB)", folder)
     with written_aside(folder) as partial:
         partial.mkdir()
         simulations = CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS

@@ -23,13 +23,18 @@ _ALONG_WIND = (0.2, 0.3)
 # Latitude, longitude, metres, and widths along both, after the mountains between the St. Lawrence and the Atlantic.
 _MOUNTAINS = np.array(
     [
-        (48.95, -66.2, 1000, 0.22, 0.9),  # Chic-Chocs
-        (47.7, -71.1, 900, 0.5, 0.6),  # Laurentians
-        (48.9, -70.6, 650, 0.4, 0.6),  # Valin
-        (44.25, -71.4, 1000, 0.35, 0.5),  # White Mountains
-        (45.4, -70.4, 600, 0.4, 0.8),  # Longfellow Mountains
-        (45.9, -69.0, 700, 0.25, 0.35),  # Katahdin
-        (47.2, -66.5, 600, 0.45, 0.5),  # highlands of New Brunswick
+        (48.8, -66.7, 850, 0.25, 0.7),  # Chic-Chocs
+        (48.9, -65.5, 700, 0.25, 0.6),
+        (48.2, -67.8, 400, 0.35, 0.7),  # Notre Dame Mountains
+        (47.2, -69.4, 400, 0.4, 0.6),
+        (46.1, -69.2, 650, 0.3, 0.4),  # Katahdin
+        (45.4, -70.4, 650, 0.45, 0.6),  # Longfellow Mountains
+        (44.4, -71.4, 900, 0.4, 0.5),  # White Mountains
+        (47.3, -66.5, 600, 0.45, 0.6),  # highlands of New Brunswick
+        (46.9, -72.3, 500, 0.4, 0.6),  # Laurentians
+        (47.6, -71.2, 850, 0.45, 0.5),
+        (48.9, -70.2, 700, 0.4, 0.6),
+        (49.2, -68.6, 400, 0.3, 0.6),
         (45.65, -65.0, 300, 0.2, 0.5),  # Caledonia
         (44.75, -65.2, 200, 0.2, 0.6),  # South Mountain
     ]
@@ -158,7 +163,8 @@ def _heights(climate: Climate, lat: Axis, lon: Axis) -> Axis:
 
 
 def _rain_shadow(climate: Climate, lat: Axis, lon: Axis) -> Field:
-    """A factor of rain: above 1 where the ground rises along the wind, below 1 where it falls."""
+    """A factor of rain: above 1 near the ocean and where the ground rises along the wind, below 1 where it falls."""
     up, along = (0.5 * step for step in _ALONG_WIND)
     rise = _heights(climate, lat + up, lon + along) - _heights(climate, lat - up, lon - along)
-    return np.clip(1 + _RAIN_PER_METRE * rise, 0.4, 2.0).astype(np.float32)
+    near_ocean = np.clip(1 + 0.04 * (lon + 66) - 0.06 * (lat - 46.5), 0.6, 1.4)
+    return (near_ocean * np.clip(1 + _RAIN_PER_METRE * rise, 0.4, 2.0)).astype(np.float32)

@@ -37,7 +37,7 @@ def draw_opening(final: Path) -> None:
     raw = on_map(final.glob("regridded/day+*Demo-NoLeap*.zarr.zip"))
     adjusted = on_map(final.glob("final/NAM/day+*Demo-NoLeap*.zarr.zip"))
     biases = [(one - reference).assign_attrs(units="K") for one in (raw, adjusted)]
-    title = "Mean daily maximum temperature of January, 1991-2020"
+    title = "Demo-NoLeap: mean daily maximum temperature of January, 1991-2020"
     property_maps(reference, raw, adjusted, *biases, title=title).savefig(HERE / "demo.png", dpi=110)
 
 

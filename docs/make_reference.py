@@ -181,7 +181,8 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md#settings) explains more.\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md). Some settings",
+            "[need more words](slurm.md#settings-that-need-more-words).\n",
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../how-to/sge.md) explains more. The",
@@ -228,7 +229,7 @@ def option(section: type[BatchSection], name: str) -> str:
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
     if section is sge:
         return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../how-to/sge.md)"
-    return "explained in [Run on Slurm](../how-to/slurm.md#settings)"
+    return "[explained](slurm.md#settings-that-need-more-words)"
 
 
 def text_of(value: object) -> str:
@@ -394,13 +395,13 @@ def commands() -> str:
     """The help of every command."""
     parts = [
         "# Options of `espo`\n",
-        "What `espo COMMAND --help` prints. [The espo command](commands.md) explains more, with exit codes.\n",
+        "What `espo COMMAND --help` prints. [The espo command](commands.md) lists the commands, with exit codes.\n",
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
-        parts.append(f"```text\n{espo_command.get_help(context)}\n```\n")
         for name, command in sorted(espo_command.commands.items()):
-            inner = click.Context(command, info_name=name, parent=context)
-            parts.append(f"## espo {name}\n\n```text\n{command.get_help(inner)}\n```\n")
+            said = command.get_help(click.Context(command, info_name=name, parent=context))
+            said = re.sub(r"\n  --help +Show this message and exit\.|\n\nOptions:(?=\n  --help)", "", said)
+            parts.append(f"## espo {name}\n\n```text\n{said}\n```\n")
     return "\n".join(parts)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 
 import luigi
 import pytest
@@ -47,11 +48,16 @@ def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> No
     assert "\nexec python -P -m espo_luigi.job " in preview(Job())
 
 
-OFFLINE = (Path(__file__).parents[3] / "docs" / "how-to" / "offline.md").read_text()
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+PROFILES = [
+    dedent(found)
+    for page in ("offline.md", "narval.md", "iq.md", "new-cluster.md")
+    for found in re.findall(r"```yaml\n(.*?) *```", (HOW_TO / page).read_text(), re.DOTALL)
+]
 
 
-@pytest.mark.parametrize("profile", re.findall(r"```yaml\n(.*?)```", OFFLINE, re.DOTALL))
-def test_each_profile_for_sites_without_internet_makes_a_script(profile: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_profile_of_the_documents_makes_a_script(profile: str, tmp_path: Path) -> None:
     (tmp_path / "profile.yml").write_text(profile)
     get_config().set("slurm", "profile", str(tmp_path / "profile.yml"))
     script = preview(Job())

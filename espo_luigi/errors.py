@@ -121,8 +121,8 @@ def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str
 
 
 def unknown(what: str, name: str, allowed: Collection[str]) -> str:
-    """Return the error message for a name in a file, such as a ``key``, with the allowed names and the nearest."""
-    return f"unknown {what}{nearest(name, allowed) or '.'} Allowed here: {', '.join(allowed)}."
+    """Return the error message for a name in a file, such as a ``key``, with the nearest or else all allowed names."""
+    return f"unknown {what}" + (nearest(name, allowed) or f". Allowed here: {', '.join(allowed)}.")
 
 
 def problems_in(what: str, problems: Collection[str]) -> str:
@@ -149,8 +149,8 @@ def not_one_of(option: str, got: str, allowed: Collection[str], *, takes_parts: 
     if takes_parts and (matches := named_by_part(got, allowed)):
         return f"{flag} is a part of {len(matches)} names; expected a part of one: {_listed(matches)}"
     parts = {part: name for name in sorted(allowed, reverse=True) for part in name.split("_")} if takes_parts else {}
-    near = nearest(got, allowed) or nearest(got, parts, hint="{}")
-    return f"{flag} is not one of: {_listed(allowed)}{f'; did you mean {parts[near]}?' if near in parts else near}"
+    near = nearest(got, allowed, hint="{}") or parts.get(nearest(got, parts, hint="{}"), "")
+    return f"{flag} is not one of: {_listed(allowed)}{f'; did you mean {near}?' if near else ''}"
 
 
 def _listed(names: Collection[str]) -> str:

@@ -79,7 +79,9 @@ def _run(words: list[str]) -> int:
 def _usage(error: click.ClickException, words: list[str]) -> str:
     """Return a paragraph about a wrong command line, with the nearest option."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    command = next((f"espo {word}" for word in words if word in espo.commands), "espo")
+    # click names no command where an option lacks its value.
+    named = context.command_path if context else next((f"espo {word}" for word in words if word in espo.commands), "")
+    command = named or "espo"
     message = error.format_message().rstrip(".")
     if context and isinstance(error, click.NoSuchOption):
         known = [name for option in context.command.get_params(context) for name in option.opts if name[:1] == "-"]

@@ -127,11 +127,12 @@ def _screen() -> tuple[int | None, int]:
 
 
 @click.command(epilog="Example: espo why Train south pr Demo-NoLeap")
-@click.argument("words", nargs=-1, required=True, metavar="TASK|PATH [VALUE]...")
+@click.argument("words", nargs=-1, required=True, metavar="TASK|PATH|FOLDER [VALUE]...")
 def why(words: tuple[str, ...]) -> None:
     """What a task waits for, down to the root, and the remedy.
 
-    The task is that of a path, or of a rule and some of its parameters' values, or parts of them.
+    The task is that of a path, or of a rule and some of its parameters' values, or parts of them. Of a folder, the
+    tasks that make its outputs are counted.
     """
     from espo_luigi.overview import why
 

@@ -47,20 +47,26 @@ class Planned:
         """The task's rule."""
         return str(self.task.get_task_family())
 
+    @property
+    def reason(self) -> str:
+        """Why it is to run or blocked, with the task that blocks it."""
+        return f"needs {self.state.blocked_by}: {self.state.why}" if self.state.blocked_by else self.state.why
+
 
 @dataclass
 class Plan:
     """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
-    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them. `lacks_reference` says why
-    costs assume cells of 0.1 degrees.
+    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them. `lacking` is the problem of
+    tasks that a run leaves out. `lacks_reference` says why costs assume cells of 0.1 degrees.
     """
 
     tasks: dict[str, Planned]
     again: set[str]
     covers_everything: bool
     capacity: Capacity
-    lacks_reference: str = ""
+    lacking: str
+    lacks_reference: str
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
@@ -108,28 +114,25 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
     ends: dict[str, Task] = {}
     for part in wanted:
         ends |= {task.task_id: task for task in (part.ends(everything) if part else everything)}
-    allowed = selection.allowed(each_after_its_needs(everything)) if selection else None
-    return make_plan(list(ends.values()), allowed=allowed, covers_everything=not selection and not rules)
-
-
-def make_plan(ends: Sequence[Task], *, allowed: set[str] | None = None, covers_everything: bool = False) -> Plan:
-    """Plan a run of `ends` and their needs; only `allowed` rules run."""
-    graph = each_after_its_needs(ends)
+    graph = each_after_its_needs(ends.values())
+    allowed = selection.allowed(graph)
     tasks = {
         task_id: Planned(task, [need.task_id for need in needs])
         for task_id, (task, needs) in graph.items()
         if isinstance(task, SlurmTask)
     }
-    pending, seen = pending_in(ends, graph)
-    stale = stale_in(ends, graph, pending, seen)
+    pending, seen = pending_in(ends.values(), graph)
+    stale = stale_in(list(ends.values()), graph, pending, seen)
     for task_id, keys in stale.keys.items():
         tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
     _refused.clear()  # settings may have changed since the last plan
     experience, available = Experience(_experienced()), capacity()
     for task_id, planned in tasks.items():
         if task_id in pending:
-            _decide(planned, tasks, allowed, experience, available)
-    return Plan(tasks, set(stale.again), covers_everything, available, experience.lacks_reference)
+            problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
+            _decide(planned, tasks, problem, experience, available)
+    covers_everything = not selection and not rules
+    return Plan(tasks, set(stale.again), covers_everything, available, selection.lacking, experience.lacks_reference)
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -143,19 +146,16 @@ def _experienced() -> tuple[Path, ...]:
 
 
 def _decide(
-    planned: Planned, tasks: dict[str, Planned], allowed: set[str] | None, experience: Experience, available: Capacity
+    planned: Planned, tasks: dict[str, Planned], problem: str, experience: Experience, available: Capacity
 ) -> None:
     """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
-    resources, problem, at_once = _resources(planned.task, available)
+    resources, own_problem, at_once = _resources(planned.task, available)
     needs = [tasks[need] for need in planned.needs if need in tasks]
     waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
-    if allowed is not None and planned.rule not in allowed:
-        problem = "missing, and before the rules that are to run"
-    elif not problem and waits is not None:
-        why = waits.state.why
-        problem = why if why.startswith("needs ") else f"needs {waits.task.label()}: {why}"
-    if problem:
+    if problem := problem or own_problem:
         planned.state = TaskState(Stand.BLOCKED, problem)
+    elif waits is not None:
+        planned.state = replace(waits.state, blocked_by=waits.state.blocked_by or waits.task.label())
     else:
         waits_first = any(need.state.in_plan == RUN for need in needs)
         planned.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(planned.task))

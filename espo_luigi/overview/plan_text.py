@@ -47,17 +47,17 @@ def _by_rule(plan: Plan) -> dict[str, list[Planned]]:
 
 
 def _table(plan: Plan) -> Iterator[str]:
-    yield _row(_COLUMNS)
+    # Only jobs that have ended tell how many files they made.
+    learnt = any(planned.cost and planned.cost.basis == Basis.JOBS for planned in plan.of(RUN))
+    widths = {name: width for name, width in _COLUMNS.items() if learnt or name != "files"}
+    rows = [dict(zip(_COLUMNS, _COLUMNS, strict=True))]
     for rule, tasks in _by_rule(plan).items():
         counts = Counter(planned.state.in_plan for planned in tasks)
         stale = sum(planned.task.task_id in plan.again or bool(planned.state.changed) for planned in tasks)
         cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
-        yield _row([rule, *cells])
-
-
-def _row(cells: Iterable[str]) -> str:
-    widths = _COLUMNS.values()
-    return "".join(f"{cell:<{-n}}" if n < 0 else f"{cell:>{n}}" for cell, n in zip(cells, widths, strict=True))
+        rows.append(dict(zip(_COLUMNS, [rule, *cells], strict=True)))
+    for row in rows:
+        yield "".join(f"{row[name]:<{-n}}" if n < 0 else f"{row[name]:>{n}}" for name, n in widths.items())
 
 
 def _cost(tasks: list[Planned]) -> list[str]:
@@ -114,14 +114,16 @@ def _each(plan: Plan) -> Iterator[str]:
     for planned in plan.tasks.values():
         stale = f"stale: {', '.join(planned.state.changed)}" if planned.state.changed else ""
         again = "made again with --rerun stale" if planned.task.task_id in plan.again else ""
-        notes = "; ".join(filter(None, (planned.state.why, stale, again)))
+        notes = "; ".join(filter(None, (planned.reason, stale, again)))
         yield f"{planned.state.in_plan:8} {planned.task.label()}{f'  ({notes})' if notes else ''}"
 
 
 def _summary(plan: Plan) -> Iterator[str]:
     run = [planned for planned in plan.of(RUN) if planned.cost is not None]
     counts = ", ".join(f"{len(plan.of(state))} {state}" for state in (DONE, RUN, BLOCKED))
-    yield f"{len(plan.tasks)} tasks: {counts}"
+    stops_all = any(planned.state.why != plan.lacking for planned in plan.of(BLOCKED))
+    consequence = "; luigi starts nothing before the problems are solved" if stops_all else ""
+    yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
     if plan.again:
         yield f"{len(plan.again)} of them would be made again with --rerun stale"
     if run:
@@ -134,13 +136,13 @@ def _problems(plan: Plan) -> Iterator[str]:
     """Yield each cause of blocked tasks once, with the tasks that it concerns itself, and how many it blocks."""
     found: dict[str, list[Planned]] = {}
     for planned in plan.of(BLOCKED):
-        why = planned.state.why
-        found.setdefault(why.partition(": ")[2] if why.startswith("needs ") else why, []).append(planned)
+        found.setdefault(planned.state.why, []).append(planned)
     for cause, tasks in found.items():
-        own = [planned for planned in tasks if not planned.state.why.startswith("needs ")]
+        own = [planned for planned in tasks if not planned.state.blocked_by]
         rules = Counter(planned.rule for planned in own)
         of = own[0].task.label() if len(own) == 1 else ", ".join(f"{count} {rule}" for rule, count in rules.items())
-        later = f", and {len(tasks) - len(own)} later tasks that need them" if len(tasks) > len(own) else ""
+        after = len(tasks) - len(own)
+        later = f", and {after} later task{'s' if after > 1 else ''}" if after else ""
         yield f"PROBLEM  {cause}"
         yield f"         It blocks {len(tasks)} of {len(plan.tasks)} tasks: {of}{later}."
 
@@ -176,7 +178,9 @@ def _bases(plan: Plan, run: list[Planned]) -> Iterator[str]:
         )
         yield "  < before bytes: as if nothing were compressed and all cells land"
     if plan.lacks_reference:
-        yield f"  cells of 0.1 degrees are assumed, as the reference cannot be opened: {plan.lacks_reference}"
+        is_known = any(planned.state.why == plan.lacks_reference for planned in plan.of(BLOCKED))
+        reason = "" if is_known else f": {plan.lacks_reference}"
+        yield f"  cells of 0.1 degrees are assumed, as the reference cannot be opened{reason}"
     if limited := rules[Basis.LIMITS]:
         these = _named(limited, all_rules)
         yield f"  < is what may be used at most, by the rules' limits, as no job has ended yet: {these}"
@@ -239,7 +243,7 @@ def _plain(planned: Planned, plan: Plan) -> dict[str, Any]:
         "rule": planned.rule,
         "wildcards": planned.task.wildcards,
         "state": planned.state.in_plan,
-        "reason": planned.state.why,
+        "reason": planned.reason,
         "stale": planned.state.changed,
         "made_again_with_rerun_stale": planned.task.task_id in plan.again,
         "cost": cost,

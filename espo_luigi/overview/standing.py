@@ -180,7 +180,7 @@ class TaskState:
     | STALE | complete, and `changed` names the settings, raw files or inputs that have changed since | done |
     | RUNNING | its job is out, in the state `job` | – |
     | FAILED | its last job failed for `cause`, and `why` has the error's words | – |
-    | BLOCKED | it cannot run, or needs a task that cannot: `why` | blocked |
+    | BLOCKED | it cannot run, or needs the task `blocked_by` that cannot: `why` | blocked |
     | READY | it is not complete, and all that it needs is | to run |
     | TO_COME | it is not complete, and waits for tasks that are not complete either | to run |
 
@@ -194,6 +194,7 @@ class TaskState:
     job: JobState | None = None
     cause: Cause | None = None
     trace: Trace | None = None
+    blocked_by: str = ""
 
     @property
     def in_plan(self) -> str:

@@ -78,10 +78,10 @@ def _about_unneeded(task: SlurmTask) -> str:
 
 
 def _about_done(task: SlurmTask, ended: float) -> str:
-    deleted = ", ".join(str(target) for target in task.output())
+    deleted = [str(target) for target in task.output()]
     return (
-        f"{task.label()} is done at {_moment(ended)}; its temporary store was deleted because nothing needs it any "
-        f"more: {deleted}. `espo make {shlex.quote(deleted.partition(', ')[0])}` makes it again."
+        f"{task.label()} was done at {_moment(ended)}; its temporary store was deleted because nothing needs it any "
+        f"more: {', '.join(deleted)}. `espo make {shlex.quote(deleted[0])}` makes it again."
     )
 
 
@@ -229,7 +229,7 @@ def about(task: SlurmTask, states: TaskStates | None = None) -> str:
     found, label = states.closely(task), task.label()
     if found.stand in (Stand.COMPLETE, Stand.STALE):
         changed = f" Since then, changed: {', '.join(found.changed)}. `--espo-rerun stale` makes it again."
-        return f"{label} is done{_made_at(task)}.{changed if found.changed else ''}"
+        return f"{label} {_made_at(task)}.{changed if found.changed else ''}"
     if found.stand is Stand.BLOCKED:
         return f"{label} cannot run: {found.why}"
     if found.trace is not None and found.stand is Stand.FAILED:
@@ -248,7 +248,7 @@ def _made_at(task: SlurmTask) -> str:
     """Return when the outputs were made, and where they are."""
     infos = task.decisive_infos() if isinstance(task, EspoTask) else []
     markers = [marker for info in infos if (marker := info.target.marker()) is not None]
-    made = f" at {_moment(datetime.fromisoformat(markers[0].created).timestamp())}" if markers else ""
+    made = f"was done at {_moment(datetime.fromisoformat(markers[0].created).timestamp())}" if markers else "is done"
     return f"{made}: {', '.join(str(info.path) for info in infos)}" if infos else made
 
 

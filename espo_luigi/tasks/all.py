@@ -92,6 +92,12 @@ class Selection:
             after |= more
         return after
 
+    @property
+    def lacking(self) -> str:
+        """The problem of missing outputs whose rules are not allowed to run, with the remedy."""
+        remedy = f"give --until {self.only} in place of --only" if self.only else "run without --from"
+        return f"outputs of rules before {self.only or self.first} are missing: {remedy}"
+
     def _wants(self, task: Task) -> bool:
         last = self.only or self.until
         if last and task.task_family != last:
@@ -120,18 +126,18 @@ class Selection:
                     raise ParameterError(wrong if name else no_such_rule(word, known))
 
 
-def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, str]:
-    """Return why tasks cannot run, by task: an output that they need is missing, and its rule is not `allowed`."""
+def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, Task]:
+    """Return the tasks that cannot run, each with the incomplete task that it needs and that is not `allowed`."""
     if allowed is None:
         return {}
     pending, seen = pending_in(roots, graph, lambda task: task.task_family in allowed and not task.complete())
-    reasons: dict[str, str] = {}
+    found: dict[str, Task] = {}
     for task_id, (task, needs) in graph.items():
-        if task_id in pending and (obstacles := [reasons[one.task_id] for one in needs if one.task_id in reasons]):
-            reasons[task_id] = obstacles[0]
+        if task_id in pending and (obstacles := [found[one.task_id] for one in needs if one.task_id in found]):
+            found[task_id] = obstacles[0]
         elif task_id in seen and task.task_family not in allowed and not task.complete():
-            reasons[task_id] = f"{task} is missing, and before the rules that are to run"
-    return reasons
+            found[task_id] = task
+    return found
 
 
 def widened(words: Iterable[str]) -> list[str]:
@@ -210,9 +216,11 @@ class All(luigi.WrapperTask):
         held_up = blocked(ends, graph, self.selection.allowed(graph))
         runnable = [task for task in ends if task.task_id not in held_up]
         if held_up and not runnable:
-            raise ParameterError(f"nothing of this part can run: {next(iter(held_up.values()))}")
-        for reason in dict.fromkeys(held_up[task.task_id] for task in ends if task.task_id in held_up):
-            logger.warning("left out: %s", reason)
+            raise ParameterError(
+                f"nothing can run: {self.selection.lacking} (such as of {next(iter(held_up.values()))})"
+            )
+        for missing in dict.fromkeys(held_up[task.task_id] for task in ends if task.task_id in held_up):
+            logger.warning("what needs %s is left out: %s", missing, self.selection.lacking)
         return runnable
 
     def words_to_run(self, words: Sequence[str], rules: set[str]) -> list[str]:

@@ -35,7 +35,7 @@ def test_days_that_are_missing(files: Files) -> None:
     assert where(problem) == ("missing_days", "pr", file, "2003-02-17")
     assert problem.count == 3
     last = str(days[900])[:10]
-    assert problem.message == f"3 days are missing between 2003-02-17 and {last}, at 2 places"
+    assert problem.message == f"3 days are missing from 2003-02-17 to {last}, at 2 places"
 
 
 def test_a_single_missing_day_is_named(files: Files) -> None:
@@ -79,7 +79,7 @@ def test_days_missing_between_two_files(files: Files) -> None:
     assert where(problem) == ("missing_days", "tasmax", file, "2002-01-01")
     assert problem.count == 3
     before = files.path("tasmax", 2000)
-    assert problem.message == f"3 days are missing between 2002-01-01 and 2002-01-03: {before} ends before them"
+    assert problem.message == f"3 days are missing from 2002-01-01 to 2002-01-03: {before} ends before them"
 
 
 def test_days_missing_at_an_end_whatever_the_catalogue_says(files: Files) -> None:
@@ -93,7 +93,7 @@ def test_days_missing_at_an_end_whatever_the_catalogue_says(files: Files) -> Non
     ]
     assert [one.count for one in found] == [3, 1]
     assert [one.message for one in found] == [
-        f"3 days are missing between {first} and {last} of the period 2000-2005",
+        f"3 days are missing from {first} to {last} of the period 2000-2005",
         "1 day is missing: 2000-01-01 of the period 2000-2005",
     ]
 

@@ -49,7 +49,7 @@ def test_the_documentation_has_each_command_with_each_of_its_options(name: str) 
     [
         ("foo", r"espo: there is no command foo\. See `espo --help`\."),
         ("staus", r"espo: there is no command staus; did you mean status\? See `espo --help`\."),
-        ("--debgu plan", r"espo plan: there is no option --debgu; did you mean --debug\? .*"),
+        ("--debgu plan", r"espo: there is no option --debgu; did you mean --debug\? See `espo --help`\."),
         ("plan --regoin x", r"espo plan: there is no option --regoin; did you mean --region\? See .*"),
         ("shell --memroy 4GB", r"espo shell: there is no option --memroy; did you mean --memory\? .*"),
         ("plan --dag", r"espo plan: .*'--dag' requires an argument\. See `espo plan --help`\."),
@@ -90,6 +90,7 @@ def test_words_that_luigi_refuses_are_an_error_in_one_paragraph(
     [
         ("engine", "slrm", r"'slrm' is not one of: allocation, local, sge, slurm; did you mean slurm\?"),
         ("publish", "maybe", "cannot interpret 'maybe' .*"),
+        ("local_cpus", "many", "got 'many', expected a whole number, such as 4"),
     ],
 )
 def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(

@@ -32,7 +32,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("custom: {regions: {south: {lat_bnds: [47, 45]}}}", "expected [lowest, highest], and 47 is not below 45"),
         ("custom: {regions: {south: {lat_bnds: [45, 95]}}}", "expected degrees north within -90..90"),
         ("custom: {regions: {south: {lon_bnds: [-80, 400]}}}", "expected degrees east within -180..180 or 0..360"),
-        ("custom: {regions: {south: {latbnds: [45, 46]}}}", "`custom.regions.south.latbnds` ({file}, line 1): unknown key; did you mean lat_bnds? Allowed here: name, method, lon_bnds, lat_bnds, tile_buffer."),  # noqa: E501
+        ("custom: {regions: {south: {latbnds: [45, 46]}}}", "`custom.regions.south.latbnds` ({file}, line 1): unknown key; did you mean lat_bnds?"),  # noqa: E501
         ("custom: {regions: {south: {method: shape}}}", "`custom.regions.south.method` ({file}, line 1): got 'shape' (text), expected 'bbox'"),  # noqa: E501
         ("custom: {regions: {south: 5}}", "`custom.regions.south` ({file}, line 1): got 5 (a whole number), expected a mapping"),  # noqa: E501
         ("custom: {region: {}}", "`custom.region` ({file}, line 1): unknown key; did you mean regions?"),
@@ -76,8 +76,8 @@ def message(load_with: Any, *changes: str) -> str:
         ("clean_up: {xscen_clean_up: {round_var: {pr: ten}}}", "`clean_up.xscen_clean_up.round_var.pr` ({file}, line 1): got 'ten' (text)"),  # noqa: E501
         ("health_checks: {raise_on: [structur]}", "`health_checks.raise_on.0` ({file}, line 1): got 'structur' (text)"),
         ("health_checks: {raise_on: [structur]}", "did you mean structure?"),
-        ("health_checks: {structure: {dim: [lat]}}", "`health_checks.structure.dim` ({file}, line 1): unknown key; did you mean dims? Allowed here: dims, coords."),  # noqa: E501
-        ("off-diag: {steps: {simu: {}}}", "`off-diag.steps.simu` ({file}, line 1): unknown key; did you mean sim? Allowed here: ref, sim, scen."),  # noqa: E501
+        ("health_checks: {structure: {dim: [lat]}}", "`health_checks.structure.dim` ({file}, line 1): unknown key; did you mean dims?"),  # noqa: E501
+        ("off-diag: {steps: {simu: {}}}", "`off-diag.steps.simu` ({file}, line 1): unknown key; did you mean sim?"),
         ("off-diag: {steps: {ref: {properties_and_measures: {properties: nowhere.yml}}}}", "`off-diag.steps.ref.properties_and_measures.properties`: got 'nowhere.yml', expected a YAML file of properties; looked in"),  # noqa: E501
         ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xclim.indices.tg}}}}}}}", "the property a has the base 'xclim.indices.tg'; expected xsdba.properties.NAME"),  # noqa: E501
         ("paths: {final: $NOT_SET_ANYWHERE/x}", "`paths.final` ({file}, line 1): got '$NOT_SET_ANYWHERE/x' (text): the environment variable NOT_SET_ANYWHERE is not set"),  # noqa: E501

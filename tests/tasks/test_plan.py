@@ -114,16 +114,15 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     assert cli.main(["plan"]) == 1
     reason = plan.tasks[training.task_id].state.why
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
-    assert plan.tasks[adjusted.task_id].state.why == f"needs {training.label()}: {reason}"
+    assert plan.tasks[adjusted.task_id].reason == f"needs {training.label()}: {reason}"
     assert plan.tasks[move.task_id].state.in_plan == BLOCKED
     out = capsys.readouterr().out
     problem, blocks = out.splitlines()[:2]
     assert problem == f"PROBLEM  {reason}" and out.count("cannot be shared equally") == 1
     count = len(plan.of(BLOCKED))
     label = training.label()
-    assert blocks.strip() == (
-        f"It blocks {count} of {len(plan.tasks)} tasks: {label}, and {count - 1} later tasks that need them."
-    )
+    assert blocks.strip() == (f"It blocks {count} of {len(plan.tasks)} tasks: {label}, and {count - 1} later tasks.")
+    assert re.search(r"^\d+ tasks: .*; luigi starts nothing before the problems are solved$", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +146,18 @@ def test_before_the_first_rule_nothing_is_run(complete_demo: Path, log: pytest.L
     remove(one, other, other.in_regchunked.task)  # type: ignore[attr-defined]
     plan = planned(only="Train")
     assert in_state(plan, RUN) == {one.task_id}
-    assert plan.tasks[other.task_id].state.why.startswith(
-        f"needs {other.in_regchunked.task.label()}: missing, and before"
-    )  # type: ignore[attr-defined]
+    rechunked = other.in_regchunked.task  # type: ignore[attr-defined]
+    lacking = "outputs of rules before Train are missing: give --until Train in place of --only"
+    assert plan.tasks[other.task_id].reason == f"needs {rechunked.label()}: {lacking}"
+    text = render_plan(plan)
+    assert text.startswith(f"PROBLEM  {lacking}\n")
+    assert re.search(rf"tasks: {re.escape(rechunked.label())}, and 1 later task\.\n", text)
+    assert "luigi starts nothing" not in text
     luigi.task_register.Register.clear_instance_cache()
     part = tasks.All(only="Train")
     assert one in part.requires() and other not in part.requires()
     assert not part.covers_everything and tasks.All().covers_everything
-    assert "is missing, and before the rules that are to run" in log.text
+    assert f"what needs {rechunked} is left out: {lacking}" in log.text
 
 
 def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_of_what_it_shows(
@@ -171,8 +174,7 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     text = render_plan(planned(only="Train"))
-    assert text.startswith("PROBLEM  missing, and before the rules that are to run\n")
-    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Rechunk, and 18 later tasks that need them\.\n", text)
+    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Rechunk, and 18 later tasks\.\n", text)
     assert text.count("PROBLEM") == 1
 
 
@@ -193,9 +195,24 @@ def test_a_wrong_name_in_the_search_is_said_once_and_first(
         "PROBLEM  nothing found. ESPO-DEMO_Demo-Land_NAM: tasmax, tasmin, pr: files cover 66.7%"
     )
     assert "dtr is missing (there are pr, tasmax, tasmin), and it cannot be derived." in first_line
-    assert re.match(r" +It blocks \d+ of \d+ tasks: \d+ RefDefault, .* later tasks that need them\.$", blocks)
+    assert re.match(r" +It blocks \d+ of \d+ tasks: \d+ RefDefault, .* later tasks\.$", blocks)
     said = why.why(["Train", "south", "pr", "NoLeap"])
     assert "RefDefault" in said.splitlines()[0] and said.splitlines()[1].endswith(first_line.removeprefix("PROBLEM  "))
+
+
+def test_a_wrong_source_of_the_reference_is_said_once_though_costs_need_it_too(
+    configured: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured()[0]
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["extraction"]["reference"]["search_data_catalogs"]["other_search_criteria"]["source"] = "Elsewhere"
+
+    edit(config, change)
+    assert cli.main(["plan"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("PROBLEM  nothing found: no row has source") and out.count("nothing found") == 1
+    assert "cells of 0.1 degrees are assumed, as the reference cannot be opened\n" in out
 
 
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
@@ -337,7 +354,10 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_and_says_by_what
     plan = planned()
     costs = [one.cost for one in plan.tasks.values() if one.cost is not None]
     assert len(costs) == len(plan.tasks) and {cost.basis for cost in costs} == {Basis.TABLE}
+    lacking = "outputs of rules before Train are missing: run without --from"
+    assert render_plan(planned(first="Train")).startswith(f"PROBLEM  {lacking}\n")
     text = render_plan(plan)
+    assert text.splitlines()[0].split()[-2:] == ["longest", "bytes"], "no job has told how many files it makes"
     assert re.search(r"\ncost: about \d+ (s|min) of CPU time.*\nwall time: about \d", text)
     table = measured()
     assert f"~ is an estimate by what jobs took on {table['processor']} on {table['date']}" in text
@@ -433,7 +453,7 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
     order.files.log.write_text("it began\nit ended badly\n")
     said = why.why([str(move.out_regchunked().path)])
     assert f"{regridded.label()} failed: ValueError: no such grid" in said and "    it ended badly\n" in said
-    assert why.why(["MoveRef", "Highland"]).startswith("MoveRef diag_domain=Highland is done at 20")
+    assert why.why(["MoveRef", "Highland"]).startswith("MoveRef diag_domain=Highland was done at 20")
     chunk = regridded.output()[0].path / "pr" / "c" / "0"  # of a store that is not there any more
     assert f"{regridded.label()} failed" in why.why([str(chunk)])
     folder = why.why([str(move.out_regchunked().path.parent)])
@@ -458,7 +478,7 @@ def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(comp
     training.order().write()
     write_json(training.order().files.result, {"outcome": "success", "ended": 1763900000.0})
     said = why.why([path_of_training := str(training.output()[0])])
-    assert re.search(r" var=pr is done at 2025-11-2\d \d\d:\d\d; its temporary store was deleted because", said)
+    assert re.search(r" var=pr was done at 2025-11-2\d \d\d:\d\d; its temporary store was deleted because", said)
     assert f"`espo make {path_of_training}` makes it again." in said
     folder = why.why([str(Path(path_of_training).parent)])
     assert re.search(

@@ -79,9 +79,11 @@ def wrong_setting(error: Exception) -> str:
     if not where:
         return ""
     family, name = where[1], where[2]
-    choices = choices_of(dict(Register.get_task_cls(family).get_params())[name])
-    got = get_config().get(family, name, "")
+    parameter = dict(Register.get_task_cls(family).get_params())[name]
+    got, choices = get_config().get(family, name, ""), choices_of(parameter)
     said = f"{got!r} is not one of: {', '.join(choices)}{nearest(got, choices)}" if choices else f"{error.__cause__}"
+    if isinstance(parameter, luigi.IntParameter):
+        said = f"got {got!r}, expected a whole number, such as 4"
     return f"luigi.cfg, [{family}] {name}: {said}"
 
 

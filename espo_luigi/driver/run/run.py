@@ -199,8 +199,8 @@ class Run:
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
         """Record the end of `task`, and delete the outputs that only it still needed."""
         with self._lock:
-            if succeeded:
-                self._done |= self._jobs & {task.task_id}
+            if succeeded and task.task_id in self._jobs:
+                self._done.add(task.task_id)
             self._open.discard(task.task_id)
             label = _named(task)
             outcome = "done" if succeeded else "FAILED"

@@ -32,17 +32,12 @@ def _problems() -> Iterator[str]:
     for section, keys in _written().items():
         if section in ours:
             yield from _problems_of_keys(section, keys, ours[section])
-        elif section not in registered and (problem := _problem_of_section(section, sorted(ours))):
-            yield f"`[{section}]`{_place(section)}: {problem}"
-
-
-def _problem_of_section(section: str, ours: list[str]) -> str:
-    """Return what is wrong with a section that nothing reads; "" for a stranger's."""
-    if section in choices_of(vars(espo)["engine"]):
-        return f"unknown section. The engine {section} has its keys in [espo]."
-    folded = {name.casefold(): name for name in ours}
-    close = nearest(section.casefold(), folded, cutoff=_ALIKE, hint="{}")
-    return unknown("section", folded[close], ours) if close else ""
+        elif section in choices_of(vars(espo)["engine"]):
+            yield f"`[{section}]`{_place(section)}: unknown section. The engine {section} has its keys in [espo]."
+        elif section not in registered:
+            folded = {name.casefold(): name for name in sorted(ours)}
+            if close := nearest(section.casefold(), folded, cutoff=_ALIKE, hint="{}"):
+                yield f"`[{section}]`{_place(section)}: unknown section; did you mean {folded[close]}?"
 
 
 def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> Iterator[str]:

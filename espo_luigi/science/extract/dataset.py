@@ -272,9 +272,10 @@ def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> 
     DataError
         If they do not.
     """
-    first_wanted, last_wanted = wanted_days(start, end, getattr(times[0], "calendar", "standard") if times.size else "")
-    if times.size and day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
-        return
+    if times.size:
+        first_wanted, last_wanted = wanted_days(start, end, getattr(times[0], "calendar", "standard"))
+        if day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
+            return
     found = f"{day_of(whole.min())} to {day_of(whole.max())}" if whole.size else "no time steps"
     raise DataError(f"period {start}-{end} is wanted, but the data cover {found}; expected data for all of the period.")
 
@@ -282,7 +283,7 @@ def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> 
 def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:
     """Return the first and the last day of a period whose ends are years, months or days, as YYYY-MM-DD."""
     first = f"{start}-01-01"[:10]
-    if len(end) == 10 or not calendar:
+    if len(end) == 10:
         return first, end
     year, month = int(end[:4]), int(end[5:7] or 12)
     return first, f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"

@@ -66,7 +66,7 @@ class RawSeries:
         if count == 1:
             return f"1 day is missing: {self.day(first)}"
         places = f", at {gaps} places" if gaps > 1 else ""
-        return f"{count} days are missing between {self.day(first)} and {self.day(last)}{places}"
+        return f"{count} days are missing from {self.day(first)} to {self.day(last)}{places}"
 
     def problem(self, kind: InputProblem, message: str, day: int, count: int) -> Problem:
         """Return a problem of this series that begins on a day."""

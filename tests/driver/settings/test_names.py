@@ -43,17 +43,21 @@ def refused_lines(folder: Path, code: str, luigi_cfg: str) -> list[str]:
 @pytest.mark.parametrize(
     ("section", "key", "said"),
     [
-        ("espo", "work_dir", "`[espo] work_dir`: unknown key; did you mean workdir? Allowed here: engine, workdir, "),
-        ("slurm", "acount", "`[slurm] acount`: unknown key; did you mean account? Allowed here: "),
+        ("espo", "work_dir", "`[espo] work_dir`: unknown key; did you mean workdir?"),
+        ("slurm", "acount", "`[slurm] acount`: unknown key; did you mean account?"),
         ("sge", "zzz", "`[sge] zzz`: unknown key. Allowed here: "),
-        ("Count", "memroy", "`[Count] memroy`: unknown key; did you mean memory? Allowed here: "),
-        ("Cuont", "memory", "`[Cuont]`: unknown section; did you mean Count? Allowed here: "),
-        ("SLURM", "account", "`[SLURM]`: unknown section; did you mean slurm? Allowed here: "),
+        ("Count", "memroy", "`[Count] memroy`: unknown key; did you mean memory?"),
+        ("Cuont", "memory", "`[Cuont]`: unknown section; did you mean Count?"),
+        ("SLURM", "account", "`[SLURM]`: unknown section; did you mean slurm?"),
         ("local", "cpus", "`[local]`: unknown section. The engine local has its keys in [espo]."),
     ],
 )
-def test_a_wrong_name_is_told_with_the_nearest_and_all_that_are_allowed(section: str, key: str, said: str) -> None:
-    assert refused(**{section: {key: "1"}}).startswith(f"luigi.cfg has a problem:\n- {said}")
+def test_a_wrong_name_is_told_with_the_nearest_or_else_with_all_that_are_allowed(
+    section: str, key: str, said: str
+) -> None:
+    told = refused(**{section: {key: "1"}})
+    assert told.startswith(f"luigi.cfg has a problem:\n- {said}")
+    assert told.endswith("?") == said.endswith("?"), "after a hint, no list"
 
 
 def test_all_problems_are_told_at_once() -> None:

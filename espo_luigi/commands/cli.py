@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from configparser import DuplicateSectionError
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -97,6 +98,8 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 
 def _unexpected(error: Exception, words: list[str]) -> str:
+    if isinstance(error, DuplicateSectionError):
+        return f"{error.source}, line {error.lineno}: a second [{error.section}]; join the two sections"
     if isinstance(error, ValueError):
         from espo_luigi.driver.luigi_glue.words import wrong_setting
 

@@ -27,9 +27,7 @@ def parse_memory(text: str | int) -> int:
     """Return bytes from Slurm's notation (``4000`` is MiB; ``60GB``, ``60G`` and ``60GiB`` are 60 x 2^30 bytes)."""
     match = _MEMORY.fullmatch(str(text))
     if match is None or float(match[1]) == 0:
-        raise SizingError(
-            f"memory = {text!r} is not an amount of memory; expected for example 60GB, 3500M or 4000 (MiB)"
-        )
+        raise SizingError(f"{text!r} is not an amount of memory; expected for example 60GB, 3500M or 4000 (MiB)")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
@@ -42,7 +40,7 @@ def parse_time(text: str | int) -> int:
     else:
         parts = value.split(":")
         if not all(part.isdecimal() for part in parts) or len(parts) > 3:
-            raise SizingError(f"time = {text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
+            raise SizingError(f"{text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
         numbers = [int(part) for part in parts]
         days = 0
         hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]

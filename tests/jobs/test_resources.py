@@ -118,8 +118,8 @@ def test_the_least_memory_with_which_a_worker_has_256_mib_is_enough_and_no_less(
         (Resources(3, 10), "cpus_per_task = 10 cannot be shared equally by n_workers = 3; .*: 9 or 12"),
         (Resources(4, 2), "cpus_per_task = 2 cannot be shared equally by n_workers = 4; .* can: 4$"),
         (Resources(4, 4, "1GB"), "memory = 1GB leaves 230 MiB for each of 4 Dask workers; .*raise memory or lower"),
-        (Resources(1, 1, "a lot"), "memory = 'a lot' is not an amount"),
-        (Resources(1, 1, "4GB", "a while"), "time = 'a while' is not a duration"),
+        (Resources(1, 1, "a lot"), "'a lot' is not an amount"),
+        (Resources(1, 1, "4GB", "a while"), "'a while' is not a duration"),
     ],
 )
 def test_a_contradiction_is_named_with_the_rule_and_the_way_out(request_: Resources, message: str) -> None:

@@ -253,7 +253,7 @@ def _complete(
     for name in sorted(by_id):
         match, objections = _match(name, by_id[name], wanted)
         if name in of_history:
-            objections = [of_history[name], *objections]
+            objections = [("", of_history[name]), *objections]
         if match is not None and not objections:
             found[name] = match
         else:
@@ -261,22 +261,24 @@ def _complete(
     return found, dropped
 
 
-def _grouped(objections: Iterable[str]) -> Iterator[str]:
+# The variable that it is about, or "" where the sentence names it; and the sentence.
+_Objection = tuple[str, str]
+
+
+def _grouped(objections: Iterable[_Objection]) -> Iterator[str]:
     """Yield each objection once, with all variables that it is about."""
     variables: dict[str, list[str]] = {}
-    for objection in objections:
-        variable, colon, reason = objection.partition(": ")
-        is_of_variable = colon and variable.isidentifier()
-        variables.setdefault(reason if is_of_variable else objection, []).extend([variable] if is_of_variable else [])
+    for variable, reason in objections:
+        variables.setdefault(reason, []).extend([variable] if variable else [])
     for reason, names in variables.items():
         yield f"{', '.join(names)}: {reason}" if names else reason
 
 
-def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
+def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[_Objection]]:
     """Return an id's match, or an objection for each wanted variable that it lacks."""
     chosen: dict[str, list[Asset]] = {}
     derived: list[str] = []
-    objections: list[str] = []
+    objections: list[_Objection] = []
     for variable, frequency in wanted.variables_and_freqs.items():
         files, objection = _files(assets, variable, frequency, wanted.periods)
         if objection is None:
@@ -286,39 +288,40 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
             chosen |= {name: files for name, (files, _) in answers.items() if files}
             derived.append(variable)
             lacking = [reason for _, reason in answers.values() if reason]
-            new = [reason for reason in lacking if reason not in objections]
+            new = _grouped(reason for reason in lacking if reason not in objections)
             if lacking:
-                objections.append(f"{objection}, and it cannot be derived{': ' if new else ''}{', '.join(new)}")
+                reasons = ", ".join(new)
+                underived = f"{objection[1]}, and it cannot be derived{': ' if reasons else ''}{reasons}"
+                objections.append((objection[0], underived))
         else:
             objections.append(objection)
     for column in _OF_ONE_GRID:
         labels = {name: values_of(files, column) for name, files in chosen.items() if files[0].is_cmip7}
         if len({label for found in labels.values() for label in found}) > 1:
             shown = "; ".join(f"{name}: {', '.join(found)}" for name, found in labels.items())
-            objections.append(f"its variables have several values of {column} ({shown}); expected one")
+            objections.append(("", f"its variables have several values of {column} ({shown}); expected one"))
     return (None if objections else _as_match(name, chosen, derived, wanted.periods)), objections
 
 
 def _files(
     assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
-) -> tuple[list[Asset], str | None]:
+) -> tuple[list[Asset], _Objection | None]:
     """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
     if not having:
-        return [], f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})"
+        return [], ("", f"{variable} is missing (there are {listed(values_of(assets, 'variable'))})")
     exact = [asset for asset in having if asset.columns.get("xrfreq") == frequency]
     if not exact:
-        return [], f"{variable} has no rows of frequency {frequency} (there are {listed(values_of(having, 'xrfreq'))})"
+        there = listed(values_of(having, "xrfreq"))
+        return [], ("", f"{variable} has no rows of frequency {frequency} (there are {there})")
     for column in ("processing_level", "domain", *_OF_ONE_GRID):
         if column in _OF_ONE_GRID and not exact[0].is_cmip7:
             continue
         if len(values := values_of(exact, column)) > 1:
-            return (
-                [],
-                f"{variable} is there with {column} {' and '.join(values)}; add {column} to other_search_criteria",
-            )
+            several = f"{variable} is there with {column} {' and '.join(values)}"
+            return [], ("", f"{several}; add {column} to other_search_criteria")
     chosen, objection = covering(exact, periods)
-    return chosen, f"{variable}: {objection}" if objection else None
+    return chosen, (variable, objection) if objection else None
 
 
 def _as_match(

@@ -70,6 +70,8 @@ class Sample(NamedTuple):
         Values up to the threshold, of each member; the wet values of all, whose ranks begin after the dry ones.
     counts, dry_counts, replaced
         Each member's values, dry values, and dry values that are replaced.
+    words, below
+        The word where each member's replaced values begin, and its dry values before that word.
     """
 
     dry: np.ndarray
@@ -77,6 +79,8 @@ class Sample(NamedTuple):
     counts: np.ndarray
     dry_counts: np.ndarray
     replaced: np.ndarray
+    words: np.ndarray
+    below: np.ndarray
 
 
 @inlined
@@ -99,7 +103,7 @@ def count_kept(n_values, n_dry, lower):
 @inlined
 def flip_members(sample, ranks, n_low, times):
     """Let values enter or leave the window: of each member as many of ``times``, the members one after the other."""
-    dry, wet, counts, dry_counts, _ = sample
+    dry, wet, counts, dry_counts, _, words, below = sample
     of_a_member = times.size // counts.size
     for member in range(counts.size):
         for time in times[member * of_a_member : (member + 1) * of_a_member]:
@@ -110,6 +114,7 @@ def flip_members(sample, ranks, n_low, times):
                 change = 1 if dry[member, rank >> 6] & bit else -1
                 dry_counts[member] += change
                 counts[member] += change
+                below[member] += change if rank >> 6 < words[member] else 0
             elif rank < ranks.size:
                 bit = _ONE << (np.uint64(rank - n_low) & _LOW_SIX)
                 wet[(rank - n_low) >> 6] ^= bit
@@ -117,17 +122,21 @@ def flip_members(sample, ranks, n_low, times):
 
 
 @inlined
-def keep_lowest(bits, n_kept, sorted_values, kept):
-    """Add the ``n_kept`` lowest of a member's dry values to ``kept``; return the sum of the others."""
-    below = np.int64(0)
-    word = 0
-    while word < bits.size:
-        ones = np.int64(count_ones(bits[word]))
-        if below + ones > n_kept:
-            break
-        kept[word] |= bits[word]
-        below += ones
+def keep_lowest(sample, member, n_kept, sorted_values, kept):
+    """Add the ``n_kept`` lowest of a member's dry values to ``kept``; return the sum of the others.
+
+    The search begins in the word of the day before.
+    """
+    bits, word, below = sample.dry[member], sample.words[member], sample.below[member]
+    while below > n_kept:
+        word -= 1
+        below -= np.int64(count_ones(bits[word]))
+    while word < bits.size and below + np.int64(count_ones(bits[word])) <= n_kept:
+        below += np.int64(count_ones(bits[word]))
         word += 1
+    sample.words[member], sample.below[member] = word, below
+    for index in range(word):
+        kept[index] |= bits[index]
     total = 0.0
     if word < bits.size:
         low = (_ONE << nth_bit(bits[word], np.uint64(n_kept - below))) - _ONE
@@ -163,7 +172,7 @@ def adapt_members(sample, reference, sorted_values, threshold, shares, group, ke
         if needs_adapting(dry_reference, dry_historical):
             shares.tops[group, member] = window_quantile(bits, before, n_values, values, dry_historical)
             stay = count_kept(count, dry_count, (dry_reference / dry_historical) * dry_historical)
-        removed += keep_lowest(sample.dry[member], stay, sorted_values, kept)
+        removed += keep_lowest(sample, member, stay, sorted_values, kept)
         sample.replaced[member] = dry_count - stay
     return removed
 
@@ -338,6 +347,8 @@ def adapted_quantiles(reference, historical, plan, pool_plan, quantiles, thresho
         np.zeros(members, dtype=np.int64),
         np.zeros(members, dtype=np.int64),
         np.zeros(members, dtype=np.int64),
+        np.zeros(members, dtype=np.int64),
+        np.zeros(members, dtype=np.int64),
     )
     # One word more, where counts end.
     kept = np.zeros((n_low >> 6) + 2, dtype=np.uint64)
@@ -433,59 +444,80 @@ def train_adapting_cells(
 
 
 @inlined
-def is_lower(value, tie, other_value, other_tie):
-    """Whether a value sorts before another; equal values are in the order of their draws."""
-    return value < other_value or (value == other_value and tie < other_tie)
-
-
-@inlined
-def select_lowest(values, ties, places, count, n_lowest):
-    """Move the ``n_lowest`` values before the others, in no order (Hoare's selection)."""
-    left, right = 0, count - 1
+def select(values, position):
+    """Return the value at a position of the sorted values, which are moved (Hoare's selection)."""
+    left, right = 0, values.size - 1
     while left < right:
-        middle = (left + right) // 2
-        value, tie = values[middle], ties[middle]
+        value = values[(left + right) // 2]
         i, j = left, right
         while i <= j:
-            while is_lower(values[i], ties[i], value, tie):
+            while values[i] < value:
                 i += 1
-            while is_lower(value, tie, values[j], ties[j]):
+            while value < values[j]:
                 j -= 1
             if i <= j:
                 values[i], values[j] = values[j], values[i]
-                ties[i], ties[j] = ties[j], ties[i]
-                places[i], places[j] = places[j], places[i]
                 i += 1
                 j -= 1
-        if n_lowest <= j:
+        if position <= j:
             right = j
-        elif n_lowest >= i:
+        elif position >= i:
             left = i
         else:
-            return
+            return values[position]
+    return values[position]
+
+
+@inlined
+def lowest_replaced(values, kept, scratch):
+    """Return the lowest value that is replaced if so many of the lowest stay; often the lowest of all, which is 0."""
+    lowest = values[0]
+    for value in values:
+        lowest = min(lowest, value)
+    n_lowest = 0
+    for value in values:
+        n_lowest += value == lowest
+    if kept < n_lowest:
+        return lowest
+    n_more = 0
+    for value in values:
+        scratch[n_more] = value
+        n_more += value > lowest
+    return select(scratch[:n_more], kept - n_lowest)
 
 
 @inlined
 def adapt_day(series, centres, ahead, threshold, ratio, top, streams, scratch, out):
-    """Make dry values of a day of year wet, whose series' places are ``ahead`` of ``centres``."""
-    values, ties, places = scratch
+    """Make dry values of a day of year wet, whose series' places are ``ahead`` of ``centres``.
+
+    The highest are; which of those equal to the lowest of these is drawn, each of them being as likely.
+    """
+    values, more, places = scratch
     count, n_dry = 0, 0
     for centre in centres:
         value = series[centre + ahead]
+        values[n_dry], places[n_dry] = value, centre + ahead
         count += not np.isnan(value)
-        if value <= threshold:
-            values[n_dry] = value
-            ties[n_dry] = draw(streams[0], centre + ahead)
-            places[n_dry] = centre + ahead
-            n_dry += 1
+        n_dry += value <= threshold
     if n_dry == 0:
         return
     kept = count_kept(count, n_dry, np.float64(ratio) * (n_dry / count))
-    if 0 < kept < n_dry:
-        select_lowest(values, ties, places, n_dry, kept)
-    for index in range(kept, n_dry):
+    if kept == n_dry:
+        return
+    limit = lowest_replaced(values[:n_dry], kept, more)
+    n_equal, n_stay = 0, kept
+    for index in range(n_dry):
+        n_equal += values[index] == limit
+        n_stay -= values[index] < limit
+    for index in range(n_dry):
         place = places[index]
-        out[place] = wet_value(out, draw(streams[1], place), threshold, top)
+        replaces = values[index] > limit
+        if values[index] == limit:
+            replaces = draw(streams[0], place) * n_equal >= n_stay
+            n_equal -= 1
+            n_stay -= not replaces
+        if replaces:
+            out[place] = wet_value(out, draw(streams[1], place), threshold, top)
 
 
 @inlined
@@ -496,7 +528,8 @@ def adapt_simulation(series, plan, threshold, dry_reference, dry_historical, top
     """
     out[:] = series
     longest = np.diff(plan.run_start).max()
-    scratch = np.empty(longest, dtype=series.dtype), np.empty(longest), np.empty(longest, dtype=np.int64)
+    values, more = np.empty((2, longest + 1), dtype=series.dtype)
+    scratch = values, more, np.empty(longest + 1, dtype=np.int64)
     streams = stream(seed, TIE), stream(seed, NEW_VALUE)
     for run in range(plan.run_groups.size):
         centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]

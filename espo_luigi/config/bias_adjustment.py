@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.fields import (
@@ -102,7 +109,7 @@ class TrainArguments(Arguments):
         default=None, description="how many quantiles, or which"
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(
-        default=None, description="the threshold of xsdba's own adaptation"
+        default=None, description="dry days are adapted up to this, in training and adjusting"
     )
     jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
     jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")
@@ -233,9 +240,15 @@ class TrainingArgs(Section):
         default_factory=TrainArguments, description="further arguments of the method's train"
     )
     additive_space: AdditiveSpace | None = Field(
-        default=None, description="{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
+        default=None,
+        description="{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training",
     )
     jitter_over: Refused = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_space(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave an absent `additive_space` out: hashes from before the key stay the same."""
+        return {key: value for key, value in dump(self).items() if key != "additive_space" or value is not None}
 
 
 class AdjustingArgs(Section):

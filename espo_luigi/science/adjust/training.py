@@ -36,7 +36,7 @@ class Grouping:
         unknown = set(group) - {"group", "window", "add_dims"}
         if "group" not in group or unknown:
             raise ConfigurationError(
-                f"group is {dict(group)!r}; expected the keys group, window and add_dims, "
+                f"group is {dict(group)!r}; expected the keys group and window, and add_dims for a pool, "
                 'for example {"group": "time.dayofyear", "window": 31}.'
             )
         add_dims = group.get("add_dims") or ()

@@ -253,7 +253,9 @@ def test_quantiles_are_those_of_the_sorted_sample_with_the_same_draws(raw_thresh
     dayofyear = numbers_of(time)[0]
     plan = plan_windows(dayofyear, 31)
     seeds = np.stack([qm.cell_seeds(name, np.arange(2)) for name in "abc"], axis=-1)
-    reference = np.stack([rain(time, 0, 0.5), np.where(rain(time, 1, 0.95) > 1, rain(time, 1, 0) + 3, 0.2)]).astype("f4")
+    reference = np.stack([rain(time, 0, 0.5), np.where(rain(time, 1, 0.95) > 1, rain(time, 1, 0) + 3, 0.2)]).astype(
+        "f4"
+    )
     shares = (0.5, 0.8, 0.3)
     historical = np.stack([[rain(time, 10 * cell + m, shares[m]) for m in range(3)] for cell in range(2)])
     # With fewer values than the members have, and a jump at the threshold, pth is interpolated to below it.

@@ -124,6 +124,7 @@ POOLS = (
     Pool("pr", 5, "noleap", drawn=False),
     Pool("pr", 1, "noleap"),
     Pool("pr", 2, "standard"),
+    Pool("pr", 5, "noleap"),
     Pool("dtr", 5, "noleap"),
 )
 

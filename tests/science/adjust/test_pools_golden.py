@@ -110,11 +110,14 @@ def test_what_is_drawn_in_training_is_distributed_alike(drawn: Made) -> None:
 
 
 def test_a_scenario_with_draws_is_distributed_alike(drawn: Made) -> None:
-    """6 standard deviations of so few runs say little alone: beside them 1 % of means and 4 % of quantiles."""
+    """6 standard deviations of so few runs say little alone: beside them 1 % of means and 8 % of quantiles.
+
+    Quantiles fall on the gauge's discrete values: 0.51 and 0.54 mm, 6 % apart, are neighbours.
+    """
     got = distribution(drawn.scenario).values
     runs = drawn.expected.quantiles_of_scenario.transpose("seed", "statistic", "realization", "loc").values
-    share = np.array([0.01, 0.01, *(0.04 for _ in QUANTILES)])[:, None, None]
-    allowed = 6 * runs.std(0, ddof=1) + share * abs(runs.mean(0))
+    share = np.array([0.01, 0.01, *(0.08 for _ in QUANTILES)])[:, None, None]
+    allowed = 6 * runs.std(0, ddof=1) + share * abs(runs.mean(0)) + 1e-4 * MM_PER_DAY
     np.testing.assert_array_equal(np.isnan(got), np.isnan(runs.mean(0)))
     assert not (abs(got - runs.mean(0)) > allowed).any()
 

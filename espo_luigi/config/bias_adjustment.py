@@ -319,7 +319,7 @@ class CleanUp(Section):
 
     problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
     xscen_clean_up: XscenCleanUp = Field(
-        default_factory=XscenCleanUp, description="what is done to the adjusted variables"
+        default_factory=XscenCleanUp, description="treatment of the adjusted variables"
     )
     search_data_catalogs: Ignored = None
     save: Refused = None

@@ -1,4 +1,4 @@
-"""Days that a series lacks: missing ones inserted as NaN, and NaN filled in time."""
+"""Gaps of daily series: missing days inserted as NaN, and NaN filled from other days."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = ESPO_V2) -> xr.
 def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     """Insert days that a daily series lacks, as NaN; lazy. The same dataset if it lacks none.
 
-    The attribute `espo_luigi_inserted_days` lists what was inserted. Days of the list that the series has, or that lie
+    The attribute `espo_luigi_inserted_days` lists the inserted days. Those of `days` that the series has, or that lie
     outside of it, are left alone.
 
     Parameters
@@ -64,7 +64,7 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If another day is missing, a day is double or out of order, or the calendar lacks a day of the list.
+        If another day is missing, a day is double or out of order, or the calendar lacks one of `days`.
     """
     axis = TimeAxis.of(ds)
     _check_order(present := np.floor(axis.days).astype(np.int64), ds)
@@ -129,5 +129,8 @@ def _fill_block(block: np.ndarray, *, axis: int, how: Filling, times: np.ndarray
             line[gap] = 0
         else:
             before = None if how == "both" else np.nan
-            line[gap] = np.interp(times[gap], times[~gap], line[~gap], left=before)
+            # Only the days beside gaps matter: with all days, this takes more than twice as long.
+            beside = ~gap
+            beside[1:-1] &= gap[2:] | gap[:-2]
+            line[gap] = np.interp(times[gap], times[beside], line[beside], left=before)
     return filled

@@ -39,12 +39,13 @@ def institutes(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign(forward | both | {"pr": ds.pr.where(ds.pr.notnull() | ds.pr.isnull().all("time"), other=0)})
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("calendar", CALENDARS)
-def test_filled_values_are_xarrays_to_the_last_bit(calendar: str) -> None:
-    ds = with_gaps(calendar)
+def test_filled_values_are_xarrays_to_the_last_bit(calendar: str, dtype: str) -> None:
+    ds = with_gaps(calendar).astype(dtype) / 3
     filled = fill_in_time(ds)
     xr.testing.assert_identical(filled, institutes(ds))
-    assert {filled[name].dtype for name in NAMES} == {np.dtype("f4")}
+    assert {filled[name].dtype for name in NAMES} == {np.dtype(dtype)}
 
 
 def test_tasmax_has_no_values_before_its_first_and_cells_without_data_stay_nan() -> None:

@@ -49,7 +49,7 @@ def round_mantissas(values: np.ndarray, keepbits: int) -> np.ndarray:
     dropped = np.finfo(values.dtype).nmant - keepbits
     if not dropped:
         return values
-    # Half a unit of the last kept bit, less one if that bit is 0, carries into it: to the nearest, half to even.
+    # Adding half a unit of the last kept bit (less 1 where that bit is 0) rounds to the nearest, half to even.
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     bits = native.view(f"u{native.dtype.itemsize}")
     one = bits.dtype.type(1)
@@ -64,7 +64,7 @@ def round_mantissas(values: np.ndarray, keepbits: int) -> np.ndarray:
 
 def _rounded(name: Hashable, data: xr.DataArray, keepbits: int) -> xr.DataArray:
     most = np.finfo(data.dtype).nmant
-    if not 1 <= keepbits <= most:
+    if isinstance(keepbits, bool) or not 1 <= keepbits <= most:
         raise DataError(f"{keepbits} bits of {name} are to be kept; expected 1 to {most} of {data.dtype}.")
     if data.chunks is None:
         rounded = data.copy(data=round_mantissas(data.values, keepbits))

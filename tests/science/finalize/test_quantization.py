@@ -83,7 +83,7 @@ def test_blocks_of_any_size_give_the_same_lazily_and_a_store_holds_it(tmp_path) 
         assert stored.pr.attrs["quantization_nsb"] == 12 and stored[CONTAINER].attrs["algorithm"] == "bitround"
 
 
-@pytest.mark.parametrize("keepbits", [0, 24, -1, {"pr": 24}])
+@pytest.mark.parametrize("keepbits", [0, 24, -1, True, {"pr": 24}])
 def test_bits_that_the_type_does_not_have_are_refused(keepbits: int | dict[str, int]) -> None:
     with pytest.raises(DataError, match="bits of pr are to be kept; expected 1 to 23 of float32"):
         round_bits(product(), keepbits, version="1")

@@ -57,7 +57,7 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     Parameters
     ----------
     ds
-        Variables with or without `time`, in order, at the same hour each day; any calendar.
+        Variables with or without `time`, in order, at the same hour each day; any calendar. Blocks keep their lengths.
     days
         The days that may be missing, as YYYY-MM-DD in the calendar of the series.
 
@@ -79,8 +79,11 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
             f"all days but {', '.join(days) or 'none'}. Correct or exclude the data."
         )
     found = ds.assign_coords(time=present).reindex(time=whole)
+    # Dask makes blocks of other lengths, the last longer than the first: stores do not take these.
+    first = {name: sizes["time"][0] for name, da in ds.data_vars.items() if "time" in (sizes := da.variable.chunksizes)}
+    cut = {name: rechunk_variable(found[name].variable, {"time": size}) for name, size in first.items()}
     index = TimeAxis(axis.calendar, whole + axis.days[0] % 1).index
-    dated = found.assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
+    dated = found.assign(cut).assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
     return dated.assign_attrs({INSERTED_DAYS: _listed(missing, axis.calendar)})
 
 

@@ -83,16 +83,22 @@ def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | Non
 
 
 def weights_and_outside(
-    source: Grid, target: Grid, extrapolation: Extrapolation | None
+    source: Grid, target: Grid, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None = None
 ) -> tuple[sparse.csr_matrix, NDArray[np.bool_]]:
-    """Return `weight_matrix`, and which targets lie outside all source cells."""
+    """Return `weight_matrix`, and which targets lie outside all source cells.
+
+    Only source points where `used` (None: all) take part. As in ESMF, all four corners of a cell must be used for the
+    cell to hold a target.
+    """
     points = target.unit_vectors()
     inside, corners, weights = bilinear_weights(source, target.coordinates(), points)
+    if used is not None:
+        inside &= used[corners].all(axis=1)
     outside = ~inside
     rows = [np.repeat(np.flatnonzero(inside), 4)]
     columns, values = [corners[inside].ravel()], [weights[inside].ravel()]
     if outside.any():
-        nearest, share = _outside_weights(source, points[outside], extrapolation)
+        nearest, share = _outside_weights(source, points[outside], extrapolation, used)
         rows.append(np.repeat(np.flatnonzero(outside), nearest.shape[1]))
         columns.append(nearest.ravel())
         values.append(share.ravel())
@@ -115,10 +121,15 @@ def cells_away(source: Grid, target: Grid) -> Floats:
     return distance / step
 
 
-def _outside_weights(source: Grid, points: Floats, extrapolation: Extrapolation | None) -> tuple[Integers, Floats]:
+def _outside_weights(
+    source: Grid, points: Floats, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None
+) -> tuple[Integers, Floats]:
     if extrapolation is None:
         return np.zeros((len(points), 1), dtype=np.intp), np.full((len(points), 1), np.nan)
-    return inverse_distance_weights(source.unit_vectors(), points, extrapolation)
+    if used is None:
+        return inverse_distance_weights(source.unit_vectors(), points, extrapolation)
+    nearest, share = inverse_distance_weights(source.unit_vectors()[used], points, extrapolation)
+    return np.flatnonzero(used)[nearest], share
 
 
 def _tree(points: Floats) -> cKDTree:

@@ -69,6 +69,7 @@ def test_the_field_of_another_member_experiment_and_institution_serves(tmp_path:
         ({"source": "MIROC6"}, r"not of its source and grid (there are fields of mip_era CMIP6; source MIROC6; domain"),
         ({"grid_label": "gr"}, "grid_label gr"),
         ({"domain": "NAM"}, "domain NAM"),
+        ({"processing_level": "regridded"}, "processing_level regridded"),
         ({"mip_era": "CMIP5", "id": "other"}, "mip_era CMIP5"),
         ({"variable": "('orog',)"}, "sftlf has no rows of frequency fx in the catalogue"),
         ({"xrfreq": "MS"}, "sftlf has no rows of frequency fx in the catalogue"),
@@ -105,6 +106,9 @@ def test_a_runs_own_field_comes_first_and_then_what_fits_the_criteria(tmp_path: 
     (found,) = found_with(tmp_path, [*series, *others, *own], other_search_criteria={"version": "v2"}).values()
     assert name_of(found) == "3.nc"
     (found,) = found_with(tmp_path, [*series, *others, *own]).values()
+    assert name_of(found) == "2.nc"
+    other = field(member="r2i1p1f1", version="v2", path="/data/4.nc")
+    (found,) = found_with(tmp_path, [*series, other, own[0]], other_search_criteria={"version": "v2"}).values()
     assert name_of(found) == "2.nc"
     criteria = {"version": "v2", "experiment": "ssp585"}
     (found,) = found_with(tmp_path, [*series, *others], other_search_criteria=criteria).values()

@@ -169,4 +169,4 @@ def _mean_of_neighbours(data: xr.DataArray, places: Mapping[Hashable, Any], wher
         raise DataError(f"{where}: the cell lies at the edge of the data, {dict(data.sizes)}, and has no 8 neighbours.")
     around = data.isel({**places, **{dim: slice(at - 1, at + 2) for dim, at in cell.items()}})
     ring = xr.DataArray(np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1]], bool), dims=tuple(cell))
-    return around.astype("float64").where(ring).mean(tuple(cell)).astype(data.dtype)
+    return around.where(ring).mean(tuple(cell))

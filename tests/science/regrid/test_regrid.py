@@ -180,6 +180,8 @@ def test_on_the_same_grid_masked_cells_are_missing() -> None:
         (2.0, 0.94, ["reg2"]),
         (0.94, 1.25, ["reg2"]),
         (1.0, 1.25, ["reg1", "reg2"]),
+        # Steps of 1 degree that a file rounds.
+        (0.99998, 1.25, ["reg1", "reg2"]),
         (0.7, 0.4, []),
     ],
 )

@@ -131,7 +131,34 @@ def problems_in(what: str, problems: Collection[str]) -> str:
     return f"{what} has {count}:\n" + "\n".join(f"- {problem}" for problem in problems)
 
 
-def not_one_of(option: str, got: str, allowed: Collection[str]) -> str:
-    """Return the error message for a forbidden value of a command's option, with the allowed and nearest values."""
-    words = ", ".join(allowed) or "(none)"
-    return f"--{option.replace('_', '-')} {got!r} is not one of: {words}{nearest(got, allowed)}"
+# The number of values that a message names.
+_SHOWN = 10
+
+
+def named_by_part(text: str, names: Collection[str]) -> list[str]:
+    """Return the name that `text` is, or else all names that it is a part of."""
+    return [text] if text in names else [name for name in names if text in name]
+
+
+def not_one_of(option: str, got: str, allowed: Collection[str], *, takes_parts: bool = False) -> str:
+    """Return the error message for a forbidden value of a command's option, with the allowed and nearest values.
+
+    If the option `takes_parts` of values, the message lists those that have the part.
+    """
+    flag = f"--{option.replace('_', '-')} {got!r}"
+    if takes_parts and (matches := named_by_part(got, allowed)):
+        return f"{flag} is a part of {len(matches)} names; expected a part of one: {_listed(matches)}"
+    parts = {part: name for name in sorted(allowed, reverse=True) for part in name.split("_")} if takes_parts else {}
+    near = nearest(got, allowed) or nearest(got, parts, hint="{}")
+    return f"{flag} is not one of: {_listed(allowed)}{f'; did you mean {parts[near]}?' if near in parts else near}"
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(list(names)[:_SHOWN]) or "(none)") + more
+
+
+def no_such_rule(name: str, rules: Iterable[str]) -> str:
+    """Return the error message for the name of a rule that does not exist."""
+    hint = nearest(name, rules, hint=" Did you mean {}?")
+    return f"there is no rule {name} here.{hint} `espo rules` lists them."

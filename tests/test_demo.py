@@ -12,6 +12,7 @@ import intake
 import numpy as np
 import pytest
 import xarray as xr
+from small_demo import SMALL_CONFIG, small_reference
 from xclim.core.cfchecks import cfcheck_from_name
 
 from espo_luigi import config
@@ -20,6 +21,7 @@ from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.config import RunConfig
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.report.maps import coast_lines
 
 CONFIG = Path(__file__).parent.parent / "config"
 REFERENCE = "Demo-Land"
@@ -40,8 +42,9 @@ def run_config(raw: Path) -> RunConfig:
 
 @pytest.fixture
 def reference_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes making quick."""
+    """Makes making quick: no simulations, and a reference of few cells."""
     monkeypatch.setattr("espo_luigi.demo.make.SIMULATIONS", ())
+    monkeypatch.setattr("espo_luigi.demo.make.REFERENCE", small_reference())
 
 
 @lru_cache
@@ -138,22 +141,61 @@ def test_every_row_of_the_reference_is_in_one_region_and_every_region_has_land(
         rows += part.lat.values.tolist()
         assert 15 <= int(part.sum()) < part.size
     assert rows == land.lat.values.tolist()
-    assert 90 <= int(land.sum()) <= 110
+    assert int(land.sum()) >= 600
 
 
-def test_the_demo_has_production_s_shape(raw: Path, run_config: RunConfig) -> None:
-    """Chunks that neither cells nor rows nor columns fill, bounds of bands inside of a chunk, and a chunk all sea."""
+def test_the_land_is_natural_earth_s_but_for_the_lake(raw: Path) -> None:
     land = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull()
-    custom = run_config.custom
+    coast = coast_lines(land)
+    (west, south), (east, north) = np.moveaxis(coast, 0, -1)
+    natural = xr.zeros_like(land)
+    for lat in land.lat.values:
+        crossing = (south > lat) != (north > lat)
+        low, high, left, right = (bound[crossing] for bound in (south, north, west, east))
+        at = left + (lat - low) / (high - low) * (right - left)
+        # A cell lies on land if an even number of coasts lies between the western bound, which is land, and it.
+        natural.loc[{"lat": lat}] = [((at > land.lon.values[0]) & (at < lon)).sum() % 2 == 0 for lon in land.lon.values]
+    lake = natural & ~land
+    assert not bool((land & ~natural).any())
+    assert lake.stack(cell=("lat", "lon")).where(lambda one: one, drop=True).cell.size == 6
+    assert lake.where(lake, drop=True).lat.values.tolist() == [48.375, 48.625]
+
+
+def test_mountains_are_colder_and_have_a_rain_shadow_which_the_simulations_lack(raw: Path) -> None:
+    """The Chic-Chocs, their southern and northern slopes, and the lowland to the south."""
+
+    def at(source: str, variable: str, lat: float) -> float:
+        da = opened(raw, source, variable).isel(time=slice(0, 3650))
+        return float(da.assign_coords(lon=(da.lon + 180) % 360 - 180).interp(lat=lat, lon=-66.125).mean())
+
+    colder = {name: at(name, "tasmax", 48.0) - at(name, "tasmax", 48.9) for name in (REFERENCE, DRIZZLY, DRY)}
+    wetter = {name: at(name, "pr", 48.75) / at(name, "pr", 49.1) for name in (REFERENCE, DRIZZLY, DRY)}
+    assert colder[REFERENCE] > 4 > 3 > max(colder[DRIZZLY], colder[DRY])
+    assert wetter[REFERENCE] > 1.4 > 1.1 > max(wetter[DRIZZLY], wetter[DRY])
+
+
+def test_the_small_demo_has_production_s_shape() -> None:
+    """Chunks that neither cells nor rows nor columns fill, bounds of bands inside of a chunk, and a chunk all sea."""
+    custom = config.load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml", SMALL_CONFIG]).custom
+    source = small_reference()
+    cells = np.array([list(row) for row in source.land[::-1]]) == "#"
+    land = xr.DataArray(cells, {"lat": list(source.lats), "lon": list(source.lons)}, ("lat", "lon"))
     bands = [land.sel(lat=slice(*region.lat_bnds)) for region in custom.regions.values()]
-    cells, heights = [int(band.sum()) for band in bands], [band.sizes["lat"] for band in bands]
-    assert max(cells) > 2 * custom.working_chunks["loc"]
-    assert all(count % custom.working_chunks["loc"] for count in cells)
+    counts, heights = [int(band.sum()) for band in bands], [band.sizes["lat"] for band in bands]
+    assert max(counts) > 2 * custom.working_chunks["loc"]
+    assert all(count % custom.working_chunks["loc"] for count in counts)
     rows, columns = custom.final_chunks["lat"], custom.final_chunks["lon"]
     assert len(set(heights)) == len(heights) and all(height % rows for height in heights)
     assert all(border % rows for border in np.cumsum(heights)[:-1])
     assert rows < max(heights) and land.sizes["lon"] % columns and columns % rows and rows % columns
     assert not land[rows : 2 * rows, columns:].any()
+
+
+def test_bands_of_the_demo_are_linked_and_have_several_working_chunks(raw: Path, run_config: RunConfig) -> None:
+    land, custom = opened(raw, REFERENCE, "tasmax").isel(time=0).notnull(), run_config.custom
+    bands = [land.sel(lat=slice(*region.lat_bnds)) for region in custom.regions.values()]
+    assert not any(band.sizes["lat"] % custom.final_chunks["lat"] for band in bands[:-1])
+    assert all(int(band.sum()) > 2 * custom.working_chunks["loc"] for band in bands)
 
 
 def test_each_diagnosed_domain_lies_within_the_region_that_hosts_it(run_config: RunConfig) -> None:
@@ -209,10 +251,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("reference_only")
-def test_the_same_seed_makes_the_same_files_and_another_seed_others(tmp_path: Path, raw: Path) -> None:
+def test_the_same_seed_makes_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
     again = contents(ensure_demo({"folder": str(tmp_path / "again"), "seed": 1}))
     other = contents(ensure_demo({"folder": str(tmp_path / "other"), "seed": 2}))
-    first = {name: content for name, content in contents(raw).items() if REFERENCE in name}
+    first = contents(ensure_demo({"folder": str(tmp_path / "raw"), "seed": 1}))
     assert again == first
     assert other.keys() == first.keys() and all(other[name] != first[name] for name in first)
 

@@ -17,7 +17,7 @@ from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, check_extent, day_of, subset_boxes
+from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.extract.input_values import Limits, value_problems
 
@@ -162,13 +162,15 @@ def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset)
 
 
 def _ends(files: Sequence[RawSeries], period: Period) -> Iterator[Problem]:
-    times = np.concatenate([raw.data["time"].values for raw in files])
-    try:
-        check_extent(times, times, *period)
-    except DataError as error:
-        begins_late = day_of(times.min()) > f"{period[0]}-01-01"
-        raw = min(files, key=_first_day) if begins_late else max(files, key=_last_day)
-        yield raw.problem("missing_days", str(error), _first_day(raw) if begins_late else _last_day(raw), 1)
+    first, last = min(files, key=_first_day), max(files, key=_last_day)
+    begin, end = map(first.number, wanted_days(*period, calendar_of(first.data)))
+    of_period = f" of the period {period[0]}-{period[1]}"
+    if (late := _first_day(first) - begin) > 0:
+        message = first.missing(late, begin, begin + late - 1) + of_period
+        yield first.problem("missing_days", message, begin, late)
+    if (early := end - _last_day(last)) > 0:
+        message = last.missing(early, end - early + 1, end) + of_period
+        yield last.problem("missing_days", message, end - early + 1, early)
 
 
 def _first_day(raw: RawSeries) -> int:

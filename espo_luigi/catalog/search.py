@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -206,6 +206,8 @@ class Catalog:
         fields = tuple(usable_fields(newest, exclusions or {}))
         wanted = _Wanted(dict(variables_and_freqs), spans, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
+        for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
+            logger.warning("%s is dropped from the search: %s.", name, objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
         # Only rows of members that are kept count.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
@@ -216,7 +218,8 @@ class Catalog:
             _refuse(spoiled)
         if not found:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
-            raise CatalogError(f"nothing found. {listed(dropped) or 'No row can be used'}. Rows: {'; '.join(trail)}.")
+            reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
+            raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
             _tell_what_is_left_out(faulty, spoiled)
         for name in left.keys() & dispatched.doubts.keys():
@@ -262,13 +265,13 @@ def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
 
 def _complete(
     assets: Sequence[Asset], wanted: _Wanted, of_history: Mapping[str, str]
-) -> tuple[dict[str, Match], list[str]]:
-    """Return the complete ids, and the objections to all other ids, which are logged as warnings."""
+) -> tuple[dict[str, Match], dict[str, str]]:
+    """Return the complete ids, and the objections to all other ids."""
     by_id: dict[str, list[Asset]] = defaultdict(list)
     for asset in assets:
         by_id[asset.id].append(asset)
     found: dict[str, Match] = {}
-    dropped: list[str] = []
+    dropped: dict[str, str] = {}
     for name in sorted(by_id):
         match, objections = _match(name, by_id[name], wanted)
         if name in of_history:
@@ -276,9 +279,19 @@ def _complete(
         if match is not None and not objections:
             found[name] = match
         else:
-            dropped.append(f"{name}: {'; '.join(objections)}")
-            logger.warning("%s is dropped from the search: %s.", name, "; ".join(objections))
+            dropped[name] = "; ".join(_grouped(objections))
     return found, dropped
+
+
+def _grouped(objections: Iterable[str]) -> Iterator[str]:
+    """Yield each objection once, with all variables that it is about."""
+    variables: dict[str, list[str]] = {}
+    for objection in objections:
+        variable, colon, reason = objection.partition(": ")
+        is_of_variable = colon and variable.isidentifier()
+        variables.setdefault(reason if is_of_variable else objection, []).extend([variable] if is_of_variable else [])
+    for reason, names in variables.items():
+        yield f"{', '.join(names)}: {reason}" if names else reason
 
 
 def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match | None, list[str]]:
@@ -294,7 +307,10 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
             answers = {name: _files(assets, name, frequency, wanted.periods) for name in DERIVATIONS[variable]}
             chosen |= {name: files for name, (files, _) in answers.items() if files}
             derived.append(variable)
-            objections += _underivable(objection, [reason for _, reason in answers.values() if reason])
+            lacking = [reason for _, reason in answers.values() if reason]
+            new = [reason for reason in lacking if reason not in objections]
+            if lacking:
+                objections.append(f"{objection}, and it cannot be derived{': ' if new else ''}{', '.join(new)}")
         else:
             objections.append(objection)
     for column in _OF_ONE_GRID:
@@ -311,10 +327,6 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     ordered = _in_order(chosen)
     columns = {**_common_columns(ordered or run), "id": name}
     return Match(name, ordered, tuple(chosen), tuple(derived), wanted.periods, columns, fixed), []
-
-
-def _underivable(objection: str, lacking: Sequence[str]) -> list[str]:
-    return [f"{objection}, and it cannot be derived: {', '.join(lacking)}"] if lacking else []
 
 
 def _files(

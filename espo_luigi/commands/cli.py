@@ -7,6 +7,7 @@ import gc
 import os
 import select
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ import click
 
 from espo_luigi.commands import views
 from espo_luigi.commands.init import init
-from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest
+from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
@@ -67,12 +68,23 @@ def _run(words: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        error.show()
+        say(_usage(error, words), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         raise
     except Exception as error:
         return _failed(error, words)
+
+
+def _usage(error: click.ClickException, words: list[str]) -> str:
+    """Return a paragraph about a wrong command line, with the nearest option."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = next((f"espo {word}" for word in words if word in espo.commands), "espo")
+    message = error.format_message().rstrip(".")
+    if context and isinstance(error, click.NoSuchOption):
+        known = [name for option in context.command.get_params(context) for name in option.opts if name[:1] == "-"]
+        message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
+    return f"{command}: {message}{'' if message[-1] == '?' else '.'} See `{command} --help`."
 
 
 def _failed(error: Exception, words: list[str]) -> int:
@@ -114,6 +126,14 @@ class _SlurmCommand(click.Command):
 class _OneScreen(click.Group):
     """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the error for an unknown command names the nearest."""
+        if not args[0].startswith("-") and args[0] not in self.commands:
+            ctx.fail(f"there is no command {args[0]}{nearest(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
 
@@ -133,7 +153,7 @@ def espo() -> None:
 @click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
 @_json_option
 def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
-    """Make a catalogue of a folder's CMIP6-style files."""
+    """Make a catalogue of a folder of CMIP or CORDEX files."""
     from espo_luigi.catalog import make_catalog
 
     report = make_catalog(folder, out, source)
@@ -166,12 +186,11 @@ def make(path: Path, workers: int) -> int:
 def rules(names: tuple[str, ...], as_json: bool) -> None:
     """List the rules, or the files of those named."""
     from espo_luigi.tasks.make import rules, template_of
-    from espo_luigi.tasks.ports import wildcard_names
 
     known = {rule.__name__: rule for rule in rules()}
     for name in names:
         if name not in known:
-            raise ParameterError(f"there is no rule {name}: `espo rules` lists them{nearest(name, known)}")
+            raise ParameterError(no_such_rule(name, known))
     if as_json:
         shown = {name: known[name] for name in names or known}
         return _print_json({name: {"does": _does(rule), "files": template_of(rule)} for name, rule in shown.items()})
@@ -180,9 +199,20 @@ def rules(names: tuple[str, ...], as_json: bool) -> None:
         for port, template in template_of(known[name]).items():
             say(f"    {port}  {template}")
     if not names:
-        say(f"{'rule':<24} {'parameters':<18} what it makes")
-        for name, rule in known.items():
-            say(f"{name:<24} {' '.join(wildcard_names(rule)):<18} {_does(rule).partition(': ')[2]}")
+        say(_table_of_rules(known))
+
+
+def _table_of_rules(known: Mapping[str, type]) -> str:
+    """A line for each rule, cut to the terminal's width."""
+    from espo_luigi.tasks.ports import wildcard_names
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    rows = [(name, " ".join(wildcard_names(rule)), _does(rule).partition(": ")[2]) for name, rule in known.items()]
+    lines = [f"{name:<24}{parameters:<20}{makes}" for name, parameters, makes in (_RULES_HEAD, *rows)]
+    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
+
+
+_RULES_HEAD = ("rule", "parameters", "what it makes")
 
 
 def _does(rule: type) -> str:

@@ -33,12 +33,12 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(json.dumps(value, indent=indent, default=str))
 
 
-@click.command(epilog="Example: espo plan --sim-id CMIP6_ScenarioMIP_X_Y_ssp585_r1i1p1f1_global --tasks")
+@click.command(epilog="Example: espo plan --sim-id CanESM5_ssp585 --tasks")
 @click.argument("rules", nargs=-1, metavar="[TASK]...")
 @click.option("--from", "first", default="", metavar="RULE", help="This rule and those after it only.")
 @click.option("--until", default="", metavar="RULE", help="Until this rule.")
 @click.option("--only", default="", metavar="RULE", help="This rule only.")
-@click.option("--sim-id", default="", metavar="ID,...", help="These simulations only.")
+@click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
 @click.option("--region", default="", metavar="NAME,...", help="What is made of these regions only.")
 @click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
 @click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
@@ -67,12 +67,12 @@ def plan(
     from espo_luigi.overview.plan import plan_of
     from espo_luigi.overview.standing import BLOCKED
     from espo_luigi.tasks import staleness
-    from espo_luigi.tasks.all import Selection
+    from espo_luigi.tasks.all import Selection, full_ids
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
     with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
-        selection = Selection(first, until, only, sim_id, region)
+        selection = Selection(first, until, only, full_ids(sim_id), region)
         found = plan_of(rules, selection)
     if dag is not None:
         draw(found, dag, by_task=selection.is_of_one_simulation)

@@ -39,7 +39,10 @@ _VARIABLE_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Source:
-    """An invented dataset: its name, its climate, its grid (degrees) and its calendar."""
+    """An invented dataset: its name, its climate, its grid (degrees), its calendar, and where it has land.
+
+    `land` has a row of letters for each latitude, the northernmost first: # is land. Without it, all cells have data.
+    """
 
     name: str
     climate: Climate
@@ -48,6 +51,7 @@ class Source:
     calendar: str
     experiments: Mapping[str, tuple[int, int]]
     mip_era: str = "CMIP6"
+    land: tuple[str, ...] = ()
 
     @property
     def is_simulation(self) -> bool:
@@ -59,14 +63,38 @@ def _steps(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(round(first + step * index, 6) for index in range(count))
 
 
+# After Natural Earth's coast, as the report draws it, with Lac Saint-Jean (~); the sea is dots.
+_LAND = (
+    "##################.......########.......",  # 49.125
+    "################.....#############......",
+    "#~~~~#########....################......",
+    "##~~####.####...#################.......",
+    "############..#############.###.........",  # 48.125
+    "###########..###############............",
+    "##########..####################........",
+    "#########..####################.........",
+    "########.#####################..........",  # 47.125
+    "######.########################...#.....",
+    "################################..#.....",
+    "################################....####",
+    "####################################...#",  # 46.125
+    "####################################....",
+    "###############################..#######",
+    "#############################..#.....###",
+    "##########################.....#########",  # 45.125
+    "#######################......###########",
+    "#####################......##########...",
+    "###############.##.........#######......",
+)
 _SCENARIO = {"historical": (1950, 2014), "ssp585": (2015, 2100)}
 REFERENCE = Source(
     name="Demo-Land",
-    climate=Climate(highland_kelvin=-3.0, warming_kelvin=4.0),
-    lats=_steps(45.125, 0.25, 12),
-    lons=_steps(-66.875, 0.25, 10),
+    climate=Climate(warming_kelvin=4.0),
+    lats=_steps(44.375, 0.25, len(_LAND)),
+    lons=_steps(-72.625, 0.25, len(_LAND[0])),
     calendar="standard",
     experiments={"reference": (1991, 2020)},
+    land=_LAND,
 )
 SIMULATIONS = (
     # Too warm, seasons too weak, drizzle on nearly every day; longitudes 0-360.
@@ -81,9 +109,10 @@ SIMULATIONS = (
             wet_fraction=0.85,
             rain_mm_per_day=2.6,
             rain_shape=0.65,
+            cell_degrees=2.8,
         ),
         lats=_steps(37.67, 2.79, 7),
-        lons=_steps(284.0625, 2.8125, 9),
+        lons=_steps(278.4375, 2.8125, 10),
         calendar="noleap",
         experiments=_SCENARIO,
     ),
@@ -99,9 +128,10 @@ SIMULATIONS = (
             wet_fraction=0.30,
             rain_mm_per_day=7.5,
             rain_shape=1.0,
+            cell_degrees=2.25,
         ),
-        lats=_steps(51.875, -1.25, 9),
-        lons=_steps(-73.125, 1.875, 8),
+        lats=_steps(56.0, -2.0, 11),
+        lons=_steps(-81.25, 2.5, 11),
         calendar="360_day",
         experiments=_SCENARIO,
     ),

@@ -1,4 +1,4 @@
-"""Invented daily weather: temperature with seasons, warming and memory, and rain with dry days."""
+"""Invented daily weather: temperature with seasons, warming and memory, rain with dry days, and both with mountains."""
 
 from __future__ import annotations
 
@@ -15,6 +15,30 @@ Field = npt.NDArray[np.float32]
 Axis = npt.NDArray[np.float64]
 
 _COLDEST_PHASE = 0.055
+_KELVIN_PER_METRE = -0.0065
+# Rain grows by this fraction for each metre that the ground rises along the wind, over `_ALONG_WIND` degrees.
+_RAIN_PER_METRE = 0.0015
+# Wind from the south-west, in degrees of latitude and longitude.
+_ALONG_WIND = (0.2, 0.3)
+# Latitude, longitude, metres, and widths along both, after the mountains between the St. Lawrence and the Atlantic.
+_MOUNTAINS = np.array(
+    [
+        (48.8, -66.7, 850, 0.25, 0.7),  # Chic-Chocs
+        (48.9, -65.5, 700, 0.25, 0.6),
+        (48.2, -67.8, 400, 0.35, 0.7),  # Notre Dame Mountains
+        (47.2, -69.4, 400, 0.4, 0.6),
+        (46.1, -69.2, 650, 0.3, 0.4),  # Katahdin
+        (45.4, -70.4, 650, 0.45, 0.6),  # Longfellow Mountains
+        (44.4, -71.4, 900, 0.4, 0.5),  # White Mountains
+        (47.3, -66.5, 600, 0.45, 0.6),  # highlands of New Brunswick
+        (46.9, -72.3, 500, 0.4, 0.6),  # Laurentians
+        (47.6, -71.2, 850, 0.45, 0.5),
+        (48.9, -70.2, 700, 0.4, 0.6),
+        (49.2, -68.6, 400, 0.3, 0.6),
+        (45.65, -65.0, 300, 0.2, 0.5),  # Caledonia
+        (44.75, -65.2, 200, 0.2, 0.6),  # South Mountain
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +53,8 @@ class Climate:
     wet_fraction: float = 0.45
     rain_mm_per_day: float = 6.5
     rain_shape: float = 0.85
-    highland_kelvin: float = 0.0
+    # How wide the grid's cells are, over which mountains are smoothed.
+    cell_degrees: float = 0.25
 
 
 @dataclass(frozen=True)
@@ -85,16 +110,20 @@ def invent_weather(
     """Invent daily `tasmax`, `tasmin` (K, tasmin always below) and `pr` (kg m-2 s-1): float32, (time, lat, lon).
 
     Temperature: a yearly cycle, a warming that grows with the square of time since 1950 to `warming_kelvin` in 2100,
-    and noise with a memory of days. Rain: Weibull-distributed on the days on which a second noise exceeds a threshold,
-    2 % more a degree of warming. Rainy days have a smaller range of temperature.
+    and noise with a memory of days. It falls with height and to the north, and seasons are stronger to the west. Rain:
+    Weibull-distributed on the days on which a second noise exceeds a threshold, 2 % more a degree of warming, more on
+    the mountains' south-western slopes and less behind them. Rainy days have a smaller range of temperature.
     """
     shape = (days.years.size, lats.size, lons.size)
     winter = np.cos(2 * np.pi * (days.phases - _COLDEST_PHASE)).astype(np.float32)[:, None, None]
     warming = climate.warming_kelvin * ((days.years - 1950) / 150.0).astype(np.float32) ** 2
-    tas = np.float32(climate.mean_kelvin) + _geography(climate, lats, lons) + warming[:, None, None]
-    tas = tas - climate.seasonal_kelvin * winter
+    lat, lon = lats[:, None], np.where(lons > 180, lons - 360, lons)[None, :]
+    colder = _KELVIN_PER_METRE * _heights(climate, lat, lon) - 0.9 * (lat - 46.5)
+    tas = np.float32(climate.mean_kelvin) + colder.astype(np.float32) + warming[:, None, None]
+    tas = tas - climate.seasonal_kelvin * winter * np.clip(1 - 0.03 * (lon + 66), 0.8, 1.25).astype(np.float32)
     tas += climate.noise_kelvin * (1 + 0.3 * winter) * _noise(rng, shape, memory=0.75, shared=0.9)
     pr = (1 + 0.02 * warming[:, None, None]) * _rain(climate, winter, _noise(rng, shape, memory=0.4, shared=0.9))
+    pr *= _rain_shadow(climate, lat, lon)
     spread = np.exp(0.25 * _noise(rng, shape, memory=0.3, shared=0.7)) * np.where(pr > 1, 0.75, 1.0)
     half_range = np.maximum(0.5 * climate.range_kelvin * (1 - 0.15 * winter) * spread, 0.25)
     values = {"tasmax": tas + half_range, "tasmin": tas - half_range, "pr": pr / SECONDS_PER_DAY}
@@ -123,15 +152,19 @@ def _rain(climate: Climate, winter: Field, noise: Field) -> Field:
     return amount
 
 
-def _geography(climate: Climate, lats: Axis, lons: Axis) -> Field:
-    """Colder to the north, and colder by `highland_kelvin` on a hill that only a fine grid has."""
-    lat, lon = lats[:, None], np.where(lons > 180, lons - 360, lons)[None, :]
-    hill = np.exp(-((lat - 46.8) ** 2) / 0.5 - (lon + 66.2) ** 2 / 0.4)
-    return (-0.9 * (lat - 46.5) + climate.highland_kelvin * hill).astype(np.float32)
+def _heights(climate: Climate, lat: Axis, lon: Axis) -> Axis:
+    """Metres above the sea: the mountains, the lower and the wider the larger the grid's cells are."""
+    north, east, metres, *widths = _MOUNTAINS.T[..., None, None]
+    smooth = [np.hypot(width, 0.5 * climate.cell_degrees) for width in widths]
+    lower = metres * widths[0] * widths[1] / (smooth[0] * smooth[1])
+    distance = ((lat - north) / smooth[0]) ** 2 + ((lon - east) / smooth[1]) ** 2
+    heights: Axis = (lower * np.exp(-0.5 * distance)).sum(axis=0)
+    return heights
 
 
-def is_sea(lats: Axis, lons: Axis) -> npt.NDArray[np.bool_]:
-    """Where the reference has no land: east of a winding coast, (lat, lon)."""
-    coast = -65.0 + 0.45 * np.sin(2.2 * (lats - 45.0))
-    sea: npt.NDArray[np.bool_] = lons[None, :] > coast[:, None]
-    return sea
+def _rain_shadow(climate: Climate, lat: Axis, lon: Axis) -> Field:
+    """A factor of rain: above 1 near the ocean and where the ground rises along the wind, below 1 where it falls."""
+    up, along = (0.5 * step for step in _ALONG_WIND)
+    rise = _heights(climate, lat + up, lon + along) - _heights(climate, lat - up, lon - along)
+    near_ocean = np.clip(1 + 0.04 * (lon + 66) - 0.06 * (lat - 46.5), 0.6, 1.4)
+    return (near_ocean * np.clip(1 + _RAIN_PER_METRE * rise, 0.4, 2.0)).astype(np.float32)

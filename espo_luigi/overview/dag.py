@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from espo_luigi.errors import ParameterError
 from espo_luigi.files import open_own, replace_text
@@ -19,6 +20,7 @@ MOST_NODES = 120
 STALE = "stale"
 # They differ in lightness, too, for people who do not see colours; the legend has words.
 COLOURS = {DONE: "#cfe8d5", RUN: "#ffffff", STALE: "#fde9a9", BLOCKED: "#d98880"}
+_ARROW = {"arrowstyle": "-|>", "color": "#777777", "lw": 0.8, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
 _KINDS = (".svg", ".png", ".mmd")
 
 
@@ -150,14 +152,25 @@ def _draw(nodes: Mapping[str, Node], out: Path) -> None:
     axes.set_axis_off()
     axes.set_xlim(-0.55, columns - 0.45)
     axes.set_ylim(rows / 2 + 0.3, -rows / 2 - 0.3)
+    texts = {}
     for name, node in nodes.items():
-        for needed in _direct(nodes, name):
-            axes.plot(*zip(at[needed], at[name], strict=True), color="#777777", lw=0.8, zorder=1)
         box = {"boxstyle": "round,pad=0.35", "facecolor": COLOURS[node.state], "edgecolor": "#333333"}
-        axes.text(*at[name], node.label, ha="center", va="center", fontsize=6.5, bbox=box, zorder=2)
+        texts[name] = axes.text(*at[name], node.label, ha="center", va="center", fontsize=6.5, bbox=box, zorder=2)
     used = [state for state in COLOURS if any(node.state == state for node in nodes.values())]
     for state in used:
         axes.scatter([], [], s=60, marker="s", facecolor=COLOURS[state], edgecolor="#333333", label=state)
     figure.legend(loc="outside lower center", ncols=len(used), frameon=False, fontsize=7)
+    figure.draw_without_rendering()  # from now on, the boxes have their sizes
+    edges = {name: _left_and_right(text, axes) for name, text in texts.items()}
+    for name in nodes:
+        for needed in _direct(nodes, name):
+            start, end = (edges[needed][1], at[needed][1]), (edges[name][0], at[name][1])
+            axes.annotate("", end, start, arrowprops=_ARROW, zorder=1)
     with open(open_own(out, os.O_TRUNC), "wb") as file:
         figure.savefig(file, dpi=160, format=out.suffix[1:])
+
+
+def _left_and_right(text: Any, axes: Any) -> tuple[float, float]:
+    """Return where the box around a text begins and ends, in the coordinates of the axes."""
+    box = text.get_bbox_patch().get_window_extent().transformed(axes.transData.inverted())
+    return float(box.x0), float(box.x1)

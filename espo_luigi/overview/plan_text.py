@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.config.paths import existing_parent
-from espo_luigi.driver.display.status import duration
+from espo_luigi.driver.display.status import cpu_time, duration
 from espo_luigi.overview.cost import Basis, Cost, measured
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
@@ -22,7 +22,7 @@ _COLUMNS = {
     "to run": 8,
     "blocked": 9,
     "stale": 7,
-    "core time": 11,
+    "CPU time": 13,
     "memory": 10,
     "longest": 13,
     "files": 9,
@@ -35,7 +35,7 @@ _MISSING = "output missing"
 
 def render_plan(plan: Plan, *, each: bool = False) -> str:
     """Return the table of rules, the reasons, the cost, and problems; with `each`, a line for every task."""
-    parts = (_table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
+    parts = (_problems(plan), _table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
     return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
@@ -69,7 +69,7 @@ def _cost(tasks: list[Planned]) -> list[str]:
     most = "<" if mark else ""
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
-        f"{mark}{_core_time(costs)}",
+        f"{mark}{_cpu_time(costs)}",
         f"{memory_mark}{_bytes(max(cost.memory_bytes for cost in costs))}",
         f"{mark}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
@@ -77,10 +77,8 @@ def _cost(tasks: list[Planned]) -> list[str]:
     ]
 
 
-def _core_time(costs: Iterable[Cost]) -> str:
-    """Return seconds or minutes in words; hours stay hours, however many, as clusters count them."""
-    hours = sum(cost.core_hours for cost in costs)
-    return duration(3600 * hours) if hours < 2 else f"{hours:.1f} h" if hours < 100 else f"{hours:.0f} h"
+def _cpu_time(costs: Iterable[Cost]) -> str:
+    return cpu_time(sum(cost.core_hours for cost in costs))
 
 
 # Before a cost in the table, and in a sentence.
@@ -94,27 +92,18 @@ def _worst(found: Iterable[Basis]) -> Basis:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     for rule, tasks in _by_rule(plan).items():
-        reasons = Counter((planned.state.in_plan, _kind(planned.state.why)) for planned in tasks if planned.state.why)
-        for (state, reason), count in reasons.items():
+        to_run = [planned.state.why for planned in tasks if planned.state.in_plan == RUN]
+        for reason, count in Counter(why.partition(": ")[0] for why in to_run if why).items():
             if reason == _MISSING:
                 continue  # as expected
-            same = [
-                planned for planned in tasks if planned.state.why.startswith(reason) and planned.state.in_plan == state
-            ]
-            example = same[0].state.why.removeprefix(reason).removeprefix(":").strip().splitlines()
-            yield f"{rule}: {count} {state}: {reason}{f' ({example[0]}{_more(count)})' if example else ''}"
+            example = next(why for why in to_run if why.startswith(reason)).removeprefix(reason).removeprefix(": ")
+            yield f"{rule}: {count} {RUN}: {reason}{f' ({example.splitlines()[0]}{_more(count)})' if example else ''}"
         keys = list(dict.fromkeys(key for planned in tasks for key in planned.state.changed))
         if keys:
             count = sum(bool(planned.state.changed) for planned in tasks)
             yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
     if any(planned.state.why.startswith(_MISSING) for planned in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
-
-
-def _kind(reason: str) -> str:
-    """Return the common beginning of a reason: of "needs TASK: …", the rule of that task."""
-    kind = reason.partition(": ")[0]
-    return " ".join(kind.split()[:2]) if kind.startswith("needs ") else kind
 
 
 def _more(count: int, shown: int = 1) -> str:
@@ -139,23 +128,28 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield from _costs(plan, run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
-    yield from _problems([planned for planned in plan.of(BLOCKED) if not planned.state.why.startswith("needs ")])
 
 
-def _problems(found: list[Planned]) -> Iterator[str]:
-    """Yield each problem once for a rule, with an example."""
-    first = {(planned.rule, planned.state.why): planned for planned in reversed(found)}
-    counts = Counter((planned.rule, planned.state.why) for planned in found)
-    for (rule, reason), planned in reversed(first.items()):
-        more = f" (and {counts[rule, reason] - 1} more of {rule})" if counts[rule, reason] > 1 else ""
-        yield f"PROBLEM  {reason if rule in reason else f'{planned.task.label()}: {reason}'}{more}"
+def _problems(plan: Plan) -> Iterator[str]:
+    """Yield each cause of blocked tasks once, with the tasks that it concerns itself, and how many it blocks."""
+    found: dict[str, list[Planned]] = {}
+    for planned in plan.of(BLOCKED):
+        why = planned.state.why
+        found.setdefault(why.partition(": ")[2] if why.startswith("needs ") else why, []).append(planned)
+    for cause, tasks in found.items():
+        own = [planned for planned in tasks if not planned.state.why.startswith("needs ")]
+        rules = Counter(planned.rule for planned in own)
+        of = own[0].task.label() if len(own) == 1 else ", ".join(f"{count} {rule}" for rule, count in rules.items())
+        later = f", and {len(tasks) - len(own)} later tasks that need them" if len(tasks) > len(own) else ""
+        yield f"PROBLEM  {cause}"
+        yield f"         It blocks {len(tasks)} of {len(plan.tasks)} tasks: {of}{later}."
 
 
 def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     costs = [planned.cost for planned in run if planned.cost is not None]
     worst, took = _worst(cost.basis for cost in costs), plan.timing()
     most = _WORDS[worst]
-    yield f"cost: {most}{_core_time(costs)} of core time (CPUs x time)"
+    yield f"cost: {most}{_cpu_time(costs)} of CPU time"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
     if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"

@@ -77,7 +77,7 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     """Return the state as lines for people; if `lines` is a number, cut to so many."""
     state = found["run"]
     if state is None:
-        return [f"{found['workdir']}: no run has begun here{_lacking()}", *_rendered_left(found["left"])]
+        return [f"{found['workdir']}: no run has begun here", *_lacking(), *_rendered_left(found["left"])]
     silent = duration(state["silent_seconds"])
     now = state["updated"] + state["silent_seconds"]  # by the clock of the driver's host, as are the times in its state
     since = f"since {duration(now - state['started'])}"
@@ -95,9 +95,9 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     return [driver, *status_lines(state, now, room), *(["", *stale] if stale else []), *left][: lines or None]
 
 
-def _lacking() -> str:
-    lacking = "; there is no luigi.cfg in this folder: give the command where yours is (`espo init` writes one)"
-    return "" if get_config().sections() else lacking
+def _lacking() -> list[str]:
+    lacking = "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
+    return [] if get_config().sections() else [lacking]
 
 
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
@@ -13,15 +17,27 @@ from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import ParameterError, nearest
+from espo_luigi.errors import ParameterError, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.local.engine import KILLED
-from espo_luigi.jobs.order import end_of_log
+from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.overview.standing import Stand, TaskState, TaskStates, Trace, fits, scheduler, words_of
+from espo_luigi.overview.standing import (
+    DONE,
+    RUN,
+    Stand,
+    TaskState,
+    TaskStates,
+    Trace,
+    fits,
+    problem_of,
+    scheduler,
+    words_of,
+)
 from espo_luigi.tasks.all import All
+from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
 
 _LINES_OF_LOG = 12
@@ -36,7 +52,12 @@ def why(words: Sequence[str]) -> str:
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
-    search, start = Search(), named_task(words)
+    search = Search()
+    if len(words) == 1 and (made := _made_in(Path(words[0]))):
+        return _about_folder(words[0], made, search)
+    start = named_task(words)
+    if ended := search.ended(start):
+        return _about_done(start, ended)
     chain = search.chain(start)
     root = chain[-1]
     if search.is_idle(root) and not search.is_to_run(start):
@@ -56,6 +77,37 @@ def _about_unneeded(task: SlurmTask) -> str:
     )
 
 
+def _about_done(task: SlurmTask, ended: float) -> str:
+    deleted = ", ".join(str(target) for target in task.output())
+    return (
+        f"{task.label()} is done at {_moment(ended)}; its temporary store was deleted because nothing needs it any "
+        f"more: {deleted}. `espo make {shlex.quote(deleted.partition(', ')[0])}` makes it again."
+    )
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+
+
+def _made_in(folder: Path) -> dict[Path, SlurmTask]:
+    """Return the outputs below a folder, each with the task that makes it; none if it is an output, or inside one."""
+    wanted = folder.absolute()
+    tasks = [task for task in walk([All()]) if isinstance(task, EspoTask)]
+    return {
+        path: task for task in tasks for target in task.output() if wanted in (path := target.path.absolute()).parents
+    }
+
+
+def _about_folder(folder: str, made: Mapping[Path, SlurmTask], search: Search) -> str:
+    """Return a table of the rules that make a folder's outputs, and how many of the tasks stand how."""
+    rules: dict[str, Counter[str]] = {}
+    for task in {task.task_id: task for task in made.values()}.values():
+        rules.setdefault(task.get_task_family(), Counter())[search.word(task)] += 1
+    lines = [f"  {rule:<24}{', '.join(f'{n} {word}' for word, n in counts.items())}" for rule, counts in rules.items()]
+    there = sum(os.path.exists(path) for path in made)
+    return "\n".join([f"{folder}: {there} of {len(made)} outputs are there. The tasks that make them:", *lines])
+
+
 def _names(chain: Sequence[SlurmTask]) -> list[str]:
     """Return the tasks' names, without parameters that an earlier task of the chain has, too."""
     named: dict[str, str] = {}
@@ -68,16 +120,16 @@ def _names(chain: Sequence[SlurmTask]) -> list[str]:
 
 
 def named_task(words: Sequence[str]) -> SlurmTask:
-    """Return the task that a path, or a rule and values of its parameters name."""
+    """Return the task that a path (also one inside of a store), or a rule and values of its parameters name."""
     if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
-        return task_for(Path(words[0]))
+        path = Path(words[0])
+        return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path))
     family, *rest = [word for word in words if not word.startswith("--")]
     everything = [task for task in walk([All()]) if isinstance(task, SlurmTask)]
     tasks = [task for task in everything if task.task_family == family]
     if not tasks:
         rules = sorted({task.task_family for task in everything})
-        hint = nearest(family, rules, hint=" Did you mean {}?")
-        raise ParameterError(f"{family!r} is no rule of this run, and no path.{hint} Rules: {', '.join(rules)}")
+        raise ParameterError(no_such_rule(family, rules))
     exact = [task for task in tasks if all(word in words_of(task.wildcards) for word in rest)]
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
@@ -99,9 +151,10 @@ class Search:
     def __init__(self) -> None:
         self.states = TaskStates()
         self._ways: dict[str, _Way] = {}
+        self._blocked: dict[str, bool] = {}
 
     def chain(self, task: SlurmTask) -> list[SlurmTask]:
-        """Return the chain of needs from a task down: to a failed task, else to a running or missing task."""
+        """Return the chain of needs down to a failed task, else to one that cannot run, is running, or is missing."""
         stack = [(task, self._missing_below(task))]
         while stack:
             current, needs = stack[-1]
@@ -121,18 +174,36 @@ class Search:
             chain.append(below)
         return chain
 
+    def ended(self, task: SlurmTask) -> float:
+        """Return when a task was done whose temporary outputs were deleted since; 0 if there is none to be made."""
+        found = self.states.of(task)
+        result = (found.trace.result if found.trace else None) or {}
+        was_done = found.stand is Stand.READY and result.get("outcome") == ResultWord.SUCCESS
+        return float(result["ended"]) if was_done and not self.is_to_run(task) else 0.0
+
     def is_idle(self, task: SlurmTask) -> bool:
         """Return whether a task waits for a driver, while no driver is alive."""
         return not is_alive(self.states.run) and self.states.of(task).stand is Stand.READY
 
     def is_to_run(self, task: SlurmTask) -> bool:
         """Return whether a run of `All` would do the task."""
+        return task.task_id in self._to_run
+
+    @functools.cached_property
+    def _to_run(self) -> set[str]:
         graph = each_after_its_needs([All()])
-        return task.task_id in pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
+        return pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
+
+    def word(self, task: SlurmTask) -> str:
+        """Return how a task stands, in a few words."""
+        stand = self.states.of(task).stand
+        if stand is not Stand.READY:
+            return DONE if stand is Stand.COMPLETE else str(stand)
+        return RUN if self.is_to_run(task) else "not needed any more"
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
-        """Yield the incomplete needs of a task; none if the task is complete or its job is out."""
-        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING):
+        """Yield the incomplete needs of a task; none if the task is complete, its job is out, or it cannot run."""
+        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING) and not self._is_blocked(task):
             for need in task.deps():
                 if isinstance(need, SlurmTask) and not self.states.is_complete(need):
                     yield need
@@ -144,18 +215,21 @@ class Search:
             self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
-        return {Stand.FAILED: 0, Stand.RUNNING: 1}.get(self.states.of(task).stand, 2)
+        return 1 if self._is_blocked(task) else {Stand.FAILED: 0, Stand.RUNNING: 2}.get(self.states.of(task).stand, 3)
+
+    def _is_blocked(self, task: SlurmTask) -> bool:
+        if task.task_id not in self._blocked:
+            self._blocked[task.task_id] = self.states.of(task).stand is Stand.READY and bool(problem_of(task))
+        return self._blocked[task.task_id]
 
 
 def about(task: SlurmTask, states: TaskStates | None = None) -> str:
     """Return a paragraph about a task that waits for no other."""
     states = states or TaskStates()
     found, label = states.closely(task), task.label()
-    if found.stand is Stand.COMPLETE:
-        return f"{label} is complete: there is nothing that it waits for."
-    if found.stand is Stand.STALE:
-        changed = f"Since then, changed: {', '.join(found.changed)}. `--espo-rerun stale` makes it again."
-        return f"{label} is complete: there is nothing that it waits for. {changed}"
+    if found.stand in (Stand.COMPLETE, Stand.STALE):
+        changed = f" Since then, changed: {', '.join(found.changed)}. `--espo-rerun stale` makes it again."
+        return f"{label} is done{_made_at(task)}.{changed if found.changed else ''}"
     if found.stand is Stand.BLOCKED:
         return f"{label} cannot run: {found.why}"
     if found.trace is not None and found.stand is Stand.FAILED:
@@ -168,6 +242,14 @@ def about(task: SlurmTask, states: TaskStates | None = None) -> str:
         return f"{label} has all that it needs; {doing} ({len(jobs)} tasks are begun: `espo status`). Wait."
     so_far = found.why or "has all that it needs"
     return f"{label} {so_far}, and no driver is running: give the command of the run again."
+
+
+def _made_at(task: SlurmTask) -> str:
+    """Return when the outputs were made, and where they are."""
+    infos = task.decisive_infos() if isinstance(task, EspoTask) else []
+    markers = [marker for info in infos if (marker := info.target.marker()) is not None]
+    made = f" at {_moment(datetime.fromisoformat(markers[0].created).timestamp())}" if markers else ""
+    return f"{made}: {', '.join(str(info.path) for info in infos)}" if infos else made
 
 
 def _about_failed(found: TaskState, trace: Trace, label: str) -> str:

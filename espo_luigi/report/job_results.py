@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.driver.display.status import duration
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.jobs.order import ResultWord, result_files, seconds_of
 from espo_luigi.jobs.resources import MIB
@@ -52,10 +53,10 @@ def _figures(rule: str, results: list[dict[str, Any]]) -> RuleFigures:
 
 
 def job_table(workdir: Path) -> str:
-    """Return one line a rule: number of jobs, failures, seconds in all and at most, peak memory."""
-    lines = [f"{'rule':26}{'jobs':>6}{'failed':>8}{'total s':>10}{'longest s':>11}{'peak MiB':>10}"]
+    """Return one line a rule: number of jobs, failures, time in all and at most, peak memory."""
+    lines = [f"{'rule':26}{'jobs':>6}{'failed':>8}{'in all':>13}{'longest':>13}{'peak MiB':>10}"]
     lines += [
-        f"{one.rule:26}{one.jobs:6}{one.failed:8}{one.total_seconds:10.1f}{one.longest_seconds:11.1f}"
+        f"{one.rule:26}{one.jobs:6}{one.failed:8}{duration(one.total_seconds):>13}{duration(one.longest_seconds):>13}"
         f"{one.peak_memory_bytes / MIB:10.0f}"
         for one in rule_figures(workdir)
     ]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PANEL_WIDTH = 2.7
+# A grey that neither colour map has: white is a difference of 0.
+_WITHOUT_DATA = "#dcdcdc"
 
 
 @drawing
@@ -36,7 +38,7 @@ def property_maps(
     """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
-    Cells without data stay blank; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
+    Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
     in mm d-1.
     """
     fields = [readable(one) for one in (reference, simulation, scenario)]
@@ -111,6 +113,7 @@ def _map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any
     y, x = horizontal_dims(field.to_dataset(name="x"))
     values = field.transpose(y, x).values.astype(float)
     rows, columns = _edges(field[y].values), _edges(field[x].values)
+    axes.set_facecolor(_WITHOUT_DATA)
     image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
     _outline(axes, columns, rows, np.isfinite(values))
     _lines(axes, coast, colors="black", linewidths=0.8)
@@ -170,9 +173,9 @@ def _scales(figure: Figure, place: Any, field: Any, measure: Any, upper: str, lo
     place.set_axis_off()
     inch = 1 / (place.get_position().height * figure.get_figheight())
     for image, top, words in ((field, 0.0, upper), (measure, 0.78, lower)):
-        place_of_bar = place.inset_axes((0.0, 1 - (top + 0.14) * inch, 0.92, 0.14 * inch))
+        place_of_bar = place.inset_axes((0.0, 1 - (top + 0.14) * inch, 0.85, 0.14 * inch))
         bar = figure.colorbar(image, cax=place_of_bar, orientation="horizontal")
-        bar.set_label(broken(words, 44))
+        bar.set_label(broken(words, 38))
         if image.norm.__class__.__name__ == "LogNorm":
             bar.ax.xaxis.set_minor_formatter(NullFormatter())
             bar.ax.xaxis.set_major_formatter(ScalarFormatter())

@@ -178,7 +178,7 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
     )
     text = (
         f"{rule} Reference, simulation and scenario share a scale, and so do the two measures. Cells without data (the "
-        "sea) are blank; a thin grey line goes around those that have some, the black one is the coast (Natural Earth)."
+        "sea) are grey; a thin grey line goes around those that have some, the black one is the coast (Natural Earth)."
     )
     if not names:
         blocks.append(Warned("No share of improved cells is there, which says what properties there are to map."))

@@ -11,6 +11,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.driver.display.status import cpu_time
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import job_use, problem_sections, product_sections
@@ -168,8 +169,9 @@ def _spent(jobs: Sequence[Job]) -> str:
         others = f"; the other {len(jobs) - said} {counted}" if said < len(jobs) else ""
         counted = f"{said} of them by the scheduler's accounts, with the runs that failed{others}"
     return (
-        f"{len(jobs)} job(s) on {len(nodes)} node(s), {hours:.2f} core-hours reserved, {counted}. Memory is the most "
-        "that a job and its processes held at once, CPUs the mean over the job; waiting is from the order to the start."
+        f"{len(jobs)} job(s) on {len(nodes)} node(s), {cpu_time(hours)} of CPU time reserved, {counted}. Memory is the "
+        "most that a job and its processes held at once, CPUs the mean over the job; waiting is from the order to the "
+        "start."
     )
 
 

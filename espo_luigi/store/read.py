@@ -73,6 +73,8 @@ class DenseStore(zarr.storage.WrapperStore[Any]):
 def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Dataset:
     """Open a complete store lazily, in its stored chunks; time deltas stay numbers.
 
+    To plot a series of a simulation's own calendar (noleap, 360_day) with xarray, install nc-time-axis.
+
     Reading a missing chunk raises a StoreError. So does any read after the store was deleted or replaced: a reader
     never sees two stores.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from luigi.task import Task
 
 from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
-from espo_luigi.errors import ParameterError, not_one_of
+from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.partition import pieces_of, simulations_of
 from espo_luigi.tasks.publish import products, publish
@@ -26,7 +27,7 @@ _DESCRIPTIONS = {
     "from": "run this rule and those after it only; what they need from before has to be there",
     "until": "run until this rule",
     "only": "run this rule only",
-    "sim_id": "run these simulations only, separated by commas",
+    "sim_id": "run these simulations only, by their ids or parts of them, separated by commas",
     "region": "run what is made of these regions only, separated by commas",
 }
 
@@ -109,15 +110,14 @@ class Selection:
     def _check_names(self, tasks: Sequence[Task]) -> None:
         rules = {task.task_family for task in tasks if task.deps() or hasattr(task, "wildcards")}
         for name, words, known in (
-            ("from", _words(self.first), rules),
-            ("until", _words(self.until), rules),
-            ("only", _words(self.only), rules),
+            ("", _words(f"{self.first} {self.until} {self.only}"), rules),
             ("sim-id", _words(self.sims), set().union(*map(simulations_of, tasks))),
             ("region", _words(self.regions), set().union(*map(pieces_of, tasks))),
         ):
             for word in words:
                 if word not in known:
-                    raise ParameterError(not_one_of(name, word, sorted(known)))
+                    wrong = not_one_of(name, word, sorted(known), takes_parts=name == "sim-id")
+                    raise ParameterError(wrong if name else no_such_rule(word, known))
 
 
 def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, str]:
@@ -146,6 +146,24 @@ def widened(words: Iterable[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def full_ids(text: str) -> str:
+    """Return the ids of simulations, of each of which `text` has a part, separated by commas.
+
+    Parts of several or of no simulation stay: `Selection.ends` raises an error for them.
+    """
+    with suppress(EspoError, OSError):
+        return ",".join(map(context().full_id, _words(text)))
+    return text
+
+
+class _SimulationsParameter(luigi.Parameter):
+    """Takes parts of simulations' ids, and gives the task the whole ids."""
+
+    def normalize(self, x: str) -> str:
+        """Return the whole ids."""
+        return full_ids(x) if x else x
 
 
 def _words(text: str) -> list[str]:
@@ -226,4 +244,5 @@ class All(luigi.WrapperTask):
 
 
 for _name, _description in _DESCRIPTIONS.items():  # `from` is no name that a class can give
-    give_parameter(All, _name, luigi.Parameter(default="", description=_description))
+    _kind = _SimulationsParameter if _name == "sim_id" else luigi.Parameter
+    give_parameter(All, _name, _kind(default="", description=_description))

@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.config.paths import check_wildcard
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import InputChangedError, ParameterError, not_one_of
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, not_one_of
 from espo_luigi.jobs.order import label_of
 from espo_luigi.store.inventory import read_inventory
 from espo_luigi.tasks import partition, staleness
@@ -43,10 +43,15 @@ class WildcardParameter(luigi.Parameter):
         Returns all valid names of a run.
     selected_by : str
         The option of `All` and `espo plan` that selects such names; a rule's command line takes it, too.
+    takes_parts : bool
+        Whether the command line takes a part of a simulation's id; the task gets the whole id.
     """
 
-    def __init__(self, choices: Callable[[RunContext], Collection[str]], selected_by: str = "") -> None:
+    def __init__(
+        self, choices: Callable[[RunContext], Collection[str]], selected_by: str = "", takes_parts: bool = False
+    ) -> None:
         super().__init__()
+        self.takes_parts = takes_parts
         self.choices = choices
         self.selected_by = selected_by
 
@@ -55,31 +60,44 @@ class WildcardParameter(luigi.Parameter):
         check_wildcard(name, value)
         choices = self.choices(context())
         if value not in choices:
-            raise ParameterError(f"{task}: {not_one_of(self.selected_by or name, value, choices)}")
+            wrong = not_one_of(self.selected_by or name, value, choices, takes_parts=self.takes_parts)
+            raise ParameterError(f"{task}: {wrong}")
+
+    def parse(self, x: str) -> str:
+        """Return the value; of a part that a person has typed, the whole, unless it belongs to several or none."""
+        if self.takes_parts and isinstance(x, _Typed):
+            with suppress(EspoError, OSError):  # `check` raises them
+                return context().full_id(x)
+        return str(x)
 
     # A class method in Luigi, which calls it on the parameter.
     def _parser_kwargs(  # type: ignore[override]
         self, param_name: str, task_name: str | None = None
     ) -> dict[str, Any]:
         keywords = dict(super()._parser_kwargs(param_name, task_name))
-        if self.selected_by:
-            also = "-".join(filter(None, [task_name, self.selected_by]))
-            keywords["action"] = functools.partial(_StoredUnderTwoOptions, also=f"--{also}")
+        also = ["--" + "-".join(filter(None, [task_name, self.selected_by]))] if self.selected_by else []
+        keywords["action"] = functools.partial(_Stored, also=also)
         return keywords
 
 
-class _StoredUnderTwoOptions(argparse.Action):
-    """Stores an option's value, given behind Luigi's own flag or behind a second flag, `also`."""
+class _Typed(str):
+    """A value from a command line."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, *, also: str, **keywords: Any) -> None:
-        super().__init__([*option_strings, also], dest, **keywords)
+
+class _Stored(argparse.Action):
+    """Stores an option's value, given behind Luigi's own flag or behind the flags `also`, as typed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, also: Sequence[str], **keywords: Any) -> None:
+        super().__init__([*option_strings, *also], dest, **keywords)
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, values)
+        setattr(namespace, self.dest, _Typed(values))
 
 
-SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations)
-PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run.simulations), "sim-id")
+SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
+PoolParameter = functools.partial(
+    WildcardParameter, lambda run: partition.pools(run.simulations), "sim-id", takes_parts=True
+)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run.config), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 CalendarParameter = functools.partial(WildcardParameter, lambda run: ["noleap", "360_day"])

@@ -19,7 +19,7 @@ from espo_luigi.config import Extraction, RunConfig, load
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
-from espo_luigi.errors import CatalogError, ConfigurationError, StoreError
+from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
 from espo_luigi.science import land
 from espo_luigi.science.extract import dataset as extract
 
@@ -106,9 +106,17 @@ class RunContext:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
 
+    def full_id(self, part: str) -> str:
+        """Return the id of the only simulation whose id has this part, or `part` itself."""
+        found = named_by_part(part, self.simulations)
+        return found[0] if len(found) == 1 else part
+
     def reference(self) -> Match:
-        """Return the reference dataset: the single hit of its search."""
-        return self._reference
+        """Return the reference dataset: the single hit of its search, which is made once."""
+        found = self._reference
+        if isinstance(found, CatalogError):
+            raise CatalogError(str(found)) from found
+        return found
 
     @functools.cached_property
     def reference_problem(self) -> str:
@@ -120,8 +128,11 @@ class RunContext:
         return ""
 
     @functools.cached_property
-    def _reference(self) -> Match:
-        return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+    def _reference(self) -> Match | CatalogError:
+        try:
+            return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+        except CatalogError as error:
+            return error
 
     @property
     def mask_variable(self) -> str:
@@ -224,9 +235,14 @@ class RunContext:
 @functools.cache
 def _context(files: tuple[Path, ...]) -> RunContext:
     if not files:
+        lacking = (
+            "luigi.cfg does not name the configuration, [espo] config = config.yml paths.yml,"
+            if Path("luigi.cfg").exists()
+            else f"{Path.cwd()} has no luigi.cfg, which names the configuration"
+        )
         raise ConfigurationError(
-            "no configuration: expected files in [espo] config of luigi.cfg, or --espo-config 'config.yml paths.yml'.\n"
-            "Run from the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
+            f"{lacking} of the run.\n"
+            "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
         )
     return RunContext(load(list(files)))
 

@@ -34,6 +34,13 @@ def test_days_that_are_missing(files: Files) -> None:
     problem = files.only()
     assert where(problem) == ("missing_days", "pr", file, "2003-02-17")
     assert problem.count == 3
+    last = str(days[900])[:10]
+    assert problem.message == f"3 days are missing between 2003-02-17 and {last}, at 2 places"
+
+
+def test_a_single_missing_day_is_named(files: Files) -> None:
+    files.change("pr", 2002, lambda ds: ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 10)))
+    assert files.only().message == "1 day is missing: 2002-01-11"
 
 
 def test_days_that_are_there_twice(files: Files) -> None:
@@ -71,15 +78,24 @@ def test_days_missing_between_two_files(files: Files) -> None:
     problem = files.only()
     assert where(problem) == ("missing_days", "tasmax", file, "2002-01-01")
     assert problem.count == 3
-    assert str(files.path("tasmax", 2000)) in problem.message
+    before = files.path("tasmax", 2000)
+    assert problem.message == f"3 days are missing between 2002-01-01 and 2002-01-03: {before} ends before them"
 
 
 def test_days_missing_at_an_end_whatever_the_catalogue_says(files: Files) -> None:
     late = files.change("tasmax", 2000, lambda ds: ds.isel(time=slice(1, None)))
     early = files.change("pr", 2005, lambda ds: ds.isel(time=slice(-3)))
-    found = sorted(map(where, files.problems()))
-    last = {"360_day": "2005-12-27", "noleap": "2005-12-28", "standard": "2005-12-28"}[files.calendar]
-    assert found == [("missing_days", "pr", early, last), ("missing_days", "tasmax", late, "2000-01-02")]
+    found = sorted(files.problems(), key=where)
+    first, last = ("2005-12-28", "2005-12-30") if files.calendar == "360_day" else ("2005-12-29", "2005-12-31")
+    assert [*map(where, found)] == [
+        ("missing_days", "pr", early, first),
+        ("missing_days", "tasmax", late, "2000-01-01"),
+    ]
+    assert [one.count for one in found] == [3, 1]
+    assert [one.message for one in found] == [
+        f"3 days are missing between {first} and {last} of the period 2000-2005",
+        "1 day is missing: 2000-01-01 of the period 2000-2005",
+    ]
 
 
 @pytest.mark.parametrize("step", ["h", "12h", "MS"])

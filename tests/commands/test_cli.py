@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from luigi.configuration import LuigiConfigParser
+from small_demo import SMALL_CONFIG, ensure_small_demo
 
 from espo_luigi import tasks
 from espo_luigi.commands import cli
@@ -49,10 +50,12 @@ def _command(folder: Path, arguments: tuple[str, ...], files: list[Path]) -> Non
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the repository's luigi.cfg and the demo's configuration, as the README's reader has."""
+    """A folder with the repository's luigi.cfg and the demo's configuration, as the README's reader has, in small."""
     here = tmp_path_factory.mktemp("here")
     (here / "config").symlink_to(REPOSITORY / "config")
-    (here / "luigi.cfg").write_text((REPOSITORY / "luigi.cfg").read_text())
+    settings = (REPOSITORY / "luigi.cfg").read_text()
+    (here / "luigi.cfg").write_text(settings.replace("demo/paths.yml", f"demo/paths.yml {SMALL_CONFIG}"))
+    ensure_small_demo(here / "espo-demo" / "raw")
     return here
 
 
@@ -83,7 +86,7 @@ def test_rules_lists_every_rule_and_those_that_are_named_with_their_files(folder
 def test_a_rule_that_there_is_not_is_an_error_that_names_the_nearest(folder: Path) -> None:
     done = espo(folder, "rules", "Trian")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "espo: there is no rule Trian: `espo rules` lists them; did you mean Train?\n"
+    assert done.stderr == "espo: there is no rule Trian here. Did you mean Train? `espo rules` lists them.\n"
 
 
 @pytest.mark.parametrize("arguments", [("rules",), ("--help",), ("rules", "--help")])
@@ -167,9 +170,7 @@ def test_script_refuses_sizing_that_does_not_divide(folder: Path) -> None:
 
 
 def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path, tmp_path: Path) -> None:
-    from espo_luigi.demo import ensure_demo
-
-    raw = ensure_demo({"folder": str(folder / "espo-demo" / "raw"), "seed": 1})
+    raw = folder / "espo-demo" / "raw"
     broken = raw / "reconstruction" / "tasmax_day_broken_historical_r1i1p1f1_gn_19500101-19501231.nc"
     broken.write_bytes(b"not NetCDF")
     try:

@@ -45,23 +45,36 @@ def test_the_documentation_has_each_command_with_each_of_its_options(name: str) 
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["nothing", "make", "make a b", "make a --workers many", "rules --jsno", "env", "env --compile --wheelhouse w"],
+    ("words", "said"),
+    [
+        ("foo", r"espo: there is no command foo\. See `espo --help`\."),
+        ("staus", r"espo: there is no command staus; did you mean status\? See `espo --help`\."),
+        ("--debgu plan", r"espo plan: there is no option --debgu; did you mean --debug\? .*"),
+        ("plan --regoin x", r"espo plan: there is no option --regoin; did you mean --region\? See .*"),
+        ("shell --memroy 4GB", r"espo shell: there is no option --memroy; did you mean --memory\? .*"),
+        ("plan --dag", r"espo plan: .*'--dag' requires an argument\. See `espo plan --help`\."),
+        ("make", r"espo make: Missing argument 'PATH'\. See `espo make --help`\."),
+        ("make a b", r"espo make: Got unexpected extra argument \(b\)\. See `espo make --help`\."),
+        ("make a --workers many", r"espo make: Invalid value for '--workers': 'many' is not a valid integer\. .*"),
+        ("init --from dmo", r"espo init: Invalid value for '--from': 'dmo' is not one of 'demo', 'espo-g6'\. .*"),
+        ("env", r"espo env: expected one of .*"),
+        ("env --compile --wheelhouse w", r"espo env: expected one of .*"),
+    ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_wrong(
-    words: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_command_line_is_exit_code_2_and_a_paragraph(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words.split()) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.search(r"^Usage: espo .*\nTry 'espo .*--help' for help\.\n\nError: .+\n$", said.err)
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert re.fullmatch(f"{said}\n", found.err)
 
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        (["RefDefalt"], r"No task RefDefalt.*\bRefDefault\b.*"),
-        (["RefDefault", "--reggion", "south"], r"unrecognized arguments: --reggion south"),
+        (["RefDefalt"], r"there is no task RefDefalt; did you mean RefDefault\?"),
+        (["RefDefault", "--reggion", "south"], r"RefDefault has no option --reggion; did you mean --region\?"),
         (["RefDefault"], r"RefDefault: requires the 'piece' parameter to be set"),
     ],
 )
@@ -132,3 +145,12 @@ def test_cancel_where_nothing_runs_says_that_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "espo_luigi.commands.cli", "cancel"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0 job(s) cancelled\n", "")
+
+
+def test_the_table_of_rules_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["rules"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) == 80
+    assert any(re.match(r"Train +pool piece var +the quantiles of reference", line) for line in lines)

@@ -81,4 +81,4 @@ def test_a_run_in_a_folder_without_luigi_cfg_says_in_two_lines_how_to_have_one()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (35, "")
     first, second = done.stderr.splitlines()
-    assert "Nothing was started: no configuration" in first and "`espo init`" in second
+    assert f"Nothing was started: {Path.cwd()} has no luigi.cfg" in first and "`espo init`" in second

@@ -41,7 +41,7 @@ def message(load_with: Any, path: str, value: str) -> str:
         (f"{TRAINING}.method", "DetrendedQuantileMappin", "got 'DetrendedQuantileMappin' (text), expected 'DetrendedQuantileMapping', 'EmpiricalQuantileMapping', 'QuantileDeltaMapping', 'LOCI' or 'Scaling'; did you mean DetrendedQuantileMapping? It is the class of xsdba"),  # noqa: E501
         (f"{TRAINING}.align_on", "yer", "got 'yer' (text), expected 'year' or 'date'; did you mean year?"),
         (f"{TRAINING}.group", "time.dayofyer", "got 'time.dayofyer' (text), expected 'time.dayofyear', 'time.month', 'time.season' or 'time'; did you mean time.dayofyear?"),  # noqa: E501
-        (f"{TRAINING}.group.winow", "31", "unknown key; did you mean window? Allowed here: group, window."),
+        (f"{TRAINING}.group.winow", "31", "unknown key; did you mean window? Allowed here: group, window, add_dims."),
         (f"{TRAINING}.group.window", "0", "got 0 (a whole number): expected greater than or equal to 1."),
         (f"{TRAINING}.group.group", "time.dayofyer", "did you mean time.dayofyear?"),
         (f"{TRAINING}.xclim_train_args.nquantile", "50", "unknown key; did you mean nquantiles? Allowed here: kind, nquantiles, adapt_freq_thresh,"),  # noqa: E501

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_demo import SMALL_CONFIG
 
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
@@ -22,8 +23,8 @@ def nested(path: str, value: str) -> str:
 
 
 def demo_with(tmp_path: Path, *changes: tuple[str, str]) -> Any:
-    """Load the demo's configuration, then each value at its path of keys."""
-    files = [DEMO / "config.yml", DEMO / "paths.yml"]
+    """Load the configuration of the demo in small, then each value at its path of keys."""
+    files = [DEMO / "config.yml", DEMO / "paths.yml", SMALL_CONFIG]
     for number, (path, value) in enumerate(changes):
         files.append(tmp_path / f"change{number}.yml")
         files[-1].write_text(nested(path, value))

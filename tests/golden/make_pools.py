@@ -25,7 +25,7 @@ import xsdba._adjustment as steps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from pools import KEPT_DAYS, KEPT_TIMES, POOLS, SEEDS, Pool, distribution
+from pools import KEPT_DAYS, KEPT_TIMES, POOLS, Pool, distribution
 
 log = logging.getLogger("pools")
 warnings.filterwarnings("ignore")
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
         if (folder / f"{pool.name}.nc").exists():
             continue
         log.info("%s", pool.name)
-        runs = [run(pool, seed, adaptations) for seed in range(SEEDS if pool.drawn else 1)]
+        runs = [run(pool, seed, adaptations) for seed in range(pool.seeds)]
         result = drawn(runs) if pool.drawn else runs[0].drop_vars("quantiles_of_scenario")
         result = result.isel(dayofyear=KEPT_DAYS)
         result["scenario"] = result["scenario"].isel(time=KEPT_TIMES).rename(time="kept")

@@ -33,7 +33,7 @@ def five() -> Figure:
     return maps.property_maps(*(ds["mean_pr"] for ds in datasets), title="a title")
 
 
-def test_maps_show_fields_and_biases_in_millimetres_a_day_and_the_sea_blank(five: Figure) -> None:
+def test_maps_show_fields_and_biases_in_millimetres_a_day_and_the_sea_grey(five: Figure) -> None:
     for words, ds in (
         ("Reference", properties(0.0)),
         ("Simulation, raw", properties(2.0)),

@@ -1,4 +1,4 @@
-"""Writes the demo's configuration into a folder, and makes it this process's configuration."""
+"""Writes the configuration of the demo in small into a folder, and makes it this process's configuration."""
 
 import functools
 import shutil
@@ -7,7 +7,9 @@ from pathlib import Path
 import yaml
 from luigi.configuration import get_config
 from luigi.task_register import Register
+from small_demo import SMALL_CONFIG
 
+from espo_luigi.config.yaml_files import merge
 from espo_luigi.driver.run.engines import close_engines
 from espo_luigi.tasks.context import forget
 
@@ -15,11 +17,11 @@ CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
 
 
 def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
-    """Write the demo's configuration for `folder`, with dotted keys replaced; return its files.
+    """Write the configuration of the demo in small for `folder`, with dotted keys replaced; return its files.
 
     A list that the file names (`&`) is replaced wherever it stands.
     """
-    config = yaml.safe_load((CONFIG / "config.yml").read_text())
+    config = merge(yaml.safe_load((CONFIG / "config.yml").read_text()), yaml.safe_load(SMALL_CONFIG.read_text()))
     paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
     text = yaml.safe_dump(paths, sort_keys=False).replace("espo-demo/raw", str(raw)).replace("espo-demo", str(folder))
     for key, value in changes.items():

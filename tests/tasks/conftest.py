@@ -8,6 +8,7 @@ import pytest
 from complete_demo import complete_all, edit
 from demo_runs import use, write_config
 from luigi.configuration import LuigiConfigParser, get_config
+from small_demo import ensure_small_demo
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,10 +18,8 @@ def tasks_share_a_fork_server(one_fork_server: None) -> None:
 
 @pytest.fixture(scope="session")
 def demo_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's raw data."""
-    from espo_luigi.demo import ensure_demo
-
-    return ensure_demo({"folder": str(tmp_path_factory.mktemp("demo") / "raw"), "seed": 1})
+    """The raw data of the demo in small."""
+    return ensure_small_demo(tmp_path_factory.mktemp("demo") / "raw")
 
 
 @pytest.fixture()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import yaml
 from demo_runs import CONFIG, use, write_config
+from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
-from espo_luigi.demo import ensure_demo, sources
+from espo_luigi.demo import sources
 from espo_luigi.tasks.base import EspoTask
 
 FIRST, LAST = 2004, 2031
@@ -38,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for simulation in sources.CMIP7_SIMULATIONS:
             patch.setitem(simulation.experiments, "historical", (FIRST, 2021))
             patch.setitem(simulation.experiments, "scen7-h", (2022, LAST))
-        ensure_demo({"folder": str(raw), "seed": 1, "mip_era": "CMIP7"})
+        ensure_small_demo(raw, mip_era="CMIP7")
     files = write_config(folder, raw, **SHORT)
     # As `load` merges config/demo/cmip7.yml, in this folder.
     text = (CONFIG / "cmip7.yml").read_text().replace("espo-demo-cmip7/raw", str(raw))

@@ -22,6 +22,7 @@ import xarray as xr
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
 from luigi.configuration import get_config
+from small_demo import SMALL_CONFIG
 
 import espo_luigi
 from espo_luigi import store, tasks
@@ -135,8 +136,9 @@ def tutorial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         changed += more
     assert changed == 3
     (tmp_path / "config.yml").write_text(text)
+    (tmp_path / SMALL_CONFIG.name).write_text(SMALL_CONFIG.read_text())
     settings = (run / "commands" / "luigi.cfg").read_text()
-    (tmp_path / "luigi.cfg").write_text(re.sub("config = .*", "config = config.yml paths.yml", settings))
+    (tmp_path / "luigi.cfg").write_text(re.sub("config = .*", "config = config.yml paths.yml small_demo.yml", settings))
     (tmp_path / "espo-demo").symlink_to(run)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -116,7 +116,14 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
     assert plan.tasks[adjusted.task_id].state.why == f"needs {training.label()}: {reason}"
     assert plan.tasks[move.task_id].state.in_plan == BLOCKED
-    assert capsys.readouterr().out.count("PROBLEM") == 1
+    out = capsys.readouterr().out
+    problem, blocks = out.splitlines()[:2]
+    assert problem == f"PROBLEM  {reason}" and out.count("cannot be shared equally") == 1
+    count = len(plan.of(BLOCKED))
+    label = training.label()
+    assert blocks.strip() == (
+        f"It blocks {count} of {len(plan.tasks)} tasks: {label}, and {count - 1} later tasks that need them."
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,8 +171,31 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     text = render_plan(planned(only="Train"))
-    assert text.count("PROBLEM") == 1 and "(and 5 more of Rechunk)" in text
-    assert re.search(r"\nTrain: 18 blocked: needs Rechunk \(", text)
+    assert text.startswith("PROBLEM  missing, and before the rules that are to run\n")
+    assert re.search(r" It blocks \d+ of \d+ tasks: 6 Rechunk, and 18 later tasks that need them\.\n", text)
+    assert text.count("PROBLEM") == 1
+
+
+def test_a_wrong_name_in_the_search_is_said_once_and_first(
+    configured: Configure, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured()[0]
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["custom"]["ref_period"][:] = ["1981", "2010"]
+
+    edit(config, change)
+    assert cli.main(["plan"]) == 1
+    told = capsys.readouterr()
+    assert (told.out + told.err + caplog.text).count("files cover") == 1
+    first_line, blocks = told.out.splitlines()[:2]
+    assert first_line.startswith(
+        "PROBLEM  nothing found. ESPO-DEMO_Demo-Land_NAM: tasmax, tasmin, pr: files cover 66.7%"
+    )
+    assert "dtr is missing (there are pr, tasmax, tasmin), and it cannot be derived." in first_line
+    assert re.match(r" +It blocks \d+ of \d+ tasks: \d+ RefDefault, .* later tasks that need them\.$", blocks)
+    said = why.why(["Train", "south", "pr", "NoLeap"])
+    assert "RefDefault" in said.splitlines()[0] and said.splitlines()[1].endswith(first_line.removeprefix("PROBLEM  "))
 
 
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
@@ -203,7 +233,9 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
 @pytest.mark.parametrize(
     ("narrowed", "said"),
     [
-        ({"first": "Trian"}, r"--from 'Trian' is not one of: .*; did you mean Train\?"),
+        ({"first": "Trian"}, r"there is no rule Trian here\. Did you mean Train\? `espo rules` lists them\."),
+        ({"sims": "-NoLaep"}, r"--sim-id '-NoLaep' is not one of: .*; did you mean \S+_Demo-NoLeap_ssp585_\S+\?"),
+        ({"sims": "Demo-"}, r"--sim-id 'Demo-' is a part of 2 names; expected a part of one: .*360Day\S+, .*NoLeap\S+"),
         ({"regions": "sooth"}, r"--region 'sooth' is not one of: middle, north, south; did you mean south\?"),
         ({"only": "Train", "until": "Adjust"}, "--only excludes --from and --until"),
         ({"until": "ReferenceCalendar", "first": "Adjust"}, "no task is all of that: --from Adjust, --until Ref"),
@@ -219,6 +251,22 @@ def test_luigis_command_takes_the_same_words() -> None:
     words = shlex.split("--module espo_luigi.tasks All --from Train --until Adjust --sim-id A,B --region south")
     with CmdlineParser.global_instance(words) as parsed:
         assert parsed.get_task_obj().selection == Selection("Train", "Adjust", "", "A,B", "south")
+
+
+@pytest.mark.parametrize("words", ["All --until Train", "Train --piece south --var pr", "Extract"])
+def test_a_part_of_a_simulations_id_makes_the_same_task_as_the_whole(configured: Configure, words: str) -> None:
+    configured()
+    made = {}
+    for sim_id in (NOLEAP, "NoLeap_", "Demo-", "NoLaep"):
+        with CmdlineParser.global_instance([*words.split(), "--sim-id", sim_id]) as parsed:
+            made[sim_id] = parsed.get_task_obj()
+    whole, part, ambiguous, unknown = made.values()
+    assert whole.task_id == part.task_id and NOLEAP in map(str, part.param_kwargs.values())
+    asks = "deps" if words.startswith("All") else "check"
+    with pytest.raises(ParameterError, match=f"--sim-id 'Demo-' is a part of 2 names; .*{NOLEAP}"):
+        getattr(ambiguous, asks)()
+    with pytest.raises(ParameterError, match=rf"--sim-id 'NoLaep' is not one of: .*; did you mean {NOLEAP}\?"):
+        getattr(unknown, asks)()
 
 
 def result_of(task: EspoTask, seconds: float, cpus: int, **made: int) -> None:
@@ -290,7 +338,7 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_and_says_by_what
     costs = [one.cost for one in plan.tasks.values() if one.cost is not None]
     assert len(costs) == len(plan.tasks) and {cost.basis for cost in costs} == {Basis.TABLE}
     text = render_plan(plan)
-    assert re.search(r"\ncost: about \d+ (s|min) of core time .*\nwall time: about \d", text)
+    assert re.search(r"\ncost: about \d+ (s|min) of CPU time.*\nwall time: about \d", text)
     table = measured()
     assert f"~ is an estimate by what jobs took on {table['processor']} on {table['date']}" in text
     assert "0.1 degrees are assumed" not in text
@@ -357,7 +405,8 @@ def test_the_picture_has_every_rule_or_every_task_of_a_simulation(
     assert root.tag.endswith("svg")
     plan = planned(sims=sim_id)
     boxes = [element for element in root.iter() if element.get("id", "").startswith("patch_")]
-    assert len(boxes) >= len(plan.tasks)
+    arrows = as_mermaid(nodes_of(plan)).count(" --> ")
+    assert arrows and len(boxes) >= len(plan.tasks) + arrows
     assert cli.main(["plan", "--dag", str(tmp_path / "x.pdf")]) == 1
     assert "expected a name that ends in one of .svg, .png, .mmd" in capsys.readouterr().err
 
@@ -384,7 +433,12 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
     order.files.log.write_text("it began\nit ended badly\n")
     said = why.why([str(move.out_regchunked().path)])
     assert f"{regridded.label()} failed: ValueError: no such grid" in said and "    it ended badly\n" in said
-    assert why.why(["MoveRef", "Highland"]).endswith("there is nothing that it waits for.")
+    assert why.why(["MoveRef", "Highland"]).startswith("MoveRef diag_domain=Highland is done at 20")
+    chunk = regridded.output()[0].path / "pr" / "c" / "0"  # of a store that is not there any more
+    assert f"{regridded.label()} failed" in why.why([str(chunk)])
+    folder = why.why([str(move.out_regchunked().path.parent)])
+    assert re.match(r"\S+/regridded: 5 of 6 outputs are there\. The tasks that make them:\n", folder)
+    assert re.search(r"^  Move +5 done, 1 to run$", folder, re.MULTILINE)
     with pytest.raises(ParameterError, match=r"2 tasks are Move south, expected one; such as:\n  Move sim_id="):
         why.why(["Move", "south"])
     with pytest.raises(UnknownPathError, match=r"no task makes report\.html\n"):
@@ -401,10 +455,19 @@ def test_why_tells_of_what_is_not_there_and_not_needed_that_no_run_makes_it(comp
         said = why.why([path])
         assert f"{task.label()} is not there, and a run of All would not make it" in said
         assert f"`espo make {path}` makes it." in said
+    training.order().write()
+    write_json(training.order().files.result, {"outcome": "success", "ended": 1763900000.0})
+    said = why.why([path_of_training := str(training.output()[0])])
+    assert re.search(r" var=pr is done at 2025-11-2\d \d\d:\d\d; its temporary store was deleted because", said)
+    assert f"`espo make {path_of_training}` makes it again." in said
+    folder = why.why([str(Path(path_of_training).parent)])
+    assert re.search(
+        r"^  Train +(1 not needed any more, 17 done|17 done, 1 not needed any more)$", folder, re.MULTILINE
+    )
     remove(first(tasks.Adjust, **training.wildcards), *(first(rule, piece="south") for rule in NEXT))
     luigi.task_register.Register.clear_instance_cache()
     assert "give the command of the run again" in why.why([str(training.output()[0])])
-    with pytest.raises(ParameterError, match=r"'Trian' is no rule .* Did you mean Train\?"):
+    with pytest.raises(ParameterError, match=r"there is no rule Trian here\. Did you mean Train\?"):
         why.why(["Trian", "south"])
 
 

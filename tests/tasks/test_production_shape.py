@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import xarray as xr
 from demo_runs import use, write_config
+from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
-from espo_luigi.demo import ensure_demo, sources
+from espo_luigi.demo import sources
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.store import Publication
@@ -67,7 +68,7 @@ def make_raw(folder: Path) -> Path:
         for simulation in sources.SIMULATIONS:
             patch.setitem(simulation.experiments, "historical", (1987, 2000))
             patch.setitem(simulation.experiments, "ssp585", (2001, 2008))
-        ensure_demo({"folder": str(folder), "seed": 1})
+        ensure_small_demo(folder)
     for path in (folder / "reconstruction").rglob("*.nc"):
         with netCDF4.Dataset(path, "a") as file:
             variable = next(one for name, one in file.variables.items() if name in ("tasmax", "tasmin", "pr"))

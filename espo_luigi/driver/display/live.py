@@ -25,6 +25,7 @@ from espo_luigi.driver.display.status import (
     WAITING,
     RuleRow,
     RunStatus,
+    cpu_time,
     fitted,
     status_of,
 )
@@ -152,13 +153,13 @@ def _rules(rules: Sequence[RuleRow], *, with_bars: bool = False, longest_name: i
         table.add_column("", ratio=1)
     for _ in range(6):
         table.add_column(justify="right", no_wrap=True)
-    names = ("done", RUNNING, PENDING, WAITING, "failed", "core-h")
+    names = ("done", RUNNING, PENDING, WAITING, "failed", "CPU time")
     table.add_row("rule", *[""] * with_bars, *names, style="dim")
     for rule in rules:
         bar = [ProgressBar(rule.total, rule.done, **_BAR)] if with_bars else []
         counts = [str(count or "-") for count in (rule.running, rule.pending, rule.waiting)]
         failed = Text(str(rule.failed or "-"), style="bold red" if rule.failed else "")
-        table.add_row(rule.name, *bar, f"{rule.done}/{rule.total}", *counts, failed, f"{rule.core_hours:.3g}")
+        table.add_row(rule.name, *bar, f"{rule.done}/{rule.total}", *counts, failed, cpu_time(rule.core_hours))
     return table
 
 

@@ -133,7 +133,7 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
         f"{done} of {total} done" if total else _NOTHING.get(state.get("outcome", ""), "nothing to do"),
         at_work,
         f"{failed} FAILED" if failed else "",
-        f"{hours:.3g} core-hours" if total else "",
+        f"{cpu_time(hours)} of CPU time" if total else "",
         f"about {duration(left)} left" if left and not state["ended"] else "",
     ]
     # The name comes last: it may be long, and a terminal may cut it.
@@ -199,9 +199,14 @@ def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:
 def duration(seconds: float) -> str:
     """Return seconds as people write them: ``45 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1g} s" if 0 < seconds < 0.95 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 120:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def cpu_time(core_hours: float) -> str:
+    """Return CPU time as people write it: ``0.4 s``, ``12 min``, ``3 h 20 min``, and from two days on, ``1,234 h``."""
+    return duration(core_hours * 3600) if core_hours < 48 else f"{core_hours:,.0f} h"

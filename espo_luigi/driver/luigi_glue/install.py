@@ -8,9 +8,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import luigi.interface
+from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.parameter import MissingParameterException, UnconsumedParameterWarning
 from luigi.task_register import TaskClassException
@@ -23,7 +24,10 @@ from espo_luigi.jobs.lifecycle.submit import JobSettings
 
 logger = logging.getLogger(__name__)
 _luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
+_luigis_build_parser = CmdlineParser._build_parser
 _earlier_hook = sys.excepthook
+# The exit code of Python's parser of command lines.
+_WRONG_USAGE = 2
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
@@ -93,15 +97,33 @@ def _without_traceback(kind: type[BaseException], error: BaseException, tracebac
         _earlier_hook(kind, error, traceback)
 
 
+@functools.wraps(_luigis_build_parser)
+def _build_parser(root_task: str | None = None, help_all: bool = False) -> Any:
+    """Return Luigi's parser, which prints a paragraph in place of its usage if the command line is wrong."""
+    from espo_luigi.driver.luigi_glue.words import refusal
+
+    def refuse(message: str) -> NoReturn:
+        _tell(refusal(message, root_task))
+        raise SystemExit(_WRONG_USAGE)
+
+    parser = _luigis_build_parser(root_task, help_all)
+    parser.error = refuse
+    return parser
+
+
 def _is_told(error: Exception) -> bool:
     """Log the error in the words of Luigi's command; return whether an error was found."""
     from espo_luigi.driver.luigi_glue.words import reason
 
     if why := reason(error, sys.argv[1:]):
-        show_progress_on_stderr()
-        logger.error("Nothing was started: %s", why)
+        _tell(why)
         logger.debug("It was refused here:", exc_info=error)
     return bool(why)
+
+
+def _tell(why: str) -> None:
+    show_progress_on_stderr()
+    logger.error("Nothing was started: %s", why)
 
 
 # Defaults of luigi.cfg that replace Luigi's own.
@@ -138,6 +160,7 @@ def install() -> None:
     warnings.filterwarnings("ignore", rf"(?s).* not consumed by the task '({ours})'", UnconsumedParameterWarning)
     if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
         sys.excepthook = _without_traceback
+        setattr(CmdlineParser, "_build_parser", staticmethod(_build_parser))  # noqa: B010  (a method, to mypy)
     configuration = get_config()
     for section, options in _DEFAULTS.items():
         for name, value in options.items():

@@ -35,18 +35,42 @@ def preview_of(words: Sequence[str]) -> str:
     ParameterError
         If luigi would refuse them.
     """
-    refusal = io.StringIO()
+    told = io.StringIO()
     try:
-        with redirect_stderr(refusal):
+        with redirect_stderr(told):
             CmdlineParser(words)
         with named_by(words) as task:
             return preview(task)
     except (TaskClassException, ParameterException) as error:
-        raise ParameterError(without_arguments(error)) from error
+        raise ParameterError(_no_task(error) or without_arguments(error)) from error
     except SystemExit as end:
         if not end.code:  # --help
             raise
-        raise ParameterError(refusal.getvalue().rpartition("error: ")[2].strip()) from end
+        root = CmdlineParser._build_parser().parse_known_args(list(words))[0].root_task
+        raise ParameterError(refusal(told.getvalue().rpartition("error: ")[2].strip(), root)) from end
+
+
+def refusal(message: str, root_task: str | None) -> str:
+    """Return the message of Luigi's parser; of an unknown option, with the nearest option of the task."""
+    unknown = re.search(r"unrecognized arguments:.*?(--[^\s=]+)", message)
+    if not unknown or not root_task:
+        return message
+    flags = re.findall(r"--[\w-]+", CmdlineParser._build_parser(root_task).format_help())
+    return f"{root_task} has no option {unknown[1]}{nearest(unknown[1], flags)}"
+
+
+def _no_task(error: Exception) -> str:
+    """Return that there is no task of a name, with the nearest; nothing of other errors."""
+    unknown = re.match(r"No task (\S+)\. ", str(error))
+    return f"there is no task {unknown[1]}{nearest(unknown[1], _tasks())}" if unknown else ""
+
+
+def _tasks() -> Iterator[str]:
+    """Yield the names of all tasks; Luigi also registers the sections of luigi.cfg."""
+    for name in Register.task_names():
+        with suppress(TaskClassException):  # two tasks have the name
+            if not issubclass(Register.get_task_cls(name), luigi.Config):
+                yield name
 
 
 def wrong_setting(error: Exception) -> str:
@@ -69,8 +93,7 @@ def without_arguments(error: Exception) -> str:
 def reason(error: Exception, words: Sequence[str]) -> str:
     """Return the error in the `words` of Luigi's command, or nothing if they did not cause `error`."""
     if isinstance(error, TaskClassException):
-        first, *names = str(error).splitlines()
-        return " ".join([first, ", ".join(names)]).strip()
+        return _no_task(error) or str(error)
     with CmdlineParser.global_instance(list(words)) as parser:
         if isinstance(error, MissingParameterException):
             return _missing(without_arguments(error), parser.known_args.root_task)

@@ -99,6 +99,8 @@ class Run:
         self._graph: Graph = {}
         self._open: set[str] = set()
         self._failed: set[str] = set()
+        # Tasks such as `All`, which are no jobs, count neither as planned nor as done.
+        self._jobs: set[str] = set()
         self._done: set[str] = set()
         self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
@@ -109,11 +111,11 @@ class Run:
     def report(self) -> None:
         """Log how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
         if self._failures:
-            logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._needs), len(self._failures))
+            logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._jobs), len(self._failures))
             for failure in self._failures.values():
                 logger.error("%s", textwrap.indent(failure, "  "))
         if self._stopped:
-            known = len(self._done), len(self._needs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
+            known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
 
     @property
@@ -153,7 +155,9 @@ class Run:
 
     def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
         for task_id, runnable in pending.items():
-            _, needs = graph.get(task_id, (None, ()))
+            task, needs = graph.get(task_id, (None, ()))
+            if isinstance(task, SlurmTask):
+                self._jobs.add(task_id)
             (self._open if runnable else self._failed).add(task_id)
             self._needs[task_id] = needs
             for needed in needs:
@@ -196,7 +200,7 @@ class Run:
         """Record the end of `task`, and delete the outputs that only it still needed."""
         with self._lock:
             if succeeded:
-                self._done.add(task.task_id)
+                self._done |= self._jobs & {task.task_id}
             self._open.discard(task.task_id)
             label = _named(task)
             outcome = "done" if succeeded else "FAILED"
@@ -204,7 +208,8 @@ class Run:
             seconds = worked or seconds
             why = "" if succeeded else _whole_reason(label, reason)
             board().end(task.task_id, succeeded, worked, _in_one_line(why))
-            logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._needs), label, outcome, seconds)
+            if task.task_id in self._jobs or not succeeded:
+                logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._jobs), label, outcome, seconds)
             if not succeeded:
                 self._failed.add(task.task_id)
                 self._failures[task.task_id] = why
@@ -227,7 +232,7 @@ class Run:
             self._stopped[task.task_id] = outcome
             if worked := board().stop(task.task_id, outcome):
                 so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
-                logger.info("[%d/%d] %s %s", len(self._done), len(self._needs), _named(task), so_far)
+                logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), _named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
         return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]

@@ -272,20 +272,20 @@ def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> 
     DataError
         If they do not.
     """
-    first_wanted = f"{start}-01-01"[:10]
-    last_wanted = _last_day(end, getattr(times[0], "calendar", "standard")) if times.size else ""
+    first_wanted, last_wanted = wanted_days(start, end, getattr(times[0], "calendar", "standard") if times.size else "")
     if times.size and day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
         return
     found = f"{day_of(whole.min())} to {day_of(whole.max())}" if whole.size else "no time steps"
     raise DataError(f"period {start}-{end} is wanted, but the data cover {found}; expected data for all of the period.")
 
 
-def _last_day(end: str, calendar: str) -> str:
-    """Return the last day of a year, a month or a day, as YYYY-MM-DD."""
-    if len(end) == 10:
-        return end
+def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:
+    """Return the first and the last day of a period whose ends are years, months or days, as YYYY-MM-DD."""
+    first = f"{start}-01-01"[:10]
+    if len(end) == 10 or not calendar:
+        return first, end
     year, month = int(end[:4]), int(end[5:7] or 12)
-    return f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
+    return first, f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
 
 
 def check_regular(times: np.ndarray, where: str = "") -> None:
@@ -300,9 +300,11 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
     wrong = np.flatnonzero(steps != SECONDS_PER_DAY)
     if wrong.size:
         before, after = day_of(times[wrong[0]]), day_of(times[wrong[0] + 1])
-        kind = "double or out of order" if steps[wrong[0]] <= 0 else "missing, or stamps are not daily"
+        missing, rest = divmod(int(steps[wrong[0]]), SECONDS_PER_DAY)
+        kind = "days are double or out of order" if missing < 0 or not (missing or rest) else "stamps are not daily"
+        kind = f"{missing - 1} day(s) are missing" if missing > 1 and not rest else kind
         raise DataError(
-            f"{where + ': ' if where else ''}{before} is followed by {after}: days are {kind} "
+            f"{where + ': ' if where else ''}{before} is followed by {after}: {kind} "
             f"({wrong.size} such places); expected one stamp a day. Correct or exclude the data."
         )
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import cftime
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import day_of
 
@@ -54,6 +55,19 @@ class RawSeries:
         """Return a day's date from its number, whether the file has it or not."""
         return day_of(TimeAxis(TimeAxis.of(self.data[:1]).calendar, np.array([float(number)])).index[0])
 
+    def number(self, day: str) -> int:
+        """Return the number of a day, given as YYYY-MM-DD."""
+        calendar = calendar_of(self.data)
+        index = xr.CFTimeIndex([cftime.datetime.strptime(day, "%Y-%m-%d", calendar=calendar)])
+        return int(TimeAxis.of_index(calendar, index).days[0])
+
+    def missing(self, count: int, first: int, last: int, gaps: int = 1) -> str:
+        """Return how many days are missing, in so many gaps, and the first and the last of them."""
+        if count == 1:
+            return f"1 day is missing: {self.day(first)}"
+        places = f", at {gaps} places" if gaps > 1 else ""
+        return f"{count} days are missing between {self.day(first)} and {self.day(last)}{places}"
+
     def problem(self, kind: InputProblem, message: str, day: int, count: int) -> Problem:
         """Return a problem of this series that begins on a day."""
         return Problem(kind, message, self.file, self.name, self.day(day), count=count)
@@ -85,10 +99,12 @@ def day_problems(raw: RawSeries) -> list[Problem]:
     back = raw.days[1:][np.diff(raw.days) < 0]
     double, before_gap = in_order[1:][steps == 0], in_order[:-1][steps > 1]
     missing = int((steps - 1).clip(0).sum())
+    after_gap = in_order[1:][steps > 1]
+    absent = raw.missing(missing, before_gap[0] + 1, after_gap[-1] - 1, before_gap.size) if missing else ""
     found: list[tuple[InputProblem, str, np.ndarray, int]] = [
         ("days_out_of_order", "days come after later ones, the first of them this one", back, back.size),
         ("double_days", "days are there more than once, the first of them this one", double, double.size),
-        ("missing_days", "days are missing, the first of them this one", before_gap + 1, missing),
+        ("missing_days", absent, before_gap + 1, missing),
     ]
     return [raw.problem(kind, message, days[0], count) for kind, message, days, count in found if days.size]
 
@@ -96,7 +112,7 @@ def day_problems(raw: RawSeries) -> list[Problem]:
 def _between(before: RawSeries, after: RawSeries) -> list[Problem]:
     last, first = int(before.days.max()), int(after.days.min())
     if first > last + 1:
-        message = f"days are missing between {before.file} and this file, the first of them this one"
+        message = f"{after.missing(first - last - 1, last + 1, first - 1)}: {before.file} ends before them"
         return [after.problem("missing_days", message, last + 1, first - last - 1)]
     if first <= last:
         message = f"days are in {before.file}, too, the first of them this one"

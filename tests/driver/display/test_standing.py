@@ -20,7 +20,7 @@ from toy_tasks import run
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import column_of, seconds_left
+from espo_luigi.driver.display.status import column_of, cpu_time, seconds_left
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.jobs.order import Standing, write_json
 from espo_luigi.jobs.schedulers.slurm.parse import in_words
@@ -70,7 +70,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
     (log,) = trace_of("Die", killed.wildcards).logs()
     assert f"The end of its log, {log}:\n" in told and "Die n=1" in told.partition("The end of its log")[2]
     assert "Raise the rule's `memory`" in told
-    assert about(toy_tasks.Echo(n=2, text="well", folder=str(tmp_path))).endswith("there is nothing that it waits for.")
+    assert about(toy_tasks.Echo(n=2, text="well", folder=str(tmp_path))).endswith("is done.")
     assert cli.main(["logs", "Die", "n=1"]) == 0
     assert log.read_text() in capsys.readouterr().out
     assert cli.main(["logs", "Dye"]) == 1
@@ -105,9 +105,9 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
 
 def test_who_has_no_configuration_here_is_told_so(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "get_config", configparser.ConfigParser)
-    assert report.render(report.read())[0].endswith(
-        "there is no luigi.cfg in this folder: give the command where yours is (`espo init` writes one)"
-    )
+    begun, lacking = report.render(report.read())
+    assert begun.endswith("no run has begun here")
+    assert lacking == "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
 
 
 def test_a_driver_that_died_is_told_and_what_words_mean_several_jobs_is_asked_back(
@@ -177,7 +177,7 @@ def board_of_a_cluster() -> Board:
 
 def test_jobs_of_a_cluster_are_told_apart_and_their_reasons_are_in_plain_words() -> None:
     lines = status_lines(board_of_a_cluster().snapshot())
-    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 core-hours: All"
+    assert lines[0] == "0 of 10 done, 2 pending, 1 waiting, 0 s of CPU time: All"
     assert "  1 job(s), Priority: other people's jobs go first" in lines
     assert any("QOSMaxCpuPerUserLimit: your QOS may not have more at once" in line for line in lines)
     assert not any("longest at work" in line for line in lines)
@@ -196,3 +196,21 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     assert state["rules"]["Train"]["core_hours"] == pytest.approx(800 / 3600)
     board.begin(BegunTask("0", "", "Train", 0.0, 2, 1, ""))
     assert board.snapshot()["rules"]["Train"]["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("core_hours", "said"),
+    [(0.0, "0 s"), (0.000103, "0.4 s"), (0.01, "36 s"), (0.2, "12 min"), (3.33, "3 h 20 min"), (1234.4, "1,234 h")],
+)
+def test_cpu_time_is_in_seconds_minutes_and_hours(core_hours: float, said: str) -> None:
+    assert cpu_time(core_hours) == said
+
+
+def test_the_summary_and_the_table_of_rules_have_the_same_cpu_time() -> None:
+    board = Board()
+    board.expect("All", "local", [("0", "Train")])
+    board.begin(BegunTask("0", "", "Train", 0.0, 1, 1, ""))
+    board.end("0", True, 0.37, "")
+    lines = status_lines(board.snapshot())
+    assert lines[0] == "1 of 1 done, 0.4 s of CPU time: All"
+    assert lines[2].endswith("CPU time") and lines[3].endswith(" 0.4 s")

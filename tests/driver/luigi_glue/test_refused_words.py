@@ -26,7 +26,9 @@ def luigi(folder: Path, module: str, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["Echoes"], 1, "No task Echoes. Did you mean: Echo"),
+        (["Echoes"], 1, "there is no task Echoes; did you mean Echo?"),
+        (["Count", "--foldre", "."], 2, "Count has no option --foldre; did you mean --folder?"),
+        (["Count", "--n"], 2, "argument --n: expected one argument"),
         (["Count", "--n", "5"], 35, "Count: --folder is missing"),
         (["Count", "--n", "five", "--folder", "."], 35, "--n 'five': invalid literal for int() with base 10: 'five'"),
         (
@@ -39,6 +41,7 @@ def luigi(folder: Path, module: str, *words: str) -> tuple[int, str]:
 def test_it_is_named_with_what_was_expected(tmp_path: Path, words: list[str], code: int, said: str) -> None:
     ended, told = luigi(tmp_path, "toy_tasks", *words)
     assert (ended, told[: len(said)]) == (code, said)
+    assert "usage:" not in told
 
 
 def test_what_a_program_does_wrong_keeps_its_traceback() -> None:

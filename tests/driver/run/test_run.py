@@ -113,6 +113,22 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     assert told == ["[1/3", "[2/3", "[2/3", "[3/3"]
 
 
+class Everything(luigi.WrapperTask):
+    def requires(self) -> list[luigi.Task]:
+        return [Made(name="one")]
+
+
+def test_a_task_that_is_no_job_does_not_count_as_in_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "espo_luigi")
+    run, everything = Run(), Everything()
+    planned(run, everything, everything, *everything.requires())
+    run.ended(everything.requires()[0], True, 1.0, "")
+    run.ended(everything, True, 1.0, "")
+    assert [one.getMessage() for one in caplog.records if "done" in one.getMessage()] == [
+        "[1/1] Made name=one done in 1.0 s"
+    ]
+
+
 def test_a_failure_keeps_what_the_next_run_will_need() -> None:
     run, one = Run(), User(name="one")
     planned(run, one, one)

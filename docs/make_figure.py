@@ -1,0 +1,71 @@
+"""Make docs/demo.png and docs/tutorial/first-run.png: ``python docs/make_figure.py DEMO``.
+
+DEMO is the folder of a finished run of the demo, `espo-demo`. The tutorial's own code draws its figure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import xarray as xr
+from zarr.storage import ZipStore
+
+from espo_luigi.report.maps import property_maps
+
+HERE = Path(__file__).parent
+CALIBRATION = slice("1991", "2020")
+
+
+def main(demo: Path) -> None:
+    """Draw both figures."""
+    draw_opening(demo / "final")
+    draw_first_run(demo)
+
+
+def draw_opening(final: Path) -> None:
+    """Draw January's tasmax: the reference, Demo-NoLeap before and after the adjustment, and their biases."""
+    reference = on_map(final.glob("reference/*+noleap.zarr"))
+    raw = on_map(final.glob("regridded/day+*Demo-NoLeap*.zarr.zip"))
+    adjusted = on_map(final.glob("final/NAM/day+*Demo-NoLeap*.zarr.zip"))
+    biases = [(one - reference).assign_attrs(units="K") for one in (raw, adjusted)]
+    title = "Demo-NoLeap: mean daily maximum temperature of January, 1991-2020"
+    property_maps(reference, raw, adjusted, *biases, title=title).savefig(HERE / "demo.png", dpi=110)
+
+
+def on_map(paths: Iterable[Path]) -> xr.DataArray:
+    """Return January's mean tasmax in °C of stores of cells or of maps, as one map."""
+    parts = [january(path) for path in paths]
+    whole = xr.combine_by_coords([part.to_dataset(name="tasmax") for part in parts], combine_attrs="drop").tasmax
+    return whole.assign_attrs(long_name="Mean daily maximum temperature", units="degC")
+
+
+def january(path: Path) -> xr.DataArray:
+    """Return the mean tasmax of January in °C, on a map."""
+    dataset = xr.open_zarr(ZipStore(path, mode="r") if path.suffix == ".zip" else path)
+    tasmax = dataset.tasmax.sel(time=CALIBRATION)
+    mean = tasmax.sel(time=tasmax.time.dt.month == 1).mean("time").load() - 273.15
+    return mean.set_index(loc=["lat", "lon"]).unstack("loc") if "loc" in mean.dims else mean
+
+
+def draw_first_run(demo: Path) -> None:
+    """Run the tutorial's Python, in a folder with the demo, and keep its figure."""
+    page = HERE / "tutorial" / "first-run.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "espo-demo").symlink_to(demo.resolve())
+        os.chdir(folder)
+        exec("".join(blocks), {})
+        shutil.copy("monthly.png", page.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,59 @@
+"""The demo in small, for tests: a reference of 12 x 10 cells, and simulations of fewer cells.
+
+`small_demo.yml` is its configuration, to be merged over the demo's.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from espo_luigi.demo import ensure_demo, make
+from espo_luigi.demo.sources import Source
+
+SMALL_CONFIG = Path(__file__).parent / "small_demo.yml"
+LAND = (
+    "########..",
+    "#######...",
+    "######....",
+    "######....",
+    "#######...",
+    "#######...",
+    "########..",
+    "#########.",
+    "##########",
+    "##########",
+    "#########.",
+    "########..",
+)
+
+
+# Latitudes and longitudes of the simulations: the first, the step and the number.
+GRIDS = {
+    "NoLeap": ((37.67, 2.79, 7), (284.0625, 2.8125, 9)),
+    "360Day": ((51.875, -1.25, 9), (-73.125, 1.875, 8)),
+}
+
+
+def small_reference() -> Source:
+    """The demo's reference on the small land."""
+    return replace(make.REFERENCE, land=LAND, lats=_steps(45.125, 0.25, 12), lons=_steps(-66.875, 0.25, 10))
+
+
+def small_simulation(source: Source) -> Source:
+    """A simulation of the demo on a small grid."""
+    lats, lons = GRIDS[source.name.partition("-")[2]]
+    return replace(source, lats=_steps(*lats), lons=_steps(*lons))
+
+
+def _steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    return tuple(round(first + step * index, 6) for index in range(count))
+
+
+def ensure_small_demo(folder: Path, **section: object) -> Path:
+    """Make the demo's raw data on the small grids in `folder`; processes that find them there use them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "REFERENCE", small_reference())
+        for name in ("SIMULATIONS", "CMIP7_SIMULATIONS"):
+            patch.setattr(make, name, tuple(map(small_simulation, getattr(make, name))))
+        return ensure_demo({"folder": str(folder), "seed": 1, **section})

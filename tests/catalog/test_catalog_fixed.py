@@ -76,19 +76,22 @@ def test_the_field_of_another_member_experiment_and_institution_serves(tmp_path:
     ],
 )
 def test_without_a_field_of_its_grid_a_simulation_is_dropped_with_the_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: dict[str, str], reason: str
+    tmp_path: Path, columns: dict[str, str], reason: str
 ) -> None:
     rows = [*rows_of(grid_label="gn"), field(**columns)]
     with pytest.raises(CatalogError, match="nothing found") as raised:
         found_with(tmp_path, rows)
     assert reason in str(raised.value)
-    assert "CanESM5_ssp585_r1i1p1f1_global is dropped" in dropped(caplog)
 
 
-def test_a_simulation_without_a_field_does_not_drop_the_others(tmp_path: Path) -> None:
+def test_a_simulation_without_a_field_does_not_drop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     complete = [*rows_of(source="MIROC6"), field(source="MIROC6")]
     (found,) = found_with(tmp_path, [*rows_of(), *complete]).values()
     assert found.columns["source"] == "MIROC6"
+    assert "CanESM5_ssp585_r1i1p1f1_global is dropped" in dropped(caplog)
+    assert "sftlf is there, but not of its source and grid" in dropped(caplog)
 
 
 def test_grid_labels_agree_only_where_both_are_given(tmp_path: Path) -> None:

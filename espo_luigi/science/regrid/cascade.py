@@ -28,6 +28,8 @@ _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
 _READ_BYTES = 256 * 1024**2
 # Weights of zero are tiny, and sums of weights are 1 up to round-off.
 _NO_SHARE = 1e-9
+# Degrees by which steps may differ by round-off: coordinates may be float32.
+_SAME_STEP = 1e-4
 # Global attributes, of CMIP6 and CORDEX, that describe the source's grid.
 _OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
 # The source's coordinate that says which of its cells are used.
@@ -81,6 +83,7 @@ def regrid(
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[Any, int] | None = None,
+    skip_coarser: bool = False,
 ) -> xr.Dataset:
     """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
 
@@ -100,6 +103,9 @@ def regrid(
     chunks : mapping, optional
         Cells of a block along the target's dimensions (-1, or not given: all). A block is one Dask task, with
         all of time: it reads the rows and columns of the source that it needs, and nothing else.
+    skip_coarser : bool
+        Leave out intermediate grids whose ``d_lon`` or ``d_lat`` exceeds the largest step of ``ds`` in that direction.
+        Of a 2-D lat/lon the step is the largest distance between neighbours, in degrees of a great circle.
 
     Returns
     -------
@@ -123,7 +129,11 @@ def regrid(
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
-    stages = [*(_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()), last]
+    grids = intermediate_grids or {}
+    between = {name: _intermediate(name, spec) for name, spec in grids.items()}
+    if skip_coarser:
+        between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
+    stages = [*between.values(), last]
     attrs = _global_attrs(ds, target)
     used = _used(ds, source)
     if source.is_same_as(destination):
@@ -332,6 +342,15 @@ def _intermediate(name: str, spec: Mapping[str, Any]) -> Stage:
     kwargs = spec.get("regridder_kwargs") or {}
     axes = [_centres(bounds, axis, f"{where}.cf_grid_2d") for axis in ("lat", "lon")]
     return Stage(Grid(axes[0], axes[1], "rectilinear"), _extrapolation(kwargs, f"{where}.regridder_kwargs"))
+
+
+def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
+    steps = dict(zip(("d_lat", "d_lon"), source.largest_steps(), strict=True))
+    coarser = [key for key, step in steps.items() if spec["cf_grid_2d"][key] > step + _SAME_STEP]
+    for key in coarser[:1]:
+        found = spec["cf_grid_2d"][key]
+        log.info("intermediate grid %s is skipped: %s is %g, and the source's step %g", name, key, found, steps[key])
+    return bool(coarser)
 
 
 def _centres(bounds: Mapping[str, Any], axis: str, where: str) -> np.ndarray:

@@ -64,6 +64,17 @@ class Grid:
         lat, lon = (np.deg2rad(values).ravel() for values in self.coordinates())
         return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
 
+    def largest_steps(self) -> tuple[float, float]:
+        """Largest steps between neighbours in latitude and longitude, in degrees; it has 2 points each way.
+
+        A curvilinear grid has one for both: degrees of a great circle.
+        """
+        if self.layout == "rectilinear":
+            lon = np.unwrap(self.lon, period=360)
+            return float(np.abs(np.diff(self.lat)).max()), float(np.abs(np.diff(lon)).max())
+        step = float(np.rad2deg(2 * np.arcsin(_longest_chord(self) / 2)))
+        return step, step
+
 
 @dataclass(frozen=True)
 class Extrapolation:
@@ -114,11 +125,13 @@ def cells_away(source: Grid, target: Grid) -> Floats:
 
     Inside of the grid that is at most half a diagonal of a cell, 0.71. The step is the largest between neighbours.
     """
-    vectors = source.unit_vectors()
-    grid = vectors.reshape(*source.shape, 3)
-    step = max(np.linalg.norm(np.diff(grid, axis=axis), axis=-1).max() for axis in (0, 1))
-    distance, _ = _tree(vectors).query(target.unit_vectors())
-    return distance / step
+    distance, _ = _tree(source.unit_vectors()).query(target.unit_vectors())
+    return distance / _longest_chord(source)
+
+
+def _longest_chord(grid: Grid) -> float:
+    vectors = grid.unit_vectors().reshape(*grid.shape, 3)
+    return float(max(np.linalg.norm(np.diff(vectors, axis=axis), axis=-1).max() for axis in (0, 1)))
 
 
 def _outside_weights(

@@ -172,6 +172,84 @@ def test_on_the_same_grid_masked_cells_are_missing() -> None:
     assert "mask" not in found.coords
 
 
+@pytest.mark.parametrize(
+    ("lat_step", "lon_step", "kept"),
+    [
+        (2.0, 2.5, ["reg1", "reg2"]),
+        # A model finer than 1 degree in one direction loses the grid of 1 degree.
+        (2.0, 0.94, ["reg2"]),
+        (0.94, 1.25, ["reg2"]),
+        (1.0, 1.25, ["reg1", "reg2"]),
+        # Steps of 1 degree that a file rounds.
+        (0.99998, 1.25, ["reg1", "reg2"]),
+        (0.7, 0.4, []),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_intermediate_grids_coarser_than_the_source_are_skipped_if_asked_for(
+    lat_step: float, lon_step: float, kept: list[str], dtype: str
+) -> None:
+    lat = (35.2 + np.arange(0, 20, lat_step)).astype(dtype)
+    # Across the meridian where longitudes begin anew.
+    lon = ((345.1 + np.arange(0, 30, lon_step)) % 360).astype(dtype)
+    values = np.random.default_rng(1).normal(size=(lat.size, lon.size))
+    source = xr.Dataset({"tas": (("lat", "lon"), values)}, {"lat": lat, "lon": lon})
+    target = xr.Dataset(coords={"lat": ("loc", [40.3, 47.7]), "lon": ("loc", [350.2, 3.1])})
+    grids = {
+        name: {"cf_grid_2d": dict(zip(REG1, (340, 380, step, 33, 57, step), strict=True)), "regridder_kwargs": ESMF}
+        for name, step in (("reg1", 1), ("reg2", 0.5))
+    }
+    found = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids=grids, skip_coarser=True)
+    expected = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids={name: grids[name] for name in kept})
+    xr.testing.assert_identical(found, expected)
+    if kept != list(grids):
+        whole = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids=grids)
+        assert (whole.tas != found.tas).all()
+
+
+def test_a_coarser_grid_in_either_direction_alone_is_skipped() -> None:
+    grids = {
+        name: {"cf_grid_2d": SMALL_CASCADE["coarse"]["cf_grid_2d"] | steps, "regridder_kwargs": ESMF}
+        for name, steps in (("lat", {"d_lat": 2.1, "d_lon": 1}), ("lon", {"d_lat": 1, "d_lon": 2.6}))
+    }
+    found = small(simulation(), intermediate_grids=grids, skip_coarser=True)
+    xr.testing.assert_identical(found, small(simulation(), intermediate_grids=None))
+
+
+def test_a_regional_model_goes_straight_to_the_target_as_in_esmf() -> None:
+    """ESMF's result is that of one stage; a grid a little coarser than the source would change it."""
+    source, expected = golden("regrid-curvilinear-source.nc"), golden("regrid-curvilinear-esmf.nc")
+    step = Grid(source.lat.values, source.lon.values, "curvilinear").largest_steps()[0]
+    bounds = (200, 340, round(step + 0.1, 3), 20, 80, round(step + 0.1, 3))
+    coarse = {"reg1": {"cf_grid_2d": dict(zip(REG1, bounds, strict=True)), "regridder_kwargs": ESMF}}
+    options = {"regridder_kwargs": ESMF, "intermediate_grids": coarse}
+    np.testing.assert_allclose(
+        regrid(source, expected, skip_coarser=True, **options).tas, expected.tas, rtol=0, atol=1e-4
+    )
+    assert (abs(regrid(source, expected, **options).tas - expected.tas) > 0.01).any()
+
+
+def rotated(ds: xr.Dataset, chunks: dict[str, int] | None = None) -> xr.Dataset:
+    """The same with what files of a rotated pole have besides: 1-D rlat and rlon, and the pole."""
+    sizes = ds.lat.sizes
+    ds = ds.assign_coords({name: np.arange(sizes[name]) * 0.1 - 3 for name in sizes})
+    ds = ds.assign_coords(rotated_pole=((), 0, {"grid_mapping_name": "rotated_latitude_longitude"}))
+    return ds.chunk(chunks) if chunks else ds
+
+
+@pytest.mark.parametrize("chunks", [None, {"rlat": 5, "rlon": 7}])
+def test_a_rotated_source_on_a_rotated_target_gives_what_esmf_gives(chunks: dict[str, int] | None) -> None:
+    source, esmf = golden("regrid-curvilinear-source.nc"), golden("regrid-curvilinear-esmf.nc")
+    # Cells of a target are interpolated each by itself: ESMF's points may stand in rows.
+    cells = {name: (("rlat", "rlon"), esmf[name].values.reshape(12, 20)) for name in ("lat", "lon", "tas")}
+    target = rotated(xr.Dataset(cells).set_coords(["lat", "lon"]))
+    found = regrid(rotated(source, chunks), target, regridder_kwargs=ESMF, chunks=chunks)
+    assert found.tas.dims == ("rlat", "rlon")
+    assert set(found.coords) == {"lat", "lon", "rlat", "rlon"}
+    xr.testing.assert_identical(found.rlat, target.rlat.reset_coords(drop=True))
+    np.testing.assert_allclose(found.tas, target.tas, rtol=0, atol=1e-4)
+
+
 def test_the_cascade_is_not_the_same_as_one_stage() -> None:
     """Guards the golden test: if intermediate grids were ignored, this difference would vanish."""
     source, target = golden("regrid-source.nc"), golden("regrid-esmf.nc")

@@ -51,7 +51,7 @@ def health_checks(
     Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set; the flags of a scope are
     named {scope}_{variable}_{flag}, and have the attribute `scope`. Global attributes: the input's, and `warnings`, the
     failed checks that do not raise. Metadata are checked first, and raise before any data are read. The data are then
-    read block by block, once for all sets of checks; flags and missing days are computed when this returns.
+    read block by block, once for each set of checks; flags and missing days are computed when this returns.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ def health_checks(
     failed = [failure for one in sets for failure in _of_metadata(ds, one)]
     if not any(one.errors_on & SLOW_CHECKS for one in sets):
         _raise_if_any(failed)
-    # numpy warns of NaN while blocks are compared, too.
+    # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
-        (found,) = dask.compute([_lazy(ds, one, land, allowed_gaps) for one in sets])
+        found = [dask.compute(_lazy(ds, one, land, allowed_gaps))[0] for one in sets]
     flagged = [_evaluated(of.flags, of.land) for of in found]
     failed += [
         failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)

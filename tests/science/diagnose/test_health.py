@@ -357,7 +357,7 @@ def test_a_scope_without_land_is_an_error_that_names_it():
         health_checks(ds, scopes={"Gulf": {**sea, "flags": V2["QC"]}}, land=land)
 
 
-def test_data_are_read_once_for_all_sets_and_a_small_scope_reads_its_own_blocks_only():
+def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only():
     read: list[tuple[int, ...]] = []
 
     def count(block: np.ndarray, block_info: dict) -> np.ndarray:
@@ -369,7 +369,7 @@ def test_data_are_read_once_for_all_sets_and_a_small_scope_reads_its_own_blocks_
     checks = {"missing": ["some_but_not_all"], "flags": {"pr": V2[""]["pr"]}}
     quebec = {"QC": {**QC_BOX, "flags": {"pr": V2["QC"]["pr"]}}}
     with dask.config.set(scheduler="synchronous"):
-        health_checks(ds[["pr"]], **checks, scopes=quebec)
+        health_checks(ds[["pr"]], **checks)
         assert len(read) == len(set(read)) == ds.pr.data.npartitions == 27
         read.clear()
         health_checks(ds[["pr"]], scopes=quebec)

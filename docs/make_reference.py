@@ -247,6 +247,7 @@ _WORDS = {
     "Chunks": "chunks", "Chunk": "whole number", "Whole": "whole number", "Number": "number", "Names": "list of names",
     "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths", "Free": "mapping", "Unit": "unit",
     "Threshold": "threshold", "PositiveThreshold": "threshold", "Frequency": "frequency", "Date": "date",
+    "Shape": "path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
 # Required keys that `espo_luigi.config.contents.fill_in` gives a value.

@@ -4,6 +4,9 @@ Prints a table and, as its last line, the same figures as one JSON object. Times
 (of one thread), block overhead included; ours are the median of several runs. Threads are compared by wall-clock time,
 the best of as many runs of each, in turns. Peak memory is that of a process which adjusts; xsdba's trains, too.
 
+With `--members`, cells are pools: members trained and adjusted together, pr with frequencies adapted in training and
+adjusting and with a limit of tails, as ESPO-G v2 has it. Noise counts as training there.
+
 xsdba is measured in one block of 300 cells or more, as it is. In smaller ones it takes longer per cell (of 100: 74 ms
 against 49), and how much cannot be told from other blocks: fewer are refused.
 """
@@ -41,11 +44,12 @@ UNITS = {"tasmax": "K", "dtr": "K", "pr": "mm/d"}
 XSDBA_BEST_BLOCK = 300
 STEPS = ("prepare", "train", "adjust")
 REPEATS = 5
+TAIL_FACTOR = 10
 
 
 @dataclass(frozen=True)
 class Series:
-    """One variable's reference, historical and simulation, (cell, time), noleap."""
+    """One variable's reference, historical and simulation, noleap: (cell, time), of pools (cell, member, time)."""
 
     reference: np.ndarray
     historical: np.ndarray
@@ -73,6 +77,13 @@ def make(variable: str, n_cells: int, n_years: int) -> Series:
     simulation = draw(n_years, 1.0)
     start = max(0, min(REFERENCE_FIRST_YEAR - FIRST_YEAR, n_years - TRAINING_YEARS)) * DAYS
     return Series(draw(TRAINING_YEARS, 0.0), simulation[:, start : start + TRAINING_YEARS * DAYS].copy(), simulation)
+
+
+def make_pools(variable: str, n_cells: int, n_years: int, members: int) -> Series:
+    """Make pools; the members differ by their draws."""
+    series = make(variable, n_cells * members, n_years)
+    historical, simulation = (one.reshape(n_cells, members, -1) for one in (series.historical, series.simulation))
+    return Series(series.reference[:n_cells], historical, simulation)
 
 
 def timed(call: Callable[[], Any], clock: Callable[[], float]) -> tuple[float, Any]:
@@ -120,15 +131,87 @@ def our_steps(
     return seconds, scenario, prepared
 
 
+def our_pools(
+    variable: str, series: Series, threads: int, clock: Callable[[], float] = time.process_time
+) -> tuple[dict[str, float], np.ndarray, Any]:
+    """Seconds of training (with noise) and adjusting pools."""
+    from espo_luigi.science.adjust import quantile_mapping as qm
+    from espo_luigi.science.adjust.windows import plan_windows
+
+    kind, threshold = KINDS[variable], ADAPT[variable]
+    n_cells, members, n_times = series.simulation.shape
+    quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
+    seeds = qm.cell_seeds("reference", np.arange(n_cells))
+    of_members = np.stack([qm.cell_seeds(str(one), np.arange(n_cells)) for one in range(members)], axis=-1)
+
+    def train() -> Any:
+        plan = plan_windows(np.tile(np.arange(1, DAYS + 1), TRAINING_YEARS), WINDOW)
+        reference, historical = series.reference, series.historical
+        if JITTER[variable] is not None:
+            noise = {"threshold": JITTER[variable], "threads": threads}
+            reference = qm.jitter(reference, seeds=seeds, reference=True, **noise)
+            historical = qm.jitter(historical, seeds=of_members, **noise)
+        adapts = {"raw": threshold is not None, "adapt_freq_thresh": threshold, "seeds": of_members}
+        return qm.train(reference, historical, plan, quantiles=quantiles, kind=kind, threads=threads, **adapts)
+
+    def adjust(training: Any) -> np.ndarray:
+        days = np.arange(n_times)
+        made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
+        more = None
+        if threshold is not None:
+            limits = np.float32(TAIL_FACTOR) * training.raw_quantiles[..., -1]
+            more = qm.Adaptation(threshold, training.shares, of_members, limits)
+        return qm.adjust(
+            series.simulation, training, made, kind=kind, skips_zeros=kind == "*", adaptation=more, threads=threads
+        )
+
+    seconds: dict[str, float] = {}
+    seconds["train"], training = timed(train, clock)
+    seconds["adjust"], scenario = timed(lambda: adjust(training), clock)
+    return seconds, scenario, None
+
+
 # xsdba
 
 
+def xsdba_pools(variable: str, series: Series, prepared: Any) -> tuple[dict[str, float], np.ndarray]:
+    """Seconds of the same by xsdba."""
+    import xsdba
+
+    units, kind = UNITS[variable], KINDS[variable]
+    group = xsdba.Grouper("time.dayofyear", WINDOW, add_dims=["realization"])
+    reference = as_series(series.reference, REFERENCE_FIRST_YEAR, units)
+    historical = as_series(series.historical, REFERENCE_FIRST_YEAR, units)
+    simulation = as_series(series.simulation, FIRST_YEAR, units)
+    arguments: dict[str, Any] = {"nquantiles": N_QUANTILES, "kind": kind, "group": group}
+    if ADAPT[variable] is not None:
+        arguments |= {"adapt_freq_thresh": f"{ADAPT[variable]} {units}", "max_tail_factor": TAIL_FACTOR}
+    detrend = xsdba.detrending.LoessDetrend(
+        group=group, kind=kind, f=FRACTION, niter=1, d=0, weights="tricube", mult_skip_zeros=kind == "*"
+    )
+
+    def train() -> Any:
+        series = [reference, historical]
+        if JITTER[variable] is not None:
+            series = [xsdba.processing.jitter_under_thresh(one, f"{JITTER[variable]} {units}") for one in series]
+        return xsdba.DetrendedQuantileMapping.train(*series, **arguments)
+
+    seconds: dict[str, float] = {}
+    seconds["train"], trained = timed(train, time.process_time)
+    seconds["adjust"], scenario = timed(
+        lambda: trained.adjust(simulation, interp="nearest", extrapolation="constant", detrend=detrend),
+        time.process_time,
+    )
+    return seconds, scenario.transpose("loc", "realization", "time").values
+
+
 def as_series(values: np.ndarray, first_year: int, units: str) -> xr.DataArray:
-    n_years = values.shape[1] // DAYS
+    n_years = values.shape[-1] // DAYS
     times = xr.date_range(
         f"{first_year}-01-01", f"{first_year + n_years - 1}-12-31", calendar="noleap", use_cftime=True
     )
-    return xr.DataArray(values, dims=("loc", "time"), coords={"time": times}, attrs={"units": units})
+    dims = ("loc", "time") if values.ndim == 2 else ("loc", "realization", "time")
+    return xr.DataArray(values, dims=dims, coords={"time": times}, attrs={"units": units})
 
 
 def xsdba_prepare(variable: str, series: Series) -> float:
@@ -259,6 +342,8 @@ def speedup_of_hashing(threads: int) -> float:
 
 # The run
 
+Steps = Callable[..., tuple[dict[str, float], np.ndarray, Any]]
+
 
 def xsdba_steps(variable: str, series: Series, prepared: Any) -> tuple[dict[str, float], np.ndarray]:
     seconds, scenario = xsdba_train_and_adjust(variable, series, prepared)
@@ -267,28 +352,34 @@ def xsdba_steps(variable: str, series: Series, prepared: Any) -> tuple[dict[str,
     return seconds, scenario
 
 
-def time_ours(variable: str, series: Series, threads: int) -> tuple[dict[str, float], float]:
+def time_ours(ours: Steps, variable: str, series: Series, threads: int) -> tuple[dict[str, float], float]:
     """CPU seconds of each step on one thread, the median of some runs, and how much faster several threads are."""
     runs: dict[int, list[dict[str, float]]] = {1: [], threads: []}
     seconds = []
     for _ in range(REPEATS):
-        seconds.append(our_steps(variable, series, 1, time.process_time)[0])
+        seconds.append(ours(variable, series, 1, time.process_time)[0])
         for n in runs:
-            runs[n].append(our_steps(variable, series, n, time.perf_counter)[0])
-    best = {n: sum(min(run[step] for run in of_n) for step in STEPS) for n, of_n in runs.items()}
-    return {step: float(np.median([one[step] for one in seconds])) for step in STEPS}, best[1] / best[threads]
+            runs[n].append(ours(variable, series, n, time.perf_counter)[0])
+    steps = seconds[0]
+    best = {n: sum(min(run[step] for run in of_n) for step in steps) for n, of_n in runs.items()}
+    return {step: float(np.median([one[step] for one in seconds])) for step in steps}, best[1] / best[threads]
 
 
 def measure(variable: str, options: argparse.Namespace) -> dict[str, Any]:
-    series = make(variable, options.cells, options.years)
+    pooled = options.members > 1
+    run_ours, run_xsdba = (our_pools, xsdba_pools) if pooled else (our_steps, xsdba_steps)
+    if pooled:
+        series = make_pools(variable, options.cells, options.years, options.members)
+    else:
+        series = make(variable, options.cells, options.years)
     few = series.first(options.xsdba_cells)
-    our_steps(variable, series.first(2), 1)  # loads the compiled kernels
-    _, scenario, prepared = our_steps(variable, series, 1)
-    ours, speedup = time_ours(variable, series, options.threads)
+    run_ours(variable, series.first(2), 1)  # loads the compiled kernels
+    _, scenario, prepared = run_ours(variable, series, 1)
+    ours, speedup = time_ours(run_ours, variable, series, options.threads)
     control = speedup_of_hashing(options.threads)
     floor = floor_seconds(series)
-    xsdba_steps(variable, series.first(1), prepared)  # compiles LOESS
-    block, their_scenario = xsdba_steps(variable, few, prepared)
+    run_xsdba(variable, series.first(2), prepared)  # compiles LOESS
+    block, their_scenario = run_xsdba(variable, few, prepared)
     theirs = {step: seconds / options.xsdba_cells for step, seconds in block.items()}
     result: dict[str, Any] = {}
     for step in STEPS:
@@ -344,27 +435,30 @@ def flat(results: dict[str, Any], prefix: str = "") -> dict[str, float]:
 def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=300, help="cells of our block, 300 or more")
+    parser.add_argument("--cells", type=int, default=300, help="cells of our block, 300 series or more")
+    parser.add_argument("--members", type=int, default=1, help="members of a pool; 1 for single simulations")
     parser.add_argument("--years", type=int, default=151, help="years of the simulation")
     parser.add_argument(
-        "--xsdba-cells", type=int, default=300, help="how many of them xsdba gets, in one block; 300 or more"
+        "--xsdba-cells", type=int, default=300, help="how many of them xsdba gets, in one block; 300 series or more"
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--memory-cells", type=int, default=600, help="cells of the block whose memory is measured")
     parser.add_argument("--variables", nargs="+", choices=sorted(KINDS), default=list(KINDS))
     options = parser.parse_args()
-    if not XSDBA_BEST_BLOCK <= options.xsdba_cells <= options.cells:
+    if not XSDBA_BEST_BLOCK <= options.xsdba_cells * options.members <= options.cells * options.members:
         parser.error(
             f"got --cells {options.cells} and --xsdba-cells {options.xsdba_cells}, expected {XSDBA_BEST_BLOCK} <= "
-            "XSDBA_CELLS <= CELLS: a smaller block of xsdba's costs more per cell, and would make ours look better"
+            "XSDBA_CELLS x members, and XSDBA_CELLS <= CELLS: a smaller block of xsdba's costs more per cell, and "
+            "would make ours look better"
         )
     before = os.getloadavg()[0]
     results = {
-        variable: measure(variable, options) | {"memory": memory(variable, options)} for variable in options.variables
+        variable: measure(variable, options) | {"memory": memory(variable, options) if options.members == 1 else {}}
+        for variable in options.variables
     }
     print(
-        f"{options.cells} cells (xsdba in one block of {options.xsdba_cells}) x {options.years} years; "
-        "one thread, CPU time per cell"
+        f"{options.cells} cells of {options.members} members (xsdba in one block of {options.xsdba_cells}) x "
+        f"{options.years} years; one thread, CPU time per cell"
     )
     cores = len(os.sched_getaffinity(0))
     print(f"load average before {before:.1f}, after {os.getloadavg()[0]:.1f}, on {cores} cores")

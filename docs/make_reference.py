@@ -247,6 +247,7 @@ _WORDS = {
     "Chunks": "chunks", "Chunk": "whole number", "Whole": "whole number", "Number": "number", "Names": "list of names",
     "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths", "Free": "mapping", "Unit": "unit",
     "Threshold": "threshold", "PositiveThreshold": "threshold", "Frequency": "frequency", "Date": "date",
+    "Shape": "path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
 # Required keys that `espo_luigi.config.contents.fill_in` gives a value.
@@ -257,6 +258,7 @@ _FILLED_IN = {
     "to_level_prop": "by section and step",
     "to_level_meas": "by section and step",
 }
+_WITHOUT_EFFECT = ("keys of ESPO-G without effect", "reaction")
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "boolean", Any: "anything", Path: "path"}
 
 
@@ -265,8 +267,8 @@ def keys() -> str:
     parts = [
         "# Configuration keys\n",
         "All keys of the YAML files that `[espo] config` names, from the models that check them.",
-        "[Configuration](configuration.md) explains how they belong together, and what the",
-        "[types](configuration.md#types) are. NAME stands for a name of yours. *required* holds where the",
+        "[Configuration](configuration.md) explains the rules between keys, and the",
+        "[types](configuration.md#types). NAME stands for a name of yours. *required* holds where the",
         "key's section is given. A default that is empty is that of the keys below.\n",
     ]
     seen: dict[type, str] = {}
@@ -274,21 +276,24 @@ def keys() -> str:
         hint = hints(RunConfig)[name]
         if no_effect(hint) is None:
             parts += section_of_keys(field.alias or name, field, hint, seen)
-    return "\n".join([*parts, "## Sections without effect\n", "\n".join(without_effect(RunConfig)), ""])
+    return "\n".join([*parts, "## Sections without effect\n", table(_WITHOUT_EFFECT, without_effect(RunConfig))])
 
 
 def section_of_keys(section: str, field: Any, hint: Any, seen: dict[type, str]) -> list[str]:
     """A section's heading and meaning, a table of its keys, and tables of the mappings within it."""
-    parts, ignored = [f"## {code(section)}\n", f"{field.description[0].upper()}{field.description[1:]}.\n"], list[str]()
+    parts, ignored = (
+        [f"## {code(section)}\n", f"{field.description[0].upper()}{field.description[1:]}.\n"],
+        list[tuple[str, str]](),
+    )
     for model, place in models_in(hint, section):
         for where, rows in tables_of(model, place, seen, ignored):
             heading = [] if where == section else [f"### {code(where)}\n"]
             parts += [*heading, table(["key", "type", "default", "meaning"], rows)]
-    return parts + ([f"Keys of ESPO-G without effect in `{section}`:\n", "\n".join(ignored), ""] if ignored else [])
+    return parts + ([table(_WITHOUT_EFFECT, ignored)] if ignored else [])
 
 
 def tables_of(
-    model: type[BaseModel], place: str, seen: dict[type, str], ignored: list[str]
+    model: type[BaseModel], place: str, seen: dict[type, str], ignored: list[tuple[str, str]]
 ) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Rows of a model's keys, then of the models within it; a model is described where it first stands."""
     seen[model] = place
@@ -322,14 +327,13 @@ def no_effect(hint: Any) -> NoEffect | None:
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, NoEffect)), None)
 
 
-def without_effect(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """A line for each reaction to a model's keys without effect."""
+def without_effect(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str]]:
+    """A row for each reaction to a model's keys without effect."""
     found: dict[NoEffect, list[str]] = {}
     for name, field in model.model_fields.items():
         if mark := no_effect(hints(model)[name]):
             found.setdefault(mark, []).append(code(".".join(filter(None, [prefix, field.alias or name]))))
-    said = {NoEffect.SILENT: "ignored", NoEffect.WARN: NoEffect.WARN.value, NoEffect.REFUSE: NoEffect.REFUSE.value}
-    return [f"- {', '.join(names)}: {said[mark]}" for mark, names in found.items()]
+    return [(", ".join(names), mark.value) for mark, names in found.items()]
 
 
 def models_in(hint: Any, place: str) -> list[tuple[type[BaseModel], str]]:
@@ -397,7 +401,7 @@ def commands() -> str:
     """The help of every command."""
     parts = [
         "# Options of `espo`\n",
-        "What `espo COMMAND --help` prints. [The espo command](commands.md) lists the commands, with exit codes.\n",
+        "The output of `espo COMMAND --help`. [The espo command](commands.md) lists the commands, with exit codes.\n",
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
         for name, command in sorted(espo_command.commands.items()):

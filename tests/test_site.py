@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,25 @@ def test_a_notebook_s_cells_are_the_blocks_to_run_and_the_text_between_them(make
     ]
     assert "".join(cells[0]["source"]).startswith("# Title\n") and "".join(cells[0]["source"]).endswith("First.")
     assert all(one["outputs"] == [] for one in cells if one["cell_type"] == "code")
+
+
+def linked(path: Path) -> list[tuple[Path, str]]:
+    """The files, with anchors, that a Markdown file outside of the site links to."""
+    found = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", path.read_text())
+    return [(path.parent / name if name else path, anchor) for name, anchor in found]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_the_links_outside_of_the_site_lead_somewhere(name: str) -> None:
+    for target, anchor in linked(ROOT / name):
+        assert target.exists(), target
+        titles = re.findall(r"^#+ (.+)", target.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles]
+
+
+def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
+    texts = [path for name in ("espo_luigi", "tests", "benchmarks", "config") for path in (ROOT / name).rglob("*.*")]
+    texts = [path for path in [*texts, ROOT / "CHANGELOG.md"] if path.suffix in (".py", ".cfg", ".yml", ".md")]
+    named = {one for path in texts for one in re.findall(r"\bdocs/[\w/-]+\.(?:md|py|png|ipynb)\b", path.read_text())}
+    assert len(named) > 15
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []

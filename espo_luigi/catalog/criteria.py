@@ -30,6 +30,11 @@ def _holds(asset: Asset, column: str, values: Sequence[Any]) -> bool:
     return any(_equal(cell, value) for value in values)
 
 
+def fits(asset: Asset, criteria: Mapping[str, Any]) -> bool:
+    """Whether a row has a wanted value in every column that the criteria name."""
+    return all(_holds(asset, column, _as_list(value)) for column, value in criteria.items())
+
+
 def _is_unknown(asset: Asset, column: str) -> bool:
     """Whether a cell is faulty and empty, so that the search may want its row."""
     return column in asset.faults and not (asset.variables if column == "variable" else asset.columns.get(column))

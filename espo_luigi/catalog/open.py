@@ -85,6 +85,56 @@ def open_match(
     return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
 
 
+def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.Dataset:
+    """Open the fixed fields of a search's match, on the grid of its opened series; in memory.
+
+    Parameters
+    ----------
+    match : Match
+        A result of `Catalog.search`.
+    ds : xarray.Dataset
+        What `open_match` returned.
+    xr_open_kwargs : mapping, optional
+        As of `open_match`.
+
+    Returns
+    -------
+    xarray.Dataset
+        Each field (y, x) in the units and the type of its file, on the coordinates of `ds`.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or unreadable, lacks the field, or is on another grid.
+    """
+    options = {**(xr_open_kwargs or {}), "chunks": {}}
+    fields = {name: _open_field(name, asset, match, options) for name, asset in match.fixed.items()}
+    for name, field in fields.items():
+        if not same_grid(ds, field.coords.to_dataset()):
+            raise DataError(
+                f"{match.fixed[name].path}: {name} is not on the grid of {match.id}; expected the same lat and lon. "
+                "Give the catalogue the field of this grid, or exclude this one by its path."
+            )
+    coordinates = {name: value for name, value in ds.coords.items() if "time" not in value.dims}
+    return xr.Dataset({name: field.variable for name, field in fields.items()}, coordinates)
+
+
+def _open_field(name: str, asset: Asset, match: Match, options: dict[str, Any]) -> xr.DataArray:
+    with _with_searched_names(_open_file(asset, match, options, math.inf), asset) as ds:
+        if name not in ds.data_vars:
+            raise DataError(f"{asset.path} has no variable {name}; it has {', '.join(map(str, ds.data_vars))}.")
+        field = ds[name].astype("int8") if ds[name].dtype == bool else ds[name]
+        # Some files give a field a single time.
+        dated = field if "time" in field.dims else field.drop_vars("time", errors="ignore").expand_dims(time=[0])
+        try:
+            named = normalise_coordinates(ds.drop_vars("time", errors="ignore").assign({name: dated}))
+            loaded = as_maps(named[name]).isel(time=0, drop=True).load()
+        except DataError as error:
+            raise DataError(f"{asset.path}: {error}") from None
+    loaded.attrs.pop("grid_mapping", None)
+    return loaded.drop_encoding()
+
+
 def _lasting_attributes(attrs: Mapping[Any, Any], of_pieces: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
     """Return the attributes that all files of CMIP7 share, and that stay true of products.
 

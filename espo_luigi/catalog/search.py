@@ -17,6 +17,7 @@ from typing import Any
 from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
 from espo_luigi.catalog.criteria import exclude, listed, newest_versions, refuse_empty, select, values_of
+from espo_luigi.catalog.fixed import FIXED, choose_field, usable_fields
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
 from espo_luigi.errors import CatalogError
@@ -46,11 +47,14 @@ class Match:
     periods: tuple[Period, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The catalogue's columns, where all files agree."""
+    fixed: Mapping[str, Asset] = field(default_factory=dict, hash=False)
+    """The file of each wanted fixed field, which may be that of another member or experiment."""
 
     @property
     def files(self) -> list[Path]:
-        """The files and Zarr folders to open, each once, without those given by a URL."""
-        return list(dict.fromkeys(Path(asset.path) for asset in self.assets if not is_url(asset.path)))
+        """The files and Zarr folders to open, fixed fields last, each once, without those given by a URL."""
+        assets = (*self.assets, *self.fixed.values())
+        return list(dict.fromkeys(Path(asset.path) for asset in assets if not is_url(asset.path)))
 
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
@@ -58,7 +62,7 @@ class Match:
         holding = tuple(asset for asset in self.assets if set(names) & set(asset.variables))
         that_day = tuple(asset for asset in holding if _has(asset, day))
         year = str(day.year)
-        return replace(self, assets=that_day or holding, variables=names, derived=(), periods=((year, year),))
+        return replace(self, assets=that_day or holding, variables=names, derived=(), periods=((year, year),), fixed={})
 
 
 def _has(asset: Asset, day: datetime) -> bool:
@@ -70,10 +74,23 @@ class _Wanted:
     variables_and_freqs: Mapping[str, str]
     periods: tuple[Period, ...]
     allow_conversion: bool
+    fields: tuple[Asset, ...]
+    """The usable rows of fixed fields."""
+    criteria: Mapping[str, Any]
+
+    @property
+    def series(self) -> dict[str, str]:
+        """The wanted variables that vary in time."""
+        return {name: frequency for name, frequency in self.variables_and_freqs.items() if frequency != FIXED}
+
+    @property
+    def fixed(self) -> list[str]:
+        """The wanted fixed fields."""
+        return [name for name in self.variables_and_freqs if name not in self.series]
 
     def may_be(self, asset: Asset) -> bool:
-        """Whether a faulty row may be of a wanted variable, frequency and period: no sound cell says otherwise."""
-        pairs = list(self.variables_and_freqs.items())
+        """Whether a faulty row may be of a wanted series and period: no sound cell says otherwise."""
+        pairs = list(self.series.items())
         if self.allow_conversion:
             pairs += [(name, frequency) for variable, frequency in pairs for name in DERIVATIONS.get(variable, ())]
         names = asset.variables or tuple(name for name, _ in pairs)
@@ -127,6 +144,9 @@ class Catalog:
         variables, members. A variable is stored or derived. Its files cover 99 % of each period's hours without
         overlap. Ids that lack a variable are dropped, each with a warning that says which and why.
 
+        A fixed field (frequency ``fx``) has no period, and any run of the same source and grid gives it: where both
+        rows have a `grid_label`, they agree. `Match.fixed` has it, apart from the series.
+
         A row with a cell that cannot be used drops its id, if the search may want the row: a sound row in its place
         could change the result. No other member takes the place of a dropped id. A last warning counts all such rows.
 
@@ -166,7 +186,6 @@ class Catalog:
             raise CatalogError(
                 "allow_resampling is true; expected false: only data of exactly the wanted frequency are used."
             )
-        wanted = _Wanted(dict(variables_and_freqs), as_periods(periods), allow_conversion)
         faulty = _faults_of(self.assets)
         trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]
         if not self.assets:
@@ -176,13 +195,16 @@ class Catalog:
         if faulty:
             trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
         newest = newest_versions(self.assets, other_search_criteria or {}, exclusions or {})
-        dispatched = dispatch_history(newest, wanted.periods) if match_hist_and_fut else Dispatched(newest)
+        spans = as_periods(periods)
+        dispatched = dispatch_history(newest, spans) if match_hist_and_fut else Dispatched(newest)
         if match_hist_and_fut:
             trail.append(f"{len(dispatched.assets)} after history was joined to futures")
             refuse_empty(dispatched.assets, self.assets, "experiment", "a future experiment", trail)
         chosen = exclude(dispatched.assets, exclusions or {}, trail)
         joined = HISTORIES if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
+        fields = tuple(usable_fields(newest, exclusions or {}))
+        wanted = _Wanted(dict(variables_and_freqs), spans, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
             logger.warning("%s is dropped from the search: %s.", name, objections)
@@ -279,7 +301,7 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     chosen: dict[str, list[Asset]] = {}
     derived: list[str] = []
     objections: list[_Objection] = []
-    for variable, frequency in wanted.variables_and_freqs.items():
+    for variable, frequency in wanted.series.items():
         files, objection = _files(assets, variable, frequency, wanted.periods)
         if objection is None:
             chosen[variable] = files
@@ -300,7 +322,15 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
         if len({label for found in labels.values() for label in found}) > 1:
             shown = "; ".join(f"{name}: {', '.join(found)}" for name, found in labels.items())
             objections.append(("", f"its variables have several values of {column} ({shown}); expected one"))
-    return (None if objections else _as_match(name, chosen, derived, wanted.periods)), objections
+    run = [asset for files in chosen.values() for asset in files] or assets
+    fields = {variable: choose_field(variable, run, wanted.fields, wanted.criteria) for variable in wanted.fixed}
+    objections += [("", objection) for field, objection in fields.values() if field is None]
+    if objections:
+        return None, objections
+    fixed = {variable: field for variable, (field, _) in fields.items() if field is not None}
+    ordered = _in_order(chosen)
+    columns = {**_common_columns(ordered or run), "id": name}
+    return Match(name, ordered, tuple(chosen), tuple(derived), wanted.periods, columns, fixed), []
 
 
 def _files(
@@ -324,23 +354,17 @@ def _files(
     return chosen, (variable, objection) if objection else None
 
 
-def _as_match(
-    name: str, chosen: Mapping[str, Sequence[Asset]], derived: Sequence[str], periods: tuple[Period, ...]
-) -> Match:
+def _in_order(chosen: Mapping[str, Sequence[Asset]]) -> tuple[Asset, ...]:
+    """Return all chosen rows, each once, by variables, date and path."""
     assets = {id(asset): asset for files in chosen.values() for asset in files}
-    ordered = sorted(
-        assets.values(), key=lambda asset: (asset.variables, asset.columns.get("date_start", ""), asset.path)
+    return tuple(
+        sorted(assets.values(), key=lambda asset: (asset.variables, asset.columns.get("date_start", ""), asset.path))
     )
-    first = ordered[0].columns
-    common = {key: value for key, value in first.items() if all(a.columns.get(key) == value for a in ordered)}
-    return Match(
-        id=name,
-        assets=tuple(ordered),
-        variables=tuple(chosen),
-        derived=tuple(derived),
-        periods=periods,
-        columns={**common, "id": name},
-    )
+
+
+def _common_columns(assets: Sequence[Asset]) -> dict[str, str]:
+    first = assets[0].columns
+    return {key: value for key, value in first.items() if all(one.columns.get(key) == value for one in assets)}
 
 
 def natural_key(text: str) -> tuple[tuple[int, str], ...]:

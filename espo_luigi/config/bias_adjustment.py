@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.fields import (
@@ -42,6 +49,9 @@ class GroupOfDays(Arguments):
     window: Whole = Field(
         default=1, ge=1, description="the number of time steps around each that count as the same group"
     )
+    add_dims: tuple[Literal["realization"], ...] = Field(
+        default=(), description="realization: the members of a pool make one sample"
+    )
 
     @model_validator(mode="after")
     def _no_window_of_everything(self) -> GroupOfDays:
@@ -57,6 +67,17 @@ class JitterUnder(Switch):
     """Noise in place of small values."""
 
     thresh: PositiveThreshold = Field(description="the value under which there is noise, with its unit")
+
+
+class AdditiveSpace(Switch):
+    """Bounded values, transformed so that additive factors keep them within their bounds."""
+
+    lower_bound: str = Field(description="the lowest value, with its unit")
+    upper_bound: str | None = Field(default=None, description="the highest value, with its unit; logit needs it")
+    trans: Literal["log", "logit"] | None = Field(default=None, description="the transformation; log by default")
+    clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
+        default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
+    )
 
 
 class AdaptFreq(Switch):
@@ -88,7 +109,7 @@ class TrainArguments(Arguments):
         default=None, description="how many quantiles, or which"
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(
-        default=None, description="the threshold of xsdba's own adaptation"
+        default=None, description="dry days are adapted up to this, in training and adjusting"
     )
     jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
     jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")
@@ -209,7 +230,7 @@ class TrainingArgs(Section):
 
     period: Period = Field(description="first and last year of the training; custom.ref_period by default")
     method: Method = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
-    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window}")
+    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window, add_dims}")
     jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
     adapt_freq: AdaptFreq | None = Field(
         default=None, description="{thresh}: dry days of the calibration data are adapted"
@@ -218,8 +239,16 @@ class TrainingArgs(Section):
     xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
         default_factory=TrainArguments, description="further arguments of the method's train"
     )
+    additive_space: AdditiveSpace | None = Field(
+        default=None,
+        description="{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training",
+    )
     jitter_over: Refused = None
-    additive_space: Refused = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_space(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave an absent `additive_space` out: hashes from before the key stay the same."""
+        return {key: value for key, value in dump(self).items() if key != "additive_space" or value is not None}
 
 
 class AdjustingArgs(Section):
@@ -290,7 +319,7 @@ class CleanUp(Section):
 
     problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
     xscen_clean_up: XscenCleanUp = Field(
-        default_factory=XscenCleanUp, description="what is done to the adjusted variables"
+        default_factory=XscenCleanUp, description="treatment of the adjusted variables"
     )
     search_data_catalogs: Ignored = None
     save: Refused = None

@@ -136,22 +136,23 @@ def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
 def _check_dates(config: RunConfig) -> None:
     """Refuse days that no product can begin before, or end after, as products have the years of `custom.sim_period`."""
     first, last = (int(year) for year in config.custom.sim_period)
-    start, end = config.health_checks.start_date, config.health_checks.end_date
-    if start and date_of(start) < (first, 1, 1):
-        raise ConfigurationError(
-            f"`health_checks.start_date`: got {start}, expected {first}-01-01 or later: products begin with "
-            "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
-        )
-    last_day = (last, 12, 30 if config.custom.maximal_calendar == "360_day" else 31)
-    if end and date_of(end) > last_day:
-        raise ConfigurationError(
-            f"`health_checks.end_date`: got {end}, expected {last}-12-{last_day[2]} or earlier: products end with "
-            "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
-        )
-    if end and date_of(end) > (last, 12, 30):
-        logger.warning(
-            "`health_checks.end_date` is %s: products with years of 360 days end on %s-12-30, and will fail.", end, last
-        )
+    for path, checks in config.health_checks.sets.items():
+        start, end = checks.start_date, checks.end_date
+        if start and date_of(start) < (first, 1, 1):
+            raise ConfigurationError(
+                f"`{path}.start_date`: got {start}, expected {first}-01-01 or later: products begin with "
+                "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
+            )
+        last_day = (last, 12, 30 if config.custom.maximal_calendar == "360_day" else 31)
+        if end and date_of(end) > last_day:
+            raise ConfigurationError(
+                f"`{path}.end_date`: got {end}, expected {last}-12-{last_day[2]} or earlier: products end with "
+                "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
+            )
+        if end and date_of(end) > (last, 12, 30):
+            logger.warning(
+                "`%s.end_date` is %s: products with years of 360 days end on %s-12-30, and will fail.", path, end, last
+            )
 
 
 def _check_thresholds(config: RunConfig) -> None:
@@ -161,8 +162,13 @@ def _check_thresholds(config: RunConfig) -> None:
         for key, threshold in _thresholds(adjustment.training_args.arguments()):
             _check_units(f"{path}.{key}", threshold, CANONICAL_UNITS.get(variable))
     given = config.health_checks.variables_and_units or {}
-    for variable, chosen in config.flags.items():
-        path, units = f"health_checks.flags.{variable}", CANONICAL_UNITS.get(variable) or given.get(variable)
+    flags = [
+        (f"{key}.flags.{variable}", variable, chosen)
+        for key, checks in config.health_checks.sets.items()
+        for variable, chosen in checks.arguments().get("flags", {}).items()
+    ]
+    for path, variable, chosen in flags:
+        units = CANONICAL_UNITS.get(variable) or given.get(variable)
         for flag in chosen:
             own = FLAGS[flag].units if flag in FLAGS else ""
             if units and own and not converts(f"1 {own}", units):

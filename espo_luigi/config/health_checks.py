@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 
 from espo_luigi.config.fields import (
     Arguments,
+    ByFileName,
     Free,
     Frequency,
+    Latitudes,
+    Longitudes,
     Named,
     Names,
     NothingIsEmpty,
@@ -19,6 +32,7 @@ from espo_luigi.config.fields import (
     Threshold,
     Unit,
     Whole,
+    find_file,
 )
 from espo_luigi.config.regions import Calendar
 from espo_luigi.errors import nearest
@@ -123,7 +137,23 @@ def _known_methods(value: Any) -> Any:
 
 
 Missing = Annotated[str | tuple[str, ...] | Named[Any], BeforeValidator(_known_methods)]
-FlagsByVariable = Annotated[Named[Annotated[Flags, NothingIsEmpty]], NothingIsEmpty]
+
+
+def _differences_in_kelvin(value: Mapping[str, Flags]) -> Mapping[str, Flags]:
+    """Refuse limits of dtr in degC, which xclim takes for temperatures: 0 degC would be 273.15 K of daily range."""
+    for name, limit in value.get("dtr", ()):
+        if isinstance(limit, _Threshold) and name in value["dtr"].model_fields_set and _unit(limit.thresh) != "K":
+            raise ValueError(f"{name} of dtr has the threshold {limit.thresh}; expected one in K, such as 0 K")
+    return value
+
+
+def _unit(threshold: str | None) -> str:
+    return (threshold or "").strip().partition(" ")[2].strip()
+
+
+FlagsByVariable = Annotated[
+    Named[Annotated[Flags, NothingIsEmpty]], AfterValidator(_differences_in_kelvin), NothingIsEmpty
+]
 CfChecksByVariable = Annotated[Named[Annotated[CfChecks, NothingIsEmpty]], NothingIsEmpty]
 
 
@@ -155,8 +185,8 @@ _MONTHS_OF_31_DAYS = (1, 3, 5, 7, 8, 10, 12)
 Date = Annotated[str, BeforeValidator(_as_date)]
 
 
-class HealthChecks(Section):
-    """Section `health_checks`."""
+class Checks(Section):
+    """A set of checks."""
 
     structure: Structure | None = Field(default=None, description="exactly these dims and coords")
     calendar: Literal[Calendar, "default"] | None = Field(default=None, description="the calendar that products have")
@@ -174,3 +204,88 @@ class HealthChecks(Section):
     raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
         default=(), description="the checks whose failure stops the run"
     )
+
+
+def _as_polygons(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise ValueError("expected the path of a GeoJSON file")
+    path = find_file(str(value), (info.context or {}).get("folders", ()))
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
+    found = tuple(_polygons_of(content))
+    points = [point for polygon in found for ring in polygon for point in ring]
+    if not found or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
+        raise ValueError(f"the file {path} holds no polygon in degrees; expected GeoJSON in longitudes and latitudes")
+    return found
+
+
+def _polygons_of(geometry: Any) -> Iterator[tuple[Ring, ...]]:
+    """Yield the polygons of a GeoJSON object: a geometry, a feature, or a collection of them."""
+    kind = geometry.get("type") if isinstance(geometry, Mapping) else None
+    try:
+        if kind in ("FeatureCollection", "GeometryCollection"):
+            for part in geometry["features" if kind == "FeatureCollection" else "geometries"]:
+                yield from _polygons_of(part)
+        elif kind == "Feature":
+            yield from _polygons_of(geometry["geometry"])
+        elif kind in ("Polygon", "MultiPolygon"):
+            for polygon in [geometry["coordinates"]] if kind == "Polygon" else geometry["coordinates"]:
+                yield tuple(map(_ring, polygon))
+        else:
+            raise ValueError(f"got GeoJSON of the type {kind!r}, expected Polygon or MultiPolygon")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the {kind} is no valid GeoJSON ({error!r})") from error
+
+
+def _ring(points: Any) -> Ring:
+    try:
+        ring = tuple((float(lon), float(lat)) for lon, lat, *_ in points)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a ring is no list of longitudes and latitudes ({error})") from error
+    if len(ring) < 4 or ring[0] != ring[-1]:
+        raise ValueError(f"a ring of {len(ring)} points is not closed; expected 4 or more, the last as the first")
+    return ring
+
+
+Ring = tuple[tuple[float, float], ...]
+Shape = Annotated[tuple[tuple[Ring, ...], ...], BeforeValidator(_as_polygons)]
+
+
+class ScopedChecks(Checks):
+    """A set of checks of a part of the domain: a box, or the polygons of a file."""
+
+    lon_bnds: Longitudes | None = Field(default=None, description="the western and the eastern bound, degrees east")
+    lat_bnds: Latitudes | None = Field(default=None, description="the southern and the northern bound, degrees north")
+    shape: Shape | None = Field(
+        default=None, description="instead of bounds: a GeoJSON file with polygons, in longitudes and latitudes"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_extent(self) -> Self:
+        bounds = [self.lon_bnds, self.lat_bnds]
+        if bounds.count(None) != (2 if self.shape else 0):
+            raise ValueError("expected either both lon_bnds and lat_bnds, or shape")
+        return self
+
+
+class HealthChecks(Checks):
+    """Section `health_checks`."""
+
+    scopes: ByFileName[ScopedChecks] | None = Field(
+        default=None, description="further sets of checks, each of a part of the domain"
+    )
+
+    @model_serializer(mode="wrap")
+    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out scopes that nobody gives: products of earlier versions keep their configuration's hash."""
+        return {key: value for key, value in dump(self).items() if key != "scopes" or value is not None}
+
+    @property
+    def sets(self) -> dict[str, Checks]:
+        """All sets of checks, by their keys."""
+        return {
+            "health_checks": self,
+            **{f"health_checks.scopes.{name}": one for name, one in (self.scopes or {}).items()},
+        }

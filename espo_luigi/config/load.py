@@ -16,7 +16,7 @@ from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
-from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.errors import ConfigurationError, nearest, unknown
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +78,18 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
 
 
 def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The known sections that are not empty; log a warning for unknown sections."""
+    """Return the known sections that are not empty; log a warning for the unknown, which ESPO-G's files may have.
+
+    Raises
+    ------
+    ConfigurationError
+        If an unknown section has nearly the name of a known one: what it says would be lost.
+    """
     for section in content:
         if section not in SECTIONS:
-            logger.warning(
-                "%s: the section `%s` is unknown and has no effect%s", path, section, nearest(section, SECTIONS) or "."
-            )
+            if nearest(section, SECTIONS, cutoff=0.75):
+                raise ConfigurationError(f"{path}: `{section}`: {unknown('section', section, SECTIONS)}")
+            logger.warning("%s: the section `%s` is unknown and has no effect.", path, section)
     return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
 
 

@@ -59,13 +59,13 @@ class Project(Section):
 class RunConfig(Section):
     """The configuration of a run: made by `load`, never changed."""
 
-    project: Project | None = Field(default=None, description="what the products are called")
+    project: Project | None = Field(default=None, description="names for the products")
     paths: Paths = Field(description="the folders of the run")
     custom: Custom = Field(description="regions, chunks and periods")
-    extraction: ExtractionSection = Field(description="what is read: the reference and the simulations")
+    extraction: ExtractionSection = Field(description="the data to read: reference and simulations")
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
-    clean_up: CleanUp = Field(default_factory=CleanUp, description="what is done to the adjusted variables")
+    clean_up: CleanUp = Field(default_factory=CleanUp, description="treatment of the adjusted variables")
     health_checks: Annotated[HealthChecks, BeforeValidator(_of_the_products)] = Field(
         default_factory=HealthChecks, description="the checks of the final products"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from espo_luigi import store
@@ -30,7 +30,7 @@ def health_section(view: RunView) -> Section:
 
 def flag_sentence(row: store.Row) -> str:
     """Return a flag in plain words."""
-    said = f"{row['variable']}: {row['meaning']}"
+    said = f"{_in_scope(row)}{row['variable']}: {row['meaning']}"
     if not row["worst"]:
         return f"{said}: raised"
     worst = f"{row['worst']} {units_text(row['units'])}"
@@ -47,32 +47,40 @@ def _verdict(raised: int, flags: int, simulations: int) -> Text:
     return Text(f"{simulations} simulation(s) checked, {flags} flags in all, {none}.")
 
 
+def _in_scope(row: store.Row) -> str:
+    return f"{row['scope']}: " if row.get("scope") else ""
+
+
 def _below_table(tables: dict[str, list[store.Row]]) -> Table:
-    rows = [
-        [short(sim_id), f"{int(row['count']):,}" if row["count"] else "–"]
-        for sim_id, of in tables.items()
-        for row in of
-        if row["flag"] == _BELOW
-    ]
-    return Table(["Simulation", "Days of a cell with tasmin above tasmax"], rows, "tasmin above tasmax")
+    below = {sim_id: [row for row in of if row["flag"] == _BELOW] for sim_id, of in tables.items()}
+    days = _by_simulation(below, _has_scopes(tables), lambda row: [f"{int(row['count']):,}" if row["count"] else "–"])
+    columns = [*_first_columns(tables), "Days of a cell with tasmin above tasmax"]
+    return Table(columns, days, "tasmin above tasmax")
 
 
 def _flag_table(tables: dict[str, list[store.Row]]) -> Table:
     names = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
-    rows = [[short(sim_id), *(_cell(row, name) for name in names)] for sim_id, of in tables.items() for row in of]
-    columns = [
-        "Simulation",
-        "Variable",
-        "Flag",
-        "Raised",
-        "Count",
-        "Worst",
-        "Units",
-        "Day",
-        "Latitude [°N]",
-        "Longitude [°E]",
+    rows = _by_simulation(tables, _has_scopes(tables), lambda row: [_cell(row, name) for name in names])
+    columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
+    return Table([*_first_columns(tables), *columns], rows, f"All {len(rows)} flags", folded=True)
+
+
+def _first_columns(tables: dict[str, list[store.Row]]) -> list[str]:
+    return ["Simulation", "Scope"] if _has_scopes(tables) else ["Simulation"]
+
+
+def _has_scopes(tables: dict[str, list[store.Row]]) -> bool:
+    return any(row.get("scope") for rows in tables.values() for row in rows)
+
+
+def _by_simulation(
+    tables: dict[str, list[store.Row]], scoped: bool, cells: Callable[[store.Row], list[str]]
+) -> list[list[str]]:
+    return [
+        [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else []), *cells(row)]
+        for sim_id, of in tables.items()
+        for row in of
     ]
-    return Table(columns, rows, f"All {len(rows)} flags", folded=True)
 
 
 def _cell(row: store.Row, name: str) -> str:

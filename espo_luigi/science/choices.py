@@ -44,7 +44,8 @@ ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[
-    "any", "at_least_n_valid", "pct", "wmo", "missing_any", "missing_pct", "missing_wmo"
+    "any", "some_but_not_all", "at_least_n_valid", "pct", "wmo",
+    "missing_any", "missing_some_but_not_all", "missing_pct", "missing_wmo",
 ]  # fmt: skip
 
 # What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.

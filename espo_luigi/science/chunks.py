@@ -41,11 +41,13 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result", xr.Dataset, xr.DataArray)
 BlockFunction = Callable[[xr.Dataset, Any], xr.Dataset]
+# The dimension of a pool's members.
+REALIZATION = "realization"
 
 
 def cell_dims(data: xr.DataArray) -> tuple[Hashable, ...]:
-    """Every dimension but time: `loc`, or lat and lon, or none for a single point."""
-    return tuple(dim for dim in data.dims if dim != "time")
+    """Every dimension but time and realization: `loc`, or lat and lon, or none for a single point."""
+    return tuple(dim for dim in data.dims if dim not in ("time", REALIZATION))
 
 
 def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, names: tuple[str, str]) -> None:
@@ -97,7 +99,8 @@ class Blocks:
     ) -> Blocks:
         """Cut series, all with the first series' cells, and the variables of `others`.
 
-        Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone.
+        Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone. A block of
+        pools has so many cells fewer as there are members, lazy or not.
         """
         first = next(iter(series.values()))
         dims = cell_dims(first)
@@ -110,9 +113,11 @@ class Blocks:
         sizes = tuple(first.sizes[dim] for dim in dims)
         data["cell"] = dims, np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
         _warn_of_time_chunks(series)
-        side = max(1, int(cells_in_a_block ** (1 / len(dims)))) if dims else 1
+        members = data.sizes.get(REALIZATION, 1)
+        most = max(1, cells_in_a_block // members)
+        side = max(1, int(most ** (1 / len(dims)))) if dims else 1
         whole = {dim: -1 for dim in data.dims if dim not in dims}
-        cut = dict.fromkeys(dims, side) if fixed or not lazy else {}
+        cut = dict.fromkeys(dims, side) if fixed or not lazy else _fitted(data, dims, most) if members > 1 else {}
         return cls(data.chunk({**whole, **cut}).unify_chunks(), dims, lazy)
 
     def like(self, template: xr.Dataset, dtypes: Mapping[Hashable, Any]) -> xr.Dataset:
@@ -127,6 +132,16 @@ class Blocks:
         result = xr.map_blocks(_call, self.data, kwargs={"function": function, "setup": setup, "empty": empty},
                                template=template)  # fmt: skip
         return result if self.lazy else result.compute(scheduler="synchronous")
+
+
+def _fitted(data: xr.Dataset, dims: tuple[Hashable, ...], most: int) -> dict[Hashable, int]:
+    """Return the sizes of lazy blocks, cut along the first dimensions until they have few enough cells."""
+    chunks = data.unify_chunks().chunksizes
+    sizes = {dim: max(chunks.get(dim, (data.sizes[dim],))) for dim in dims}
+    for dim in dims:
+        excess = -(-int(np.prod(list(sizes.values()))) // most)
+        sizes[dim] = -(-sizes[dim] // excess) if excess < sizes[dim] else 1
+    return sizes
 
 
 def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -50,3 +50,17 @@ def jitter_under(values: np.ndarray, threshold: float, *, seed: str, role: str, 
         draws = cell_generator(seed, role, int(cell)).random(int(hit.sum())) * threshold
         out[row, hit] = np.clip(draws.astype(dtype), lowest, highest)
     return out
+
+
+def jitter_members(
+    values: np.ndarray, threshold: float, *, seeds: Sequence[str], role: str, cells: np.ndarray
+) -> np.ndarray:
+    """Do the same with the members of (cell, member, time), a seed each; (cell, time) has one."""
+    if values.ndim == 2:
+        (seed,) = seeds
+        return jitter_under(values, threshold, seed=seed, role=role, cells=cells)
+    jittered = [
+        jitter_under(values[:, member], threshold, seed=seed, role=role, cells=cells)
+        for member, seed in enumerate(seeds)
+    ]
+    return np.stack(jittered, axis=1)

@@ -74,13 +74,15 @@ class FlagDetails(EspoTask):
     def work(self) -> None:
         """Write the table."""
         found = self.details(store.open_store(self.in_final().path), store.open_store(self.in_checks().path))
-        rows = [{name: _text(value) for name, value in asdict(flag).items()} for flag in found]
-        store.write_table(FLAG_COLUMNS, rows, self.out_flags().path, self.marker())
+        columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in found) else FLAG_COLUMNS
+        rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in found]
+        store.write_table(columns, rows, self.out_flags().path, self.marker())
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        return flags.flag_details(final, raised, self.context.config.flags)
+        scopes = self.context.config.health_checks.arguments().get("scopes")
+        return flags.flag_details(final, raised, self.context.config.flags, scopes)
 
 
 class Report(EspoTask):

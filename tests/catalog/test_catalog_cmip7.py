@@ -15,7 +15,7 @@ from test_catalog_search import rows_of as rows_of_cmip6
 from test_catalog_search import search as search_rows
 
 from espo_luigi import config
-from espo_luigi.catalog import Catalog, Match, make_catalog, open_match
+from espo_luigi.catalog import Catalog, Match, make_catalog, open_fixed, open_match
 from espo_luigi.catalog.build import describe
 from espo_luigi.catalog.cmip7 import VARIABLES
 from espo_luigi.catalog.examine import examine_match
@@ -569,3 +569,21 @@ def test_calendars_that_nothing_here_knows_are_refused_by_name(tmp_path: Path, c
     ds.to_netcdf(good)
     with pytest.raises(DataError, match=rf"{good.name} .*the calendar of time is {calendar}"):
         open_match(match)
+
+
+@pytest.mark.parametrize("grid_label", ["g110", "g105"])
+def test_the_land_fraction_of_a_history_serves_a_scenario_on_its_grid(tmp_path: Path, grid_label: str) -> None:
+    run(tmp_path, (2024, 2025), variant_label="r2i1p1f1", **parent(variant_label="r2i1p1f1"))
+    attrs = RUN | HISTORY | {"frequency": "fx", "variable_id": "sftlf", "branding_suffix": "ti-u-hxy-u"}
+    land = xr.Dataset({"sftlf": (("lat", "lon"), [[0.0, 30], [60, 100]], {"units": "%", "cell_methods": "area: mean"})})
+    path = tmp_path / f"sftlf_ti-u-hxy-u_fx_glb_{grid_label}_UKCM2-0-LL_historical_r1i1p1f1.nc"
+    land = land.assign_coords(lat=[40.0, 50.0], lon=[0.0, 9.0])
+    land.assign_attrs(attrs, grid_label=grid_label).to_netcdf(path)
+    wanted = {"variables_and_freqs": WANTED | {"sftlf": "fx"}, "other_search_criteria": {"experiment": "scen7-h"}}
+    if grid_label != "g110":
+        with pytest.raises(CatalogError, match=r"sftlf is there, but not of its source and grid .* grid_label g105"):
+            search(tmp_path, **wanted)
+        return
+    found = only(search(tmp_path, **wanted))
+    assert found.fixed["sftlf"].path == str(path)
+    assert open_fixed(found, open_match(found))["sftlf"].values.tolist() == [[0, 30], [60, 100]]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from luigi.configuration import LuigiConfigParser
 
@@ -37,11 +36,10 @@ def test_the_help_of_a_command_has_an_example_that_is_accepted(name: str, capsys
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_documentation_has_each_command_with_each_of_its_options(name: str) -> None:
-    row = re.search(rf"^\| `espo {name}\b.*", DOCUMENTED, re.MULTILINE)
-    assert row, f"docs/reference/commands.md does not have `espo {name}`"
-    options = [one.opts[0] for one in COMMANDS[name].params if isinstance(one, click.Option)]
-    assert [option for option in options if option not in row[0]] == []
+def test_the_documentation_has_each_command_with_a_link_to_its_options(name: str) -> None:
+    assert f"\n| [`espo {name}`](cli.md#espo-{name}) | " in DOCUMENTED
+    has_json = any("--json" in one.opts for one in COMMANDS[name].params)
+    assert has_json == (f"\n| `{name}` | `" in DOCUMENTED)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def message(load_with: Any, path: str, value: str) -> str:
         ("health_checks.final.flags.tasmax.tasmax_below_tasmi", "", "unknown key; did you mean tasmax_below_tasmin?"),
         ("health_checks.flags_kwargs.frq", "YS", "unknown key; did you mean freq?"),
         ("health_checks.cfchecks.pr.cfcheck_from_nam", "", "unknown key; did you mean cfcheck_from_name?"),
-        ("health_checks.missing", "anny", "there is no method 'anny'; expected any, at_least_n_valid, pct, wmo,"),
+        ("health_checks.missing", "anny", "there is no method 'anny'; expected any, some_but_not_all,"),
         ("health_checks.missing", "{pctt: {tolerance: 0.1}}", "did you mean pct?"),
     ],
 )  # fmt: skip
@@ -228,10 +228,10 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 
     from espo_luigi.science.choices import MissingMethod
-    from espo_luigi.science.diagnose.health import _missing_function
+    from espo_luigi.science.diagnose.missing import method_of, some_but_not_all
 
-    known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo}
-    assert {_missing_function(name) for name in get_args(MissingMethod)} == known
+    known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo, some_but_not_all}
+    assert {method_of(name) for name in get_args(MissingMethod)} == known
 
 
 def test_familiar_units_are_units_of_the_registry_that_converts_thresholds() -> None:

@@ -372,13 +372,15 @@ def test_a_properties_file_named_from_the_projects_folder_is_found_from_elsewher
     assert list(config.off_diag.steps["ref"].properties_and_measures.properties["indicators"]) == ["mean_tasmax"]
 
 
-def test_unknown_sections_are_warned_about_with_the_nearest_name(
-    load_with: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_section_that_has_nearly_the_name_of_a_known_one_is_refused(load_with: Any) -> None:
+    with pytest.raises(ConfigurationError, match="`clean-up`: unknown section; did you mean clean_up"):
+        load_with("clean-up: {problems: []}")
+
+
+def test_a_section_of_a_strangers_is_warned_about(load_with: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "espo_luigi.config"):
-        config = load_with("clean-up: {problems: []}")
-    assert "`clean-up` is unknown and has no effect; did you mean clean_up?" in caplog.text
-    assert config.clean_up.problems == ()
+        load_with("publication: {doi: none}")
+    assert "the section `publication` is unknown and has no effect." in caplog.text
 
 
 @pytest.mark.parametrize(

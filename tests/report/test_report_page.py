@@ -20,6 +20,7 @@ from espo_luigi.errors import DataError, StoreError
 from espo_luigi.report import product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.page import Section, Table, Text, Warned, render_page
+from espo_luigi.report.problem_sections import health_section
 from espo_luigi.report.report_page import make_sections, write_report
 from espo_luigi.report.view import Made, RunView
 
@@ -139,6 +140,27 @@ def test_flags_are_told_in_plain_words_and_tasmin_above_tasmax_is_counted(writte
         "at 46.5 °N, -69.5 °E" in text
     )
     assert "Days of a cell with tasmin above tasmax Model-A ssp585 r1i1p1f1 0 Model-B ssp585 r1i1p1f1 0" in text
+
+
+def test_flags_of_several_scopes_say_which(view: RunView, tmp_path: Path) -> None:
+    columns = ("scope", *store.read_table(view.flags[SIMULATIONS[0]])[0])
+    below = {"variable": "tasmax", "flag": "tasmax_below_tasmin", "meaning": "tasmax below tasmin"}
+    wet = {"variable": "pr", "flag": "very_large_precipitation_events", "meaning": "more precipitation than 400 mm d⁻¹"}
+    rows = [
+        {**below, "raised": "False", "count": "0"},
+        {**below, "scope": "QC", "raised": "True", "count": "2", "worst": "-0.3", "units": "K", "day": "1990-01-01"},
+        {**wet, "scope": "QC", "raised": "True", "count": "1", "worst": "405", "units": "mm d-1", "day": "2050-07-01"},
+    ]
+    path = tmp_path / "flags.csv"
+    store.write_table(columns, rows, path, None)
+    section = health_section(replace(view, flags={SIMULATIONS[0]: path, SIMULATIONS[1]: view.flags[SIMULATIONS[1]]}))
+    verdict, warned, days, flags = section.blocks[:4]
+    assert "2 simulation(s) checked, 4 flags in all, 2 of them raised." in verdict.text
+    assert "Model-A ssp585 r1i1p1f1: QC: pr: more precipitation than 400 mm d⁻¹: on 1 day(s)" in warned.text
+    assert [row[1:] for row in days.rows] == [["whole domain", "0"], ["QC", "2"], ["whole domain", "0"]]
+    assert flags.columns[:3] == ["Simulation", "Scope", "Variable"]
+    assert [row[1:3] for row in flags.rows][:3] == [["whole domain", "tasmax"], ["QC", "tasmax"], ["QC", "pr"]]
+    assert {len(row) for row in flags.rows} == {len(flags.columns)}
 
 
 def test_the_page_says_so_where_the_years_do_not_reach_the_usual_periods(written: Path) -> None:

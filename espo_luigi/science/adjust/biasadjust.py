@@ -29,7 +29,7 @@ from espo_luigi.science.adjust.training import (
 )
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine, each_period
-from espo_luigi.science.chunks import Blocks, assign_coords, check_same_cells, rechunk_variable
+from espo_luigi.science.chunks import REALIZATION, Blocks, assign_coords, check_same_cells, rechunk_variable
 from espo_luigi.science.units import convert_to, threshold_in, units_of
 
 logger = logging.getLogger(__name__)
@@ -57,9 +57,11 @@ def train(
     xsdba_train_args: Mapping[str, Any] | None = None,
     jitter_under: Mapping[str, Any] | None = None,
     adapt_freq: Mapping[str, Any] | None = None,
+    additive_space: Mapping[str, Any] | None = None,
     maximal_calendar: str = "noleap",
     align_on: AlignOn = "year",
     seed: str | None = None,
+    first_cell: int = 0,
     engine: Engine = "auto",
 ) -> xr.Dataset:
     """Train an adjustment of `historical` towards `reference` over a period.
@@ -68,6 +70,10 @@ def train(
     Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`; units
     are the reference's. The result has `af`, `hist_q` (cells, dayofyear, quantiles), `scaling` (cells, dayofyear)
     and, with `adapt_freq`, `pth` and `dP0`; attributes are xsdba's, so that it reads the dataset, too.
+
+    A historical series with the dimension `realization` is a pool: with `add_dims: [realization]` in the group, the
+    members' values make one sample for one correction. `max_tail_factor` adds `hist_q_raw` (cells, dayofyear,
+    quantiles) to the result, `adapt_freq_thresh` adds `P0_ref`, `P0_hist` and `pth` (cells, dayofyear, realization).
 
     Parameters
     ----------
@@ -78,8 +84,14 @@ def train(
     jitter_under, adapt_freq
         `{"thresh": "0.01 mm d-1"}`: values below become noise in both series, and the frequency of values above is
         adapted in `historical` (Themeßl et al. 2012). Only these calibration inputs are changed.
+    additive_space
+        Arguments of xsdba's `to_additive_space` (lower_bound, upper_bound, trans, clip_next_to_bounds): reference and
+        historical are transformed, and `adjust` transforms the simulation, and the scenario back. For kind "+".
     seed
-        Names the random draws; with the cell's position it decides them. None draws a new one.
+        Names the random draws; with the cell's position, and the label of a pool's member, it decides them. None draws
+        a new one.
+    first_cell
+        Position of the first cell in the domain, so that a slice draws what the whole domain would draw there.
     engine
         "auto" for our kernels where they can, or "xsdba".
 
@@ -90,6 +102,8 @@ def train(
     ConfigurationError
         If an argument is unknown or contradicts another.
     """
+    grouping = Grouping.parse(group)
+    members = _members(historical, grouping, "the historical series")
     calendar = minimum_calendar(calendar_of(historical), maximal_calendar)
     reference = convert(_select(reference, period, "the reference"), calendar, align_on=align_on)
     historical = convert(_select(historical, period, "the simulation"), calendar, align_on=align_on)
@@ -98,7 +112,7 @@ def train(
     _check_same_times(reference, historical)
     setup = TrainingSetup(
         method=_known_method(method),
-        group=Grouping.parse(group),
+        group=grouping,
         train_args=_train_args(_either(xclim_train_args, xsdba_train_args, "train_args"), method, units),
         time=TimeAxis.of(reference),
         units=units,
@@ -106,7 +120,11 @@ def train(
         jitter_under=_threshold(jitter_under, "jitter_under", units),
         adapt_freq=_threshold(adapt_freq, "adapt_freq", units),
         adapt_freq_group=Grouping.parse(adapt_freq["group"]) if adapt_freq and "group" in adapt_freq else None,
+        members=members,
+        first_cell=first_cell,
+        additive_space=_additive_space(additive_space, units),
     )
+    _check_consistent(setup)
     params = {
         "var": [str(historical.name)],
         "maximal_calendar": maximal_calendar,
@@ -116,6 +134,8 @@ def train(
         "period": [str(year) for year in period],
         "seed": setup.seed,
     }
+    if setup.additive_space is not None:
+        params["additive_space"] = dict(setup.additive_space)
     training = _train_in_blocks(reference, historical, setup, engine)
     return training.assign_attrs(_training_attributes(str(historical.name), setup, params))
 
@@ -131,12 +151,14 @@ def adjust(
     maximal_calendar: str | None = None,
     align_on: AlignOn = "year",
     seed: str | None = None,
+    first_cell: int = 0,
     engine: Engine = "auto",
 ) -> xr.DataArray:
     """Adjust a simulation with what `train` made of it.
 
     The scenario has the simulation's dimensions, their order, its dtype and attributes, the reference's units and the
-    training's calendar; lazy if the simulation or the training is.
+    training's calendar; lazy if the simulation or the training is. The members of a pool (`realization`) share the
+    corrections and the trend, which is that of the mean over them.
 
     Parameters
     ----------
@@ -149,7 +171,7 @@ def adjust(
         `{"thresh": "1e-4 K"}`: values of the simulation below become noise first.
     maximal_calendar
         By default the training's.
-    seed, engine
+    seed, first_cell, engine
         As in `train`.
 
     Raises
@@ -161,6 +183,8 @@ def adjust(
     """
     trained = TrainedObject.of(training)
     params = read_train_params(training)
+    members = _members(simulation, trained.group, "the simulation")
+    _check_same_members(simulation, training)
     calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
     simulation = convert_to(simulation, trained.units)
     arguments = dict(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
@@ -174,6 +198,9 @@ def adjust(
             time=TimeAxis.of(part),
             seed=seed,
             jitter_under=_threshold(jitter_under, "jitter_under", trained.units),
+            members=members,
+            first_cell=first_cell,
+            additive_space=params.get("additive_space"),
         )
         parts.append(_adjust_in_blocks(part, training, setup, engine))
     scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time", coords="minimal", compat="override")
@@ -203,9 +230,79 @@ def _train_in_blocks(
     )
     dtype = np.result_type(reference.dtype, historical.dtype)
     template = backend.layout(blocks.data, setup)
-    template = blocks.like(template, {name: dtype for name in template if name not in _ALWAYS_DOUBLE})
+    double = _ALWAYS_DOUBLE if setup.adapt_freq is not None else ()
+    template = blocks.like(template, {name: dtype for name in template if name not in double})
     template = with_variable_attributes(template, setup)
-    return assign_coords(blocks.map(backend.train_block, template, setup), _cell_coords(reference))
+    training = assign_coords(blocks.map(backend.train_block, template, setup), _cell_coords(reference))
+    return (
+        assign_coords(training, {REALIZATION: historical[REALIZATION]}) if _labelled(historical, training) else training
+    )
+
+
+def _labelled(historical: xr.DataArray, training: xr.Dataset) -> bool:
+    """Whether the training's members have labels."""
+    return REALIZATION in training.dims and REALIZATION in historical.coords
+
+
+def _members(data: xr.DataArray, group: Grouping, name: str) -> tuple[str, ...] | None:
+    """Labels of a pool's members, or their numbers; None for a series without the dimension."""
+    if group.add_dims and REALIZATION not in data.dims:
+        raise DataError(
+            f"{name} has the dimensions {', '.join(map(str, data.dims))}, and the group pools {REALIZATION}; "
+            f"leave add_dims out, or give the members along {REALIZATION}."
+        )
+    if REALIZATION not in data.dims:
+        return None
+    if not group.add_dims:
+        raise ConfigurationError(
+            f"{name} has {data.sizes[REALIZATION]} members along {REALIZATION}, and the group pools no dimension; "
+            f"expected add_dims: [{REALIZATION}] in the group, or one member at a time."
+        )
+    labels = tuple(str(label) for label in data[REALIZATION].values)
+    if len(set(labels)) < len(labels):
+        raise DataError(f"{name} has members of the same name along {REALIZATION}: {', '.join(labels)}.")
+    return labels
+
+
+def _check_same_members(simulation: xr.DataArray, training: xr.Dataset) -> None:
+    """Check that a training that keeps numbers of each member has the simulation's."""
+    if REALIZATION not in training.dims:
+        return
+    labels = [tuple(map(str, one[REALIZATION].values)) for one in (simulation, training)]
+    if labels[0] != labels[1]:
+        raise DataError(
+            f"The simulation has the members {', '.join(labels[0])}, and the training {', '.join(labels[1])}; "
+            "adjust the members that were trained, in their order."
+        )
+
+
+def _check_consistent(setup: TrainingSetup) -> None:
+    """Check arguments that contradict each other."""
+    kind, adapts = setup.train_args.get("kind", "+"), setup.train_args.get("adapt_freq_thresh") is not None
+    if adapts and kind != "*":
+        raise ConfigurationError(
+            f'adapt_freq_thresh makes dry days wet and needs kind "*"; got {kind!r}. Leave it out, or change the kind.'
+        )
+    if setup.adapt_freq is not None and (adapts or setup.members is not None):
+        raise ConfigurationError(
+            "adapt_freq changes the series of a single member before the training; a pool needs adapt_freq_thresh in "
+            "xsdba_train_args instead, and both together are not possible."
+        )
+    if setup.additive_space is not None and (kind != "+" or adapts):
+        raise ConfigurationError(f'additive_space needs kind "+" without adapt_freq_thresh; got kind {kind!r}.')
+
+
+def _additive_space(given: Mapping[str, Any] | None, units: str) -> dict[str, Any] | None:
+    """Arguments of the transformation, with bounds in the data's units."""
+    if not given:
+        return None
+    unknown = set(given) - {"lower_bound", "upper_bound", "trans", "clip_next_to_bounds"}
+    if unknown or "lower_bound" not in given:
+        raise ConfigurationError(
+            f"additive_space is {dict(given)!r}; expected lower_bound, and upper_bound, trans and clip_next_to_bounds."
+        )
+    bounds = {name: f"{threshold_in(given[name], units)!r} {units}" for name in given if name.endswith("_bound")}
+    return {**given, **bounds}
 
 
 def _adjust_in_blocks(
@@ -294,6 +391,11 @@ def _either(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, name: 
 
 
 def _known_method(method: str) -> str:
+    if method in ("MBCn", "ExtremeValues"):
+        raise ConfigurationError(
+            f"method is {method}, which needs several variables or an adjustment before it, and is not supported; "
+            f"expected one of {', '.join(METHODS)}."
+        )
     if method not in METHODS:
         raise ConfigurationError(f"method is {method!r}; expected one of {', '.join(METHODS)}.")
     return method

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import seeds
-from espo_luigi.science.adjust.training import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, object_attribute
+from espo_luigi.science.adjust.training import (
+    ATTRIBUTE,
+    AdjustmentSetup,
+    Grouping,
+    TrainingSetup,
+    member_seeds,
+    object_attribute,
+)
 from espo_luigi.science.adjust.windows import plan_windows
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import DEFAULT_METHOD
+from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.units import threshold_in
 
-# Enough to keep every thread busy; a block's memory grows with it.
+if TYPE_CHECKING:
+    from espo_luigi.science.adjust.quantile_mapping import Adaptation
+
+# Enough to keep every thread busy; a block's memory grows with it. The members of a pool share them.
 CELLS_IN_A_BLOCK = 600
 # Every cell is computed, and draws, by itself.
 FIXED_BLOCKS = False
 
-_TRAIN_ARGS = {"kind", "nquantiles"}
-_LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True, "mult_skip_zeros": False}
+_TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
+_LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
+_BY_DAY, _BY_QUANTILE = ("dayofyear",), ("dayofyear", "quantiles")
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
 
 
@@ -32,6 +46,10 @@ def why_not_train(setup: TrainingSetup) -> str | None:
     others = set(setup.train_args) - _TRAIN_ARGS
     if others:
         return f"the kernels have no {', '.join(sorted(others))}"
+    if setup.additive_space is not None:
+        return "the kernels have no additive_space"
+    if setup.adapt_freq_thresh is not None and _kind(setup) != "*":
+        return "the kernels adapt frequencies multiplicatively only"
     if setup.adapt_freq is not None and setup.adapt_freq_group not in (None, setup.group):
         return f"the kernels adapt frequencies in the training's groups, not in {setup.adapt_freq_group}"
     return _why_not(setup.method, setup.group, setup.time)
@@ -39,8 +57,8 @@ def why_not_train(setup: TrainingSetup) -> str | None:
 
 def why_not_adjust(setup: AdjustmentSetup) -> str | None:
     """Say why the kernels cannot do this adjustment; None if they can."""
-    if any(setup.trained.state.get(name) is not None for name in ("adapt_freq_thresh", "max_tail_factor")):
-        return "the training adapts or limits the simulation, too"
+    if setup.additive_space is not None:
+        return "the kernels have no additive_space"
     trained = setup.trained
     return _why_not(trained.method, trained.group, setup.time) or _why_not_arguments(setup.adjust_args)
 
@@ -64,7 +82,9 @@ def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
     detrend = arguments.get("detrend")
     if not isinstance(detrend, Mapping) or set(detrend) != {"LoessDetrend"}:
         return f"the kernels detrend by LOESS only, not by {detrend!r}"
-    given = {name: value for name, value in (detrend["LoessDetrend"] or {}).items() if name != "f"}
+    given = {
+        name: value for name, value in (detrend["LoessDetrend"] or {}).items() if name not in ("f", "mult_skip_zeros")
+    }
     if any(name not in _LOESS or _LOESS[name] != value for name, value in given.items()):
         return f"the kernels' LOESS is {_LOESS}, not {given}"
     if not 0 < _fraction(arguments) < 1:
@@ -77,7 +97,7 @@ def layout(inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
 
     Dimensions, types, coordinates and attributes are those of xsdba's DetrendedQuantileMapping.
     """
-    series = inputs["historical"].isel(time=0)
+    series = inputs["reference"].isel(time=0).astype(inputs["historical"].dtype)
     quantiles = _quantiles(setup).astype(inputs["reference"].dtype)
     days = xr.DataArray(np.arange(1, setup.time.days_in_longest_year + 1), dims="dayofyear", name="dayofyear")
     by_day = xr.zeros_like(series).expand_dims(dayofyear=days.size, axis=-1)
@@ -85,6 +105,12 @@ def layout(inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     template = xr.Dataset({"af": by_quantile, "hist_q": by_quantile, "scaling": by_day})
     if setup.adapt_freq is not None:
         template = template.assign(pth=by_day.astype(np.float64), dP0=by_day.astype(np.float64))
+    if setup.train_args.get("max_tail_factor") is not None:
+        template = template.assign(hist_q_raw=by_quantile)
+    if setup.adapt_freq_thresh is not None:
+        of_members = inputs["historical"].isel(time=0).expand_dims(dayofyear=days.size, axis=-1)
+        of_members = xr.zeros_like(of_members.transpose(..., *_of_members(setup)))
+        template = template.assign(P0_ref=of_members, P0_hist=of_members, pth=of_members)
     return _described(template.assign_coords(dayofyear=days, quantiles=quantiles), setup)
 
 
@@ -101,9 +127,15 @@ def _described(template: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
             "standard_name": "Scaling factor",
             "description": "Scaling factor making the mean of hist match the one of hist.",
         },
+        "hist_q_raw": {
+            "standard_name": "Model quantiles",
+            "long_name": "Quantiles of model on the reference period, befofe the preprocessing steps.",
+        },
     }
-    template = template.assign({name: template[name].assign_attrs(attrs) for name, attrs in variables.items()})
-    parameters = f"{DEFAULT_METHOD}(group={setup.group}, kind={kind!r}, adapt_freq_thresh=None, max_tail_factor=None)"
+    present = {name: attrs for name, attrs in variables.items() if name in template}
+    template = template.assign({name: template[name].assign_attrs(attrs) for name, attrs in present.items()})
+    more = ", ".join(f"{name}={setup.train_args.get(name)!r}" for name in ("adapt_freq_thresh", "max_tail_factor"))
+    parameters = f"{DEFAULT_METHOD}(group={setup.group}, kind={kind!r}, {more})"
     return template.assign_attrs({ATTRIBUTE: object_attribute(setup, kind), "adj_params": parameters})
 
 
@@ -111,33 +143,52 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     """Train on a block with the variables `reference`, `historical` (cells, time) and `cell` (cells)."""
     from espo_luigi.science.adjust import quantile_mapping
 
-    reference, historical = (_flat(block, name, ("time",)) for name in ("reference", "historical"))
+    dtype = np.result_type(block["reference"], block["historical"])
+    reference = _flat(block, "reference", ("time",)).astype(dtype, copy=False)
+    historical = _flat(block, "historical", _series_dims(setup)).astype(dtype, copy=False)
+    _check_members(historical, setup)
     plan = plan_windows(setup.time.dayofyear, setup.group.window)
-    prepared = quantile_mapping.prepare(
+    cells = block["cell"].values + setup.first_cell
+    seeds = quantile_mapping.cell_seeds(setup.seed, cells)
+    of_members = np.stack([quantile_mapping.cell_seeds(one, cells) for one in member_seeds(setup)], axis=-1)
+    pth, dry_share = None, None
+    if setup.adapt_freq is not None:
+        reference, historical, pth, dry_share = quantile_mapping.prepare(
+            reference,
+            historical,
+            plan,
+            seeds=seeds,
+            jitter_under=setup.jitter_under,
+            adapt_freq=setup.adapt_freq,
+            threads=_threads(),
+        )
+    elif setup.jitter_under is not None:
+        reference = quantile_mapping.jitter(
+            reference, setup.jitter_under, seeds=seeds, reference=True, threads=_threads()
+        )
+        historical = quantile_mapping.jitter(historical, setup.jitter_under, seeds=of_members, threads=_threads())
+    made = quantile_mapping.train(
         reference,
         historical,
         plan,
-        seeds=quantile_mapping.cell_seeds(setup.seed, block["cell"].values),
-        jitter_under=setup.jitter_under,
-        adapt_freq=setup.adapt_freq,
-        threads=_threads(),
-    )
-    made = quantile_mapping.train(
-        prepared.reference,
-        prepared.historical,
-        plan,
         quantiles=_quantiles(setup),
         kind=_kind(setup),
+        raw=setup.train_args.get("max_tail_factor") is not None,
+        adapt_freq_thresh=setup.adapt_freq_thresh,
+        seeds=of_members,
         threads=_threads(),
     )
-    by_day, by_quantile = ("dayofyear",), ("dayofyear", "quantiles")
-    arrays = {
-        "af": (made.factors, by_quantile),
-        "hist_q": (made.historical_quantiles, by_quantile),
-        "scaling": (made.scaling, by_day),
-        "pth": (prepared.pth, by_day),
-        "dP0": (prepared.dP0, by_day),
+    arrays: dict[str, tuple[np.ndarray | None, tuple[str, ...]]] = {
+        "af": (made.factors, _BY_QUANTILE),
+        "hist_q": (made.historical_quantiles, _BY_QUANTILE),
+        "hist_q_raw": (made.raw_quantiles, _BY_QUANTILE),
+        "scaling": (made.scaling, _BY_DAY),
+        "pth": (pth, _BY_DAY),
+        "dP0": (dry_share, _BY_DAY),
     }
+    if made.shares is not None:
+        new = zip(("P0_ref", "P0_hist", "pth"), made.shares, strict=True)
+        arrays |= {name: (one if setup.members is not None else one[..., 0], _of_members(setup)) for name, one in new}
     return xr.Dataset(
         {
             name: _shaped(block, _all_days(values, plan.dayofyear, setup), dims)
@@ -152,11 +203,11 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
     from espo_luigi.science.adjust import quantile_mapping
 
     trained = setup.trained
+    simulation = _simulation(block, setup)
+    _check_members(simulation, setup)
     training = quantile_mapping.Training(
-        *(_flat(block, name, last) for name, last in (
-            ("af", ("dayofyear", "quantiles")), ("hist_q", ("dayofyear", "quantiles")), ("scaling", ("dayofyear",))
-        ))
-    )  # fmt: skip
+        _flat(block, "af", _BY_QUANTILE), _flat(block, "hist_q", _BY_QUANTILE), _flat(block, "scaling", _BY_DAY)
+    )
     plan = quantile_mapping.plan_adjustment(
         setup.time.dayofyear,
         setup.time.days,
@@ -165,18 +216,66 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         n_training_days=block.sizes["dayofyear"],
     )
     adjusted = quantile_mapping.adjust(
-        _simulation(block, setup), training, plan, kind=trained.kind or "+", threads=_threads()
+        simulation,
+        training,
+        plan,
+        kind=trained.kind or "+",
+        skips_zeros=bool((setup.adjust_args["detrend"]["LoessDetrend"] or {}).get("mult_skip_zeros")),
+        adaptation=_adaptation(block, setup),
+        threads=_threads(),
     )
-    return xr.Dataset({"simulation": _shaped(block, adjusted, ("time",))})
+    return xr.Dataset({"simulation": _shaped(block, adjusted, _series_dims(setup))})
+
+
+def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation | None:
+    """What the training says about dry days and tails; None if nothing."""
+    from espo_luigi.science.adjust import quantile_mapping
+
+    state = setup.trained.state
+    made = quantile_mapping.Adaptation.none(block["af"].dtype)
+    if state["adapt_freq_thresh"] is not None:
+        cells = block["cell"].values + setup.first_cell
+        shares = [_flat(block, name, _of_members(setup)) for name in ("P0_ref", "P0_hist", "pth")]
+        made = dataclasses.replace(
+            made,
+            threshold=threshold_in(state["adapt_freq_thresh"], setup.trained.units),
+            shares=quantile_mapping.Shares(*(one.reshape(*one.shape[:2], -1) for one in shares)),
+            seeds=np.stack([quantile_mapping.cell_seeds(one, cells) for one in member_seeds(setup)], axis=-1),
+        )
+    if state["max_tail_factor"] is not None:
+        tails = _flat(block, "hist_q_raw", _BY_QUANTILE)[..., -1]
+        made = dataclasses.replace(made, limits=tails.dtype.type(state["max_tail_factor"]) * tails)
+    return made
 
 
 def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> np.ndarray:
-    """Simulation as (cell, time), jittered if that is asked for."""
-    values = _flat(block, "simulation", ("time",))
+    """Simulation as (cell, time) or (cell, member, time), jittered if that is asked for."""
+    values = _flat(block, "simulation", _series_dims(setup))
     if setup.jitter_under is None:
         return values
-    cells = block["cell"].values.ravel()
-    return seeds.jitter_under(values, setup.jitter_under, seed=setup.seed, role="simulation", cells=cells)
+    cells = block["cell"].values.ravel() + setup.first_cell
+    return seeds.jitter_members(values, setup.jitter_under, seeds=member_seeds(setup), role="simulation", cells=cells)
+
+
+def _check_members(values: np.ndarray, setup: TrainingSetup | AdjustmentSetup) -> None:
+    """Check that each member of a pool has values if any has."""
+    if setup.members is None or len(setup.members) == 1:
+        return
+    empty = np.array([np.isnan(values[:, member]).all() for member in range(len(setup.members))])
+    if empty.any() and not empty.all():
+        without = ", ".join(label for label, lacks in zip(setup.members, empty, strict=True) if lacks)
+        raise DataError(
+            f"No value of the members {without} in {setup.time}, where the pool's other members have values; "
+            "a pool needs the same years of all. Leave them out of the pool, or shorten the period."
+        )
+
+
+def _series_dims(setup: TrainingSetup | AdjustmentSetup) -> tuple[str, ...]:
+    return ("time",) if setup.members is None else (REALIZATION, "time")
+
+
+def _of_members(setup: TrainingSetup | AdjustmentSetup) -> tuple[str, ...]:
+    return ("dayofyear",) if setup.members is None else ("dayofyear", REALIZATION)
 
 
 def _flat(block: xr.Dataset, name: str, last: tuple[Hashable, ...]) -> np.ndarray:

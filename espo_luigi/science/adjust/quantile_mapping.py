@@ -10,16 +10,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.adjust.kernels.adapting import Shares, train_adapting_cells
 from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
 from espo_luigi.science.adjust.kernels.loess import weigh_classes
-from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.preparation import (
+    HISTORICAL_NOISE,
+    REFERENCE_NOISE,
+    jitter_cells,
+    prepare_cells,
+)
 from espo_luigi.science.adjust.kernels.quantiles import train_cells
-from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined
+from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 4
@@ -38,11 +45,16 @@ def run_by_cells(kernel: Callable[[slice], None], n_cells: int, threads: int) ->
 
 
 class Training(NamedTuple):
-    """What training makes: factors and historical quantiles (cell, dayofyear, quantile), scaling (cell, dayofyear)."""
+    """What training makes: factors and historical quantiles (cell, dayofyear, quantile), scaling (cell, dayofyear).
+
+    `raw_quantiles`, of the values themselves, and `shares` (cell, dayofyear, member) are there if they are asked for.
+    """
 
     factors: np.ndarray
     historical_quantiles: np.ndarray
     scaling: np.ndarray
+    raw_quantiles: np.ndarray | None = None
+    shares: Shares | None = None
 
 
 def train(
@@ -52,30 +64,80 @@ def train(
     *,
     quantiles: np.ndarray,
     kind: str,
+    raw: bool = False,
+    adapt_freq_thresh: float | None = None,
+    seeds: np.ndarray | None = None,
     threads: int = 1,
 ) -> Training:
     """Train detrended quantile mapping (Cannon et al. 2015) of ``historical`` towards ``reference``, (cell, time) both.
 
     Quantiles of the anomalies from the windowed mean of each day of year, difference (kind "+") or quotient ("*").
-    Types are the arrays'; float32 with float64 is computed in float64.
+    Types are the arrays'; float32 with float64 is computed in float64. A historical (cell, member, time) is a pool: the
+    samples have the values of all members, and there is one correction for all.
+
+    Parameters
+    ----------
+    raw
+        Whether to return the quantiles of the historical values, too.
+    adapt_freq_thresh
+        Adapts each member's frequency of values up to this threshold in each day of year's sample, as xsdba's argument
+        of the same name does; for kind "*". The draws need ``seeds`` (cell, member).
     """
     dtype = np.result_type(reference, historical)
     reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
     n_cells, n_times = reference.shape
+    members = historical.shape[1] if historical.ndim == 3 else 1
     quantiles = np.asarray(quantiles).astype(dtype)
     shape = (n_cells, plan.dayofyear.size)
     made = Training(
         np.empty((*shape, quantiles.size), dtype), np.empty((*shape, quantiles.size), dtype), np.empty(shape, dtype)
     )
+    raw_quantiles = np.empty((n_cells if raw else 0, shape[1], quantiles.size), dtype)
+    shares = Shares(*(np.empty((*shape, members), dtype) for _ in Shares._fields))
+    pool_plan = plan_pool(plan, n_times, members) if members > 1 else plan
 
     def kernel(cells: slice) -> None:
-        keys = np.empty((2, n_times), dtype=f"u{dtype.itemsize}")
-        train_cells(
-            reference[cells], historical[cells], keys, plan, quantiles, kind == "*", *(one[cells] for one in made)
+        part = historical[cells].reshape(-1, members, n_times)
+        pooled = joined_members(part, plan) if members > 1 else part[:, 0]
+        keys = np.empty((2, pooled.shape[1]), dtype=f"u{dtype.itemsize}")
+        outputs = [one[cells] for one in (*made[:3], raw_quantiles)]
+        if adapt_freq_thresh is None:
+            train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", *outputs)
+            return
+        assert seeds is not None and kind == "*"
+        train_adapting_cells(
+            reference[cells],
+            pooled,
+            keys,
+            plan,
+            pool_plan,
+            quantiles,
+            dtype.type(adapt_freq_thresh),
+            seeds.reshape(n_cells, members)[cells],
+            *outputs,
+            Shares(*(one[cells] for one in shares)),
         )
 
     run_by_cells(kernel, n_cells, threads)
-    return made
+    return made._replace(
+        raw_quantiles=raw_quantiles if raw else None, shares=None if adapt_freq_thresh is None else shares
+    )
+
+
+def jitter(
+    values: np.ndarray, threshold: float, *, seeds: np.ndarray, reference: bool = False, threads: int = 1
+) -> np.ndarray:
+    """Replace values below a threshold by the noise of `prepare`, in series (…, time) with a seed each."""
+    series = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+    out = np.empty_like(series)
+    of_series = seeds.ravel()
+    purpose = REFERENCE_NOISE if reference else HISTORICAL_NOISE
+
+    def kernel(cells: slice) -> None:
+        jitter_cells(series[cells], float(threshold), of_series[cells], purpose, out[cells])
+
+    run_by_cells(kernel, len(series), threads)
+    return out.reshape(values.shape)
 
 
 class Prepared(NamedTuple):
@@ -300,29 +362,69 @@ def _settled(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     return settled[1:-1]
 
 
+@dataclass(frozen=True)
+class Adaptation:
+    """What is done to a simulation besides the adjustment, as the training did to the historical series.
+
+    Attributes
+    ----------
+    threshold, shares, seeds
+        The threshold of dry days, the training's shares (cell, dayofyear, member), and seeds (cell, member).
+    limits
+        Values above these (cell, dayofyear) are not adjusted; empty for none.
+    """
+
+    threshold: float
+    shares: Shares
+    seeds: np.ndarray
+    limits: np.ndarray
+
+    @classmethod
+    def none(cls, dtype: np.dtype[Any]) -> Adaptation:
+        """Return what changes nothing."""
+        empty = np.empty((0, 0, 0), dtype)
+        return cls(0.0, Shares(empty, empty, empty), np.empty((0, 0), np.uint64), np.empty((0, 0), dtype))
+
+
 def adjust(
-    simulation: np.ndarray, training: Training, plan: AdjustmentPlan, *, kind: str, threads: int = 1
+    simulation: np.ndarray,
+    training: Training,
+    plan: AdjustmentPlan,
+    *,
+    kind: str,
+    skips_zeros: bool = False,
+    adaptation: Adaptation | None = None,
+    threads: int = 1,
 ) -> np.ndarray:
     """Adjust a simulation (cell, time) with its training; the result has the simulation's type.
 
     Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
-    extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0).
+    extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
+    of a pool (cell, member, time) share a trend, that of the mean over them. ``skips_zeros`` is xsdba's
+    ``mult_skip_zeros``.
     """
-    simulation = np.ascontiguousarray(simulation)
-    adjusted = np.empty_like(simulation)
+    adjusted = np.empty(simulation.shape, simulation.dtype)
+    shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
+    members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
+    more = adaptation or Adaptation.none(training.factors.dtype)
 
     def kernel(cells: slice) -> None:
-        part = Training(*(one[cells] for one in training))
+        part = Training(training.factors[cells], training.historical_quantiles[cells], training.scaling[cells])
         adjust_cells(
-            simulation[cells],
+            members[cells],
             part.factors,
             settle_ties(part),
             part.historical_quantiles,
             part.scaling,
             plan,
             kind == "*",
-            adjusted[cells],
+            skips_zeros,
+            simulation.dtype.type(more.threshold),
+            Shares(*(one[cells] for one in more.shares)),
+            more.limits[cells],
+            more.seeds[cells],
+            out[cells],
         )
 
-    run_by_cells(kernel, simulation.shape[0], threads)
+    run_by_cells(kernel, len(simulation), threads)
     return adjusted

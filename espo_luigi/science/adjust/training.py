@@ -12,6 +12,8 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.units import threshold_in
 
 ATTRIBUTE = "_xsdba_adjustment"
 # What xclim wrote before its adjustment became the package xsdba.
@@ -20,23 +22,30 @@ OLD_ATTRIBUTE = "_xclim_adjustment"
 
 @dataclass(frozen=True)
 class Grouping:
-    """Time steps that are treated together: a name such as "time.dayofyear" and a window in time steps."""
+    """Values that are treated together: a name such as "time.dayofyear", a window in time steps, more dimensions."""
 
     name: str = "time.dayofyear"
     window: int = 1
+    add_dims: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, group: str | Mapping[str, Any]) -> Grouping:
-        """Read a group as the configuration writes it: a name, or {group: name, window: n}."""
+        """Read a group as the configuration writes it: a name, or {group: name, window: n, add_dims: [realization]}."""
         if isinstance(group, str):
             return cls(group)
-        unknown = set(group) - {"group", "window"}
+        unknown = set(group) - {"group", "window", "add_dims"}
         if "group" not in group or unknown:
             raise ConfigurationError(
-                f"group is {dict(group)!r}; expected the keys group and window, "
+                f"group is {dict(group)!r}; expected the keys group and window, and add_dims for a pool, "
                 'for example {"group": "time.dayofyear", "window": 31}.'
             )
-        return cls(str(group["group"]), int(group.get("window", 1)))
+        add_dims = group.get("add_dims") or ()
+        add_dims = (add_dims,) if isinstance(add_dims, str) else tuple(add_dims)
+        if add_dims not in ((), (REALIZATION,)):
+            raise ConfigurationError(
+                f"group has add_dims {list(add_dims)!r}; only [{REALIZATION}], a simulation's members, can be pooled."
+            )
+        return cls(str(group["group"]), int(group.get("window", 1)), add_dims)
 
     @property
     def dim(self) -> str:
@@ -45,12 +54,17 @@ class Grouping:
 
     def __str__(self) -> str:
         window = f", window={self.window}" if self.window != 1 else ""
-        return f"Grouper(name={self.name!r}{window})"
+        add_dims = f"add_dims={list(self.add_dims)!r}, " if self.add_dims else ""
+        return f"Grouper({add_dims}name={self.name!r}{window})"
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """A training: thresholds are in the data's units; `train_args` are the method's own (kind, nquantiles, …)."""
+    """A training: thresholds are in the data's units; `train_args` are the method's own (kind, nquantiles, …).
+
+    `members` are the labels of the simulation's members, None without a dimension for them; `first_cell` is the first
+    cell's place in the domain; `additive_space` has the arguments of xsdba's transformation.
+    """
 
     method: str
     group: Grouping
@@ -61,6 +75,15 @@ class TrainingSetup:
     jitter_under: float | None = None
     adapt_freq: float | None = None
     adapt_freq_group: Grouping | None = None
+    members: tuple[str, ...] | None = None
+    first_cell: int = 0
+    additive_space: Mapping[str, Any] | None = None
+
+    @property
+    def adapt_freq_thresh(self) -> float | None:
+        """The threshold of the adaptation inside of the training, in the data's units."""
+        given = self.train_args.get("adapt_freq_thresh")
+        return None if given is None else threshold_in(given, self.units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +95,14 @@ class AdjustmentSetup:
     time: TimeAxis
     seed: str
     jitter_under: float | None = None
+    members: tuple[str, ...] | None = None
+    first_cell: int = 0
+    additive_space: Mapping[str, Any] | None = None
+
+
+def member_seeds(setup: TrainingSetup | AdjustmentSetup) -> list[str]:
+    """Return a seed for each member: its draws do not depend on the other members, nor on their number."""
+    return [setup.seed] if setup.members is None else [f"{setup.seed}+{label}" for label in setup.members]
 
 
 class Backend(Protocol):
@@ -124,7 +155,7 @@ class TrainedObject:
         group = state["group"]["py/state"]
         return cls(
             method=encoded["py/object"].rpartition(".")[2],
-            group=Grouping(group["name"], group["window"]),
+            group=Grouping(group["name"], group["window"], tuple(group["add_dims"])),
             units=state["train_units"],
             kind=state.get("kind"),
             state=state,
@@ -135,14 +166,21 @@ class TrainedObject:
 def object_attribute(setup: TrainingSetup, kind: str) -> str:
     """JSON of a trained `DetrendedQuantileMapping` as xsdba 0.7 writes it."""
     name, calendar = setup.group.name, setup.time.calendar
-    group_state = {"dim": "time", "add_dims": [], "prop": setup.group.dim, "name": name, "window": setup.group.window}
+    add_dims = list(setup.group.add_dims)
+    group_state = {
+        "dim": "time",
+        "add_dims": add_dims,
+        "prop": setup.group.dim,
+        "name": name,
+        "window": setup.group.window,
+    }
     state = {
         "hist_calendar": "proleptic_gregorian" if calendar == "standard" else calendar,
         "train_units": setup.units,
         "group": {"py/object": "xsdba.base.Grouper", "py/state": group_state},
         "kind": kind,
-        "adapt_freq_thresh": None,
-        "max_tail_factor": None,
+        "adapt_freq_thresh": setup.train_args.get("adapt_freq_thresh"),
+        "max_tail_factor": setup.train_args.get("max_tail_factor"),
     }
     return json.dumps({"py/object": f"xsdba.adjustment.{setup.method}", "py/state": state})
 
@@ -156,6 +194,9 @@ def with_variable_attributes(training: xr.Dataset, setup: TrainingSetup) -> xr.D
         "scaling": kind,
         "pth": {"units": setup.units, "long_name": "Smallest value that frequency adaptation did not change"},
         "dP0": {"units": "1", "long_name": "Proportion of values under the threshold that were adapted in frequency"},
+        "hist_q_raw": {"units": setup.units},
+        "P0_ref": {"units": "1", "long_name": "Proportion of the reference's values under the threshold"},
+        "P0_hist": {"units": "1", "long_name": "Proportion of the simulation's values under the threshold"},
     }
     present = {name: extra for name, extra in attributes.items() if name in training}
     return training.assign({name: training[name].assign_attrs(extra) for name, extra in present.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,31 @@ def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     _check_apart(centres, centre_start, window)
     flips = _flips(groups.centres, len(dayofyear), window)
     return WindowPlan(window, groups.dayofyear, centres, centre_start, *joined(flips))
+
+
+def plan_pool(plan: WindowPlan, n_times: int, members: int) -> WindowPlan:
+    """Lay out a pool of members as one long series: each of ``n_times`` as in ``plan``, end to end.
+
+    Between two members are as many places without data as half a window has, so that no window holds days of both
+    (`joined_members`). Members come one after the other in each group.
+    """
+
+    def repeated(times: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shifts = np.arange(members)[:, np.newaxis] * (n_times + plan.window // 2)
+        return joined([(times[first:last] + shifts).ravel() for first, last in itertools.pairwise(starts)])
+
+    return WindowPlan(
+        plan.window, plan.dayofyear, *repeated(plan.centres, plan.centre_start), *repeated(plan.flips, plan.flip_start)
+    )
+
+
+def joined_members(values: np.ndarray, plan: WindowPlan) -> np.ndarray:
+    """Join the members of (cell, member, time) into the long series that `plan_pool` lays out, (cell, time)."""
+    n_cells, members, n_times = values.shape
+    gap = plan.window // 2
+    long = np.full((n_cells, members, n_times + gap), np.nan, dtype=values.dtype)
+    long[:, :, :n_times] = values
+    return np.ascontiguousarray(long.reshape(n_cells, -1)[:, : members * (n_times + gap) - gap])
 
 
 def check_window(window: int) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science import seeds
-from espo_luigi.science.adjust.training import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup
+from espo_luigi.science.adjust.training import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, member_seeds
+from espo_luigi.science.chunks import REALIZATION
 
 if TYPE_CHECKING:
     import xsdba
@@ -30,7 +31,7 @@ def grouper(group: Grouping) -> xsdba.Grouper:
     import xsdba
 
     try:
-        return xsdba.Grouper(group.name, group.window)
+        return xsdba.Grouper(group.name, group.window, list(group.add_dims))
     except ValueError as error:
         raise ConfigurationError(f"group {group} is not possible: {error}") from error
 
@@ -52,9 +53,15 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
 
     Computes. The result has the cells' dimensions first, then the group's, then quantiles.
     """
+    if block["cell"].size == 1 and block["cell"].ndim and setup.train_args.get("max_tail_factor") is not None:
+        # xsdba 0.7.0 sorts the data of a lone cell in place while it computes hist_q_raw.
+        dim = block["cell"].dims[0]
+        return train_block(block.isel({dim: [0, 0]}), setup).isel({dim: [0]})
     reference, historical = (_prepared(block, name, setup) for name in ("reference", "historical"))
-    with seeds.numpy_state(setup.seed, "train", _first_cell(block)):
+    with seeds.numpy_state(setup.seed, "train", _first_cell(block, setup)):
         extra: dict[str, xr.DataArray] = {}
+        if setup.additive_space is not None:
+            reference, historical = (_additive(one, setup.additive_space) for one in (reference, historical))
         if setup.adapt_freq is not None:
             historical, extra = _adapt_freq(reference, historical, setup)
         training = _train(reference, historical, setup).assign(extra)
@@ -76,21 +83,41 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
     arguments = {**setup.adjust_args}
     if isinstance(arguments.get("detrend"), Mapping):
         arguments["detrend"] = _detrending(arguments["detrend"], trained)
-    with seeds.numpy_state(setup.seed, "adjust", _first_cell(block)), xsdba.set_options(extra_output=False):
-        return trained.adjust(simulation, **arguments).to_dataset(name="simulation")
+    if setup.additive_space is not None:
+        simulation = _additive(simulation, setup.additive_space)
+    with seeds.numpy_state(setup.seed, "adjust", _first_cell(block, setup)), xsdba.set_options(extra_output=False):
+        scenario = trained.adjust(simulation, **arguments)
+    if setup.additive_space is not None:
+        bounds = {name: value for name, value in setup.additive_space.items() if name != "clip_next_to_bounds"}
+        scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.trained.units)
+    return scenario.to_dataset(name="simulation")
+
+
+def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:
+    """A series in the space where differences make sense; it has no units there, so that xsdba keeps the data's."""
+    import xsdba
+
+    try:
+        transformed = xsdba.processing.to_additive_space(data, **arguments)
+    except (ValueError, NotImplementedError, TypeError) as error:
+        raise DataError(f"additive_space {dict(arguments)!r} does not fit the data: {error}") from error
+    return transformed.assign_attrs(units=data.attrs["units"])
 
 
 def _prepared(block: xr.Dataset, name: str, setup: TrainingSetup | AdjustmentSetup) -> xr.DataArray:
     """A series of the block with its dates and units, jittered if that is asked for."""
-    data = block[name].transpose(..., "time")
+    cells = block["cell"]
+    of_members = REALIZATION in block[name].dims
+    dims = (*cells.dims, *([REALIZATION] if of_members else []), "time")
     units = setup.units if isinstance(setup, TrainingSetup) else setup.trained.units
-    values = np.ascontiguousarray(data.values)
+    values = np.ascontiguousarray(block[name].transpose(*dims).values)
     if setup.jitter_under is not None:
-        flat = values.reshape(-1, values.shape[-1])
-        cells = block["cell"].transpose(*data.dims[:-1]).values.ravel()
-        flat = seeds.jitter_under(flat, setup.jitter_under, seed=setup.seed, role=name, cells=cells)
+        flat = values.reshape(cells.size, *values.shape[cells.ndim :])
+        of_series = member_seeds(setup) if of_members else [setup.seed]
+        places = cells.values.ravel() + setup.first_cell
+        flat = seeds.jitter_members(flat, setup.jitter_under, seeds=of_series, role=name, cells=places)
         values = flat.reshape(values.shape)
-    return xr.DataArray(values, dims=data.dims, coords={"time": setup.time.index}, attrs={"units": units}, name=name)
+    return xr.DataArray(values, dims=dims, coords={"time": setup.time.index}, attrs={"units": units}, name=name)
 
 
 def _adapt_freq(
@@ -138,5 +165,5 @@ def _without_raw(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     return training.drop_vars("hist_q_raw", errors="ignore")
 
 
-def _first_cell(block: xr.Dataset) -> int:
-    return int(block["cell"].values.min())
+def _first_cell(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup) -> int:
+    return int(block["cell"].values.min()) + setup.first_cell

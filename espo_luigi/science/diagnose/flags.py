@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -14,6 +14,7 @@ import xarray as xr
 
 from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.extract.dataset import day_of
+from espo_luigi.science.scopes import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
 
@@ -32,17 +33,31 @@ class FlagDetail:
     day: str = ""
     lat: float | None = None
     lon: float | None = None
+    scope: str = ""
 
 
 def flag_details(
-    ds: xr.Dataset, raised: Mapping[str, bool], settings: Mapping[str, Mapping[str, Any] | None]
+    ds: xr.Dataset,
+    raised: Mapping[str, bool],
+    settings: Mapping[str, Mapping[str, Any] | None],
+    scopes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[FlagDetail]:
-    """Describe the flags that `health.health_checks` has stored, named {variable}_{flag}.
+    """Describe the flags that `health.health_checks` has stored, named {variable}_{flag} or {scope}_{variable}_{flag}.
 
-    Computes, block by block; of flags that are not raised, nothing is read: their count is 0. `settings` are the flags
-    of each variable with their arguments, as configured. Other kinds of flags lack a count and a worst value.
+    Computes, block by block; flags that are not raised have a count of 0, without reading. `settings` are the flags of
+    each variable with their arguments, as configured; `scopes` are the further sets of checks. Other kinds of flags
+    lack a count and a worst value.
     """
-    return [_detail(ds, *_split(ds, name), bool(is_raised), settings) for name, is_raised in raised.items()]
+    sets = {"": (ds, settings)}
+    for name, arguments in (scopes or {}).items():
+        sets[name] = cut_to(ds, cells_in(ds, name, arguments))[0], arguments.get("flags") or {}
+    found = []
+    for name, is_raised in raised.items():
+        scope = max((one for one in sets if one and name.startswith(f"{one}_")), key=len, default="")
+        part, of_scope = sets[scope]
+        variable, flag = _split(ds, name.removeprefix(f"{scope}_"))
+        found.append(replace(_detail(part, variable, flag, bool(is_raised), of_scope), scope=scope))
+    return found
 
 
 def _split(ds: xr.Dataset, name: str) -> tuple[str, str]:
@@ -51,7 +66,7 @@ def _split(ds: xr.Dataset, name: str) -> tuple[str, str]:
 
 
 def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Mapping[str, Any]) -> FlagDetail:
-    kind = FLAGS.get(flag, Flag(flag))
+    kind = _kind(variable, flag)
     threshold = _threshold(flag, kind, (settings.get(variable) or {}).get(flag) or {})
     meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
     if not kind.side or variable not in ds:
@@ -60,6 +75,14 @@ def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Ma
         return FlagDetail(variable, flag, False, meaning, 0)
     values = ds["tasmax"] - ds["tasmin"] if flag == "tasmax_below_tasmin" else convert_to(ds[variable], kind.units)
     return FlagDetail(variable, flag, True, meaning, units=kind.units, **_worst(values, kind.side, threshold))
+
+
+def _kind(variable: str, flag: str) -> Flag:
+    kind = FLAGS.get(flag, Flag(flag))
+    if variable == "dtr" and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
+        words = "larger" if kind.side == "above" else "smaller"
+        return replace(kind, meaning=f"a daily range {words} than {{threshold:g}} K", units="K")
+    return kind
 
 
 def _threshold(flag: str, kind: Flag, arguments: Mapping[str, Any]) -> float:

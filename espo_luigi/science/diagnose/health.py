@@ -6,8 +6,9 @@ xclim is imported where it is used, since its import takes seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import dask
 import numpy as np
@@ -15,9 +16,11 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.choices import CHECKS, LAND_FLAG, MissingMethod
+from espo_luigi.science.choices import CHECKS, LAND_FLAG
+from espo_luigi.science.diagnose.missing import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
+from espo_luigi.science.scopes import cells_in, cut_to
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +37,21 @@ def health_checks(
     variables_and_units: Mapping[str, str] | None = None,
     cfchecks: Mapping[str, Mapping[str, Any]] | None = None,
     freq: str | None = None,
-    missing: Mapping[str, Any] | Sequence[str] | str | None = None,
+    missing: Methods | None = None,
     flags: Mapping[str, Mapping[str, Any] | None] | None = None,
     flags_kwargs: Mapping[str, Any] | None = None,
     return_flags: bool = True,
     raise_on: Sequence[str] | None = None,
+    scopes: Mapping[str, Mapping[str, Any]] | None = None,
     land: xr.DataArray | None = None,
     allowed_gaps: int = 0,
 ) -> xr.Dataset:
     """Check a dataset; arguments but the last two are the section `health_checks` of the configuration.
 
-    Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set. Global attributes: the
-    input's, and `warnings`, the failed checks that do not raise. Metadata are checked first, and raise before any
-    data are read; the data are then read block by block, and flags and missing days are computed when this returns.
+    Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set; the flags of a scope are
+    named {scope}_{variable}_{flag}, and have the attribute `scope`. Global attributes: the input's, and `warnings`, the
+    failed checks that do not raise. Metadata are checked first, and raise before any data are read. The data are then
+    read block by block, once for each set of checks; flags and missing days are computed when this returns.
 
     Parameters
     ----------
@@ -63,7 +68,8 @@ def health_checks(
     freq
         Frequency as `xarray.infer_freq` writes it.
     missing
-        Methods of `xclim.core.missing` (any, at_least_n_valid, pct, wmo) with their arguments, per year by default.
+        Methods of `xclim.core.missing` (any, some_but_not_all, at_least_n_valid, pct, wmo) with their arguments, per
+        year by default. Variables without time are left out.
     flags
         Per variable, flags of `xclim.core.dataflags` with their arguments; None is xclim's own list.
     flags_kwargs
@@ -72,6 +78,9 @@ def health_checks(
         Whether the flags are variables of the result.
     raise_on
         Names of the checks whose failure is an error; "all" is every one.
+    scopes
+        Further sets of checks, by name, each of a part of the grid: `lon_bnds` and `lat_bnds`, or `shape` (polygons),
+        as `espo_luigi.science.scopes.cells_in` takes them, and any of the arguments above.
     land, allowed_gaps
         The reference's land cells, boolean (y, x), of which no more than so many may be NaN on all days of a chunk of
         time: the flag {variable}_land_cells_without_data, and the check `land`.
@@ -81,29 +90,106 @@ def health_checks(
     HealthCheckError
         Listing all failed checks of `raise_on`; or when there are no time steps.
     DataError
-        When an argument names a check that does not exist.
+        When an argument names a check that does not exist, or a scope has no (land) cell.
     """
-    errors_on = _checks_that_raise(raise_on)
+    whole = {
+        "structure": structure,
+        "calendar": calendar,
+        "start_date": start_date,
+        "end_date": end_date,
+        "variables_and_units": variables_and_units,
+        "cfchecks": cfchecks,
+        "freq": freq,
+        "missing": missing,
+        "flags": flags,
+        "flags_kwargs": flags_kwargs,
+        "return_flags": return_flags,
+        "raise_on": raise_on,
+    }
     if not ds.sizes.get("time") or "time" not in ds.coords:
         raise HealthCheckError(f"There is nothing to check: no time steps in dimensions {dict(ds.sizes)}.")
-    quick: list[tuple[str, Iterator[str]]] = [
-        ("structure", _structure(ds, structure or {})),
-        ("calendar", _calendar(ds, calendar)),
-        ("start_date", _start(ds, start_date)),
-        ("end_date", _end(ds, end_date)),
-        ("variables_and_units", _units(ds, variables_and_units or {})),
-        ("cfchecks", _cf(ds, cfchecks or {})),
-        ("freq", _freq(ds, freq)),
+    sets = [
+        _Set(name, arguments, _checks_that_raise(arguments.get("raise_on")))
+        for name, arguments in {"": whole, **(scopes or {})}.items()
     ]
-    failed = [(check, message) for check, messages in quick for message in messages]
-    if not errors_on & SLOW_CHECKS:
-        _raise_if_any(failed, errors_on)
-    flagged = _flags(ds, flags or {}, flags_kwargs or {}, _land_flags(ds, land, allowed_gaps))
-    failed += [("missing", message) for message in _missing(ds, missing or {})]
-    failed += [("flags", message) for message in _suspicious(flagged)]
-    failed += [("land", message) for message in _land(flagged)]
-    _raise_if_any(failed, errors_on)
-    return _result(ds, flagged if return_flags else {}, [message for _, message in failed])
+    failed = [failure for one in sets for failure in _of_metadata(ds, one)]
+    if not any(one.errors_on & SLOW_CHECKS for one in sets):
+        _raise_if_any(failed)
+    # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
+    with np.errstate(invalid="ignore"):
+        found = [dask.compute(_lazy(ds, one, land, allowed_gaps))[0] for one in sets]
+    flagged = [_evaluated(of.flags, of.land) for of in found]
+    failed += [
+        failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)
+    ]
+    _raise_if_any(failed)
+    kept = {
+        one.scope: flags for one, flags in zip(sets, flagged, strict=True) if one.arguments.get("return_flags", True)
+    }
+    return _result(ds, kept, [failure.message for failure in failed])
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set of checks; the scope of the set for the whole dataset is ""."""
+
+    scope: str
+    arguments: Mapping[str, Any]
+    errors_on: set[str]
+
+    def failure(self, check: str, message: str) -> _Failure:
+        return _Failure(check, f"{self.scope}: {message}" if self.scope else message, check in self.errors_on)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    check: str
+    message: str
+    raises: bool
+
+
+@dataclass(frozen=True)
+class _OfData:
+    """The results of a set that need the data: lazy, or computed."""
+
+    missing: Mapping[str, Mapping[str, Any]]
+    """By method and variable."""
+    flags: Mapping[str, xr.Dataset]
+    land: Mapping[str, xr.DataArray]
+
+
+def _of_metadata(ds: xr.Dataset, one: _Set) -> Iterator[_Failure]:
+    wanted = one.arguments.get
+    quick: list[tuple[str, Iterator[str]]] = [
+        ("structure", _structure(ds, wanted("structure") or {})),
+        ("calendar", _calendar(ds, wanted("calendar"))),
+        ("start_date", _start(ds, wanted("start_date"))),
+        ("end_date", _end(ds, wanted("end_date"))),
+        ("variables_and_units", _units(ds, wanted("variables_and_units") or {})),
+        ("cfchecks", _cf(ds, wanted("cfchecks") or {})),
+        ("freq", _freq(ds, wanted("freq"))),
+        ("missing", _irregular(ds, wanted("missing") or {})),
+    ]
+    yield from (one.failure(check, message) for check, messages in quick for message in messages)
+
+
+def _lazy(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
+    part, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
+    wanted = one.arguments.get
+    return _OfData(
+        missing=lacking(part, wanted("missing") or {}, cells),
+        flags=_flags(part, wanted("flags") or {}, wanted("flags_kwargs") or {}),
+        land={} if one.scope else _land_flags(ds, land, allowed),
+    )
+
+
+def _of_data(one: _Set, found: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
+    slow = [
+        ("missing", _incomplete(found.missing)),
+        ("flags", _suspicious(flagged)),
+        ("land", _land(flagged)),
+    ]
+    yield from (one.failure(check, message) for check, messages in slow for message in messages)
 
 
 def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
@@ -114,14 +200,21 @@ def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
     return set(CHECKS) if "all" in wanted else wanted
 
 
-def _raise_if_any(failed: Sequence[tuple[str, str]], errors_on: set[str]) -> None:
-    errors = [f"{message} [{check}]" for check, message in failed if check in errors_on]
+def _raise_if_any(failed: Iterable[_Failure]) -> None:
+    errors = [f"{one.message} [{one.check}]" for one in failed if one.raises]
     if errors:
         raise HealthCheckError("The following health checks failed:" + "".join(f"\n  - {error}" for error in errors))
 
 
-def _result(ds: xr.Dataset, flagged: Mapping[str, xr.Dataset], messages: Sequence[str]) -> xr.Dataset:
-    out = xr.Dataset({f"{name}_{flag}": da for name, of in flagged.items() for flag, da in of.data_vars.items()})
+def _result(ds: xr.Dataset, flagged: Mapping[str, Mapping[str, xr.Dataset]], messages: Sequence[str]) -> xr.Dataset:
+    out = xr.Dataset(
+        {
+            f"{scope}_{name}_{flag}" if scope else f"{name}_{flag}": da.assign_attrs({"scope": scope} if scope else {})
+            for scope, by_variable in flagged.items()
+            for name, of in by_variable.items()
+            for flag, da in of.data_vars.items()
+        }
+    )
     out = as_fixed(out, ds.attrs, "health_checks")
     if messages:
         logger.warning("The following health checks failed:%s", "".join(f"\n  - {message}" for message in messages))
@@ -232,51 +325,42 @@ def _cf_function(check: str, name: str, da: xr.DataArray) -> Callable[..., None]
 def _freq(ds: xr.Dataset, freq: str | None) -> Iterator[str]:
     if freq is None:
         return
-    found = xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None
+    found = inferred_freq(ds)
     if found != freq:
         yield f"The frequency is {found!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
 
 
-def _missing(ds: xr.Dataset, methods: Mapping[str, Any] | Sequence[str] | str) -> Iterator[str]:
-    names = [methods] if isinstance(methods, str) else methods
-    arguments = dict(methods) if isinstance(methods, Mapping) else {name: {} for name in names}
-    for method, kwargs in arguments.items():
-        function = _missing_function(method)
-        lacking = {name: function(da, **{"freq": "YS", **(kwargs or {})}).any() for name, da in ds.data_vars.items()}
-        for name, da in dask.compute(lacking)[0].items():
-            if bool(da):
+def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:
+    if methods and inferred_freq(ds) is None:
+        yield "Missing values cannot be looked for: the time axis is irregular, or has too few steps to tell."
+
+
+def _incomplete(missing: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for method, by_variable in missing.items():
+        for name, found in by_variable.items():
+            if bool(found):
                 yield f"The variable '{name}' has missing values according to the method '{method}'."
 
 
-def _missing_function(method: str) -> Callable[..., xr.DataArray]:
-    from xclim.core import missing
-
-    if method not in get_args(MissingMethod):
-        raise DataError(f"missing names the method {method!r}: expected any, at_least_n_valid, pct or wmo.")
-    return getattr(missing, method, None) or getattr(missing, f"missing_{method}")
-
-
 def _flags(
-    ds: xr.Dataset,
-    flags: Mapping[str, Mapping[str, Any] | None],
-    kwargs: Mapping[str, Any],
-    more: Mapping[str, xr.DataArray],
+    ds: xr.Dataset, flags: Mapping[str, Mapping[str, Any] | None], kwargs: Mapping[str, Any]
 ) -> dict[str, xr.Dataset]:
-    """Evaluate the flags of all variables, and further lazy flags, in a single pass over the data."""
+    """The flags of all variables; lazy."""
     from xclim.core import dataflags
 
     absent = [name for name in flags if name not in ds]
     if absent:
         logger.warning("No flags for %s: the data have %s.", absent, list(ds.data_vars))
-    with np.errstate(invalid="ignore"):
-        lazy = {
-            name: dataflags.data_flags(ds[name], ds, flags=None if chosen is None else dict(chosen), **kwargs)
-            for name, chosen in flags.items()
-            if name in ds
-        }
-        computed, others = dask.compute(lazy, dict(more))
-    found = {name: _evaluated(name, of) for name, of in computed.items()}
-    return found | {name: found.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in others.items()}
+    return {
+        name: dataflags.data_flags(ds[name], ds, flags=None if chosen is None else dict(chosen), **kwargs)
+        for name, chosen in flags.items()
+        if name in ds
+    }
+
+
+def _evaluated(flags: Mapping[str, xr.Dataset], land: Mapping[str, xr.DataArray]) -> dict[str, xr.Dataset]:
+    found = {name: _known(name, of) for name, of in flags.items()}
+    return found | {name: found.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land.items()}
 
 
 def _land_flags(ds: xr.Dataset, land: xr.DataArray | None, allowed: int) -> dict[str, xr.DataArray]:
@@ -291,7 +375,7 @@ def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
             yield f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
 
 
-def _evaluated(name: str, flags: xr.Dataset) -> xr.Dataset:
+def _known(name: str, flags: xr.Dataset) -> xr.Dataset:
     """Drop the flags that xclim returns as None because a second variable is missing."""
     unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
     if unknown:

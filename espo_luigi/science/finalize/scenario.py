@@ -11,9 +11,10 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.extract.dataset import dates
+from espo_luigi.science.finalize.consistency import derive_tasmin
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, allowed_gaps, require_data
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
-from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.units import convert_to
 
 logger = logging.getLogger(__name__)
 
@@ -160,28 +161,7 @@ def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     missing = [name for name in ("tasmax", "dtr") if name not in ds]
     if missing:
         raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
-    tasmax, dtr = ds["tasmax"], ds["dtr"]
-    lowest = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
-    lowest.attrs = _attributes_of_tasmin(tasmax, dtr)
-    tasmin = convert_to(lowest, units_of(tasmax)).astype(tasmax.dtype)
-    return ds.assign(tasmin=tasmin).drop_vars("dtr")
-
-
-def _attributes_of_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> dict[str, str]:
-    """Not dtr's attributes, which say that it is a difference, nor tasmax's, which say how that was adjusted."""
-    how = [
-        f"{name}: {da.attrs['bias_adjustment']}"
-        for name, da in {"tasmax": tasmax, "dtr": dtr}.items()
-        if "bias_adjustment" in da.attrs
-    ]
-    return {
-        "standard_name": "air_temperature",
-        "long_name": "Daily minimum temperature",
-        "units": units_of(dtr),
-        "cell_methods": "time: minimum within days",
-        "history": "tasmin = tasmax - dtr, of the adjusted tasmax and dtr",
-        "bias_adjustment": "; ".join(["not adjusted itself: tasmax - dtr, each of which is adjusted", *how]),
-    }
+    return ds.assign(tasmin=derive_tasmin(ds["tasmax"], ds["dtr"])).drop_vars("dtr")
 
 
 def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:

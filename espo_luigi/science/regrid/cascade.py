@@ -28,8 +28,12 @@ _SHORTEST_SLAB, _LONGEST_SLAB = 32, 512
 _READ_BYTES = 256 * 1024**2
 # Weights of zero are tiny, and sums of weights are 1 up to round-off.
 _NO_SHARE = 1e-9
+# Degrees by which steps may differ by round-off: coordinates may be float32.
+_SAME_STEP = 1e-4
 # Global attributes, of CMIP6 and CORDEX, that describe the source's grid.
 _OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
+# The source's coordinate that says which of its cells are used.
+_MASK = "mask"
 _CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
 # xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
 _KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
@@ -79,13 +83,16 @@ def regrid(
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[Any, int] | None = None,
+    skip_coarser: bool = False,
 ) -> xr.Dataset:
     """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
 
     Parameters
     ----------
     ds : xr.Dataset
-        Any units and calendar, lat/lon 1-D and monotonic (any direction, any longitude convention) or 2-D.
+        Any units and calendar, lat/lon 1-D and monotonic (any direction, any longitude convention) or 2-D. With a
+        coordinate ``mask`` only cells where it is 1 take part, in interpolation and in extrapolation. As in xESMF,
+        a single stage to points ignores the mask, and logs a warning. On the target's own grid the rest is NaN.
     target : xr.Dataset
         Only its coordinates are used: lat/lon of one common dimension (points), 1-D each (grid) or 2-D.
     regridder_kwargs : mapping, optional
@@ -96,6 +103,9 @@ def regrid(
     chunks : mapping, optional
         Cells of a block along the target's dimensions (-1, or not given: all). A block is one Dask task, with
         all of time: it reads the rows and columns of the source that it needs, and nothing else.
+    skip_coarser : bool
+        Leave out intermediate grids whose ``d_lon`` or ``d_lat`` exceeds the largest step of ``ds`` in that direction.
+        Of a 2-D lat/lon the step is the largest distance between neighbours, in degrees of a great circle.
 
     Returns
     -------
@@ -110,7 +120,8 @@ def regrid(
     ConfigurationError
         A keyword or a value that is not supported, or an incomplete intermediate grid.
     DataError
-        No usable lat/lon, fewer than two points along an axis of ``ds``, or an empty target.
+        No usable lat/lon, fewer than two points along an axis of ``ds``, an empty target, or a ``mask`` on other
+        dimensions, of values other than 0, 1 and NaN, or without any 1.
 
     Notes
     -----
@@ -118,15 +129,32 @@ def regrid(
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
-    stages = [*(_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()), last]
+    grids = intermediate_grids or {}
+    between = {name: _intermediate(name, spec) for name, spec in grids.items()}
+    if skip_coarser:
+        between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
+    stages = [*between.values(), last]
     attrs = _global_attrs(ds, target)
+    used = _used(ds, source)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
-        own = ds.drop_vars(INCOMPLETE, errors="ignore").assign_coords(_target_coordinates(target, destination))
+        own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
+        if used is not None:
+            kept = ds[_MASK].reset_coords(drop=True) == 1
+            own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
+        own = own.assign_coords(_target_coordinates(target, destination))
         return own.assign_attrs(attrs | _gaps(ds, source.dims, sparse.identity(source.grid.size, format="csr")))
     _check_source(source)
     variables = _variables_on(source, ds)
-    weights, extrapolated = _cascade(source.grid, stages)
+    if used is not None and stages == [last] and destination.grid.layout == "points":
+        log.warning(
+            "the source's mask leaves out %d of %d cells and is ignored: as in xESMF, a single stage to points uses "
+            "all cells. An intermediate grid would make the mask count.",
+            used.size - used.sum(),
+            used.size,
+        )
+        used = None
+    weights, extrapolated = _cascade(source.grid, stages, used)
     lazy = chunks is not None or any(variable.chunks for variable in variables.values())
     blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
     regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
@@ -167,12 +195,17 @@ def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
     return _cascade(source, stages)[0]
 
 
-def _cascade(source: Grid, stages: Sequence[Stage]) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Return the matrix of all stages, and the last stage's points that depend on extrapolated values."""
+def _cascade(
+    source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return the matrix of all stages, and the last stage's points that depend on extrapolated values.
+
+    Only the source's points where `used` (None: all) take part.
+    """
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
     for stage in stages:
-        step, outside = weights_and_outside(source, stage.grid, stage.extrapolation)
+        step, outside = weights_and_outside(source, stage.grid, stage.extrapolation, used if matrix is None else None)
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
@@ -311,6 +344,15 @@ def _intermediate(name: str, spec: Mapping[str, Any]) -> Stage:
     return Stage(Grid(axes[0], axes[1], "rectilinear"), _extrapolation(kwargs, f"{where}.regridder_kwargs"))
 
 
+def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
+    steps = dict(zip(("d_lat", "d_lon"), source.largest_steps(), strict=True))
+    coarser = [key for key, step in steps.items() if spec["cf_grid_2d"][key] > step + _SAME_STEP]
+    for key in coarser[:1]:
+        found = spec["cf_grid_2d"][key]
+        log.info("intermediate grid %s is skipped: %s is %g, and the source's step %g", name, key, found, steps[key])
+    return bool(coarser)
+
+
 def _centres(bounds: Mapping[str, Any], axis: str, where: str) -> np.ndarray:
     """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
     values = [bounds[key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")]
@@ -373,6 +415,28 @@ def _check_source(source: _Horizontal) -> None:
             steps = np.diff(values)
             if not ((steps > 0).all() or (steps < 0).all()):
                 raise DataError(f"the source's {name} is not monotonic: {values[:5]}...; sort it before regridding")
+
+
+def _used(ds: xr.Dataset, source: _Horizontal) -> np.ndarray | None:
+    """Which of the source's points the mask lets take part (None: all)."""
+    if _MASK not in ds.coords:
+        return None
+    mask = ds[_MASK]
+    if set(mask.dims) != set(source.dims):
+        raise DataError(f"the source's coordinate {_MASK!r} is on {mask.dims}; expected its grid, {source.dims}")
+    values = np.asarray(mask.transpose(*source.dims).values, dtype=np.float64).ravel()
+    used = values == 1
+    wrong = values[~used & (values != 0) & ~np.isnan(values)]
+    if wrong.size:
+        raise DataError(
+            f"the source's coordinate {_MASK!r} has {wrong.size} values like {wrong[0]:g}; expected 1 (used), 0 or NaN"
+        )
+    if not used.any():
+        raise DataError(
+            f"the source's coordinate {_MASK!r} is 1 in none of {used.size} cells: nothing to regrid from. "
+            "Check how the mask was made, above all the unit of its threshold."
+        )
+    return None if used.all() else used
 
 
 def _variables_on(source: _Horizontal, ds: xr.Dataset) -> dict[Hashable, xr.DataArray]:

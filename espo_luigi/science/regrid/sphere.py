@@ -64,6 +64,17 @@ class Grid:
         lat, lon = (np.deg2rad(values).ravel() for values in self.coordinates())
         return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
 
+    def largest_steps(self) -> tuple[float, float]:
+        """Largest steps between neighbours in latitude and longitude, in degrees; it has 2 points each way.
+
+        A curvilinear grid has one for both: degrees of a great circle.
+        """
+        if self.layout == "rectilinear":
+            lon = np.unwrap(self.lon, period=360)
+            return float(np.abs(np.diff(self.lat)).max()), float(np.abs(np.diff(lon)).max())
+        step = float(np.rad2deg(2 * np.arcsin(_longest_chord(self) / 2)))
+        return step, step
+
 
 @dataclass(frozen=True)
 class Extrapolation:
@@ -83,16 +94,22 @@ def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | Non
 
 
 def weights_and_outside(
-    source: Grid, target: Grid, extrapolation: Extrapolation | None
+    source: Grid, target: Grid, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None = None
 ) -> tuple[sparse.csr_matrix, NDArray[np.bool_]]:
-    """Return `weight_matrix`, and which targets lie outside all source cells."""
+    """Return `weight_matrix`, and which targets lie outside all source cells.
+
+    Only source points where `used` (None: all) take part. As in ESMF, all four corners of a cell must be used for the
+    cell to hold a target.
+    """
     points = target.unit_vectors()
     inside, corners, weights = bilinear_weights(source, target.coordinates(), points)
+    if used is not None:
+        inside &= used[corners].all(axis=1)
     outside = ~inside
     rows = [np.repeat(np.flatnonzero(inside), 4)]
     columns, values = [corners[inside].ravel()], [weights[inside].ravel()]
     if outside.any():
-        nearest, share = _outside_weights(source, points[outside], extrapolation)
+        nearest, share = _outside_weights(source, points[outside], extrapolation, used)
         rows.append(np.repeat(np.flatnonzero(outside), nearest.shape[1]))
         columns.append(nearest.ravel())
         values.append(share.ravel())
@@ -108,17 +125,24 @@ def cells_away(source: Grid, target: Grid) -> Floats:
 
     Inside of the grid that is at most half a diagonal of a cell, 0.71. The step is the largest between neighbours.
     """
-    vectors = source.unit_vectors()
-    grid = vectors.reshape(*source.shape, 3)
-    step = max(np.linalg.norm(np.diff(grid, axis=axis), axis=-1).max() for axis in (0, 1))
-    distance, _ = _tree(vectors).query(target.unit_vectors())
-    return distance / step
+    distance, _ = _tree(source.unit_vectors()).query(target.unit_vectors())
+    return distance / _longest_chord(source)
 
 
-def _outside_weights(source: Grid, points: Floats, extrapolation: Extrapolation | None) -> tuple[Integers, Floats]:
+def _longest_chord(grid: Grid) -> float:
+    vectors = grid.unit_vectors().reshape(*grid.shape, 3)
+    return float(max(np.linalg.norm(np.diff(vectors, axis=axis), axis=-1).max() for axis in (0, 1)))
+
+
+def _outside_weights(
+    source: Grid, points: Floats, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None
+) -> tuple[Integers, Floats]:
     if extrapolation is None:
         return np.zeros((len(points), 1), dtype=np.intp), np.full((len(points), 1), np.nan)
-    return inverse_distance_weights(source.unit_vectors(), points, extrapolation)
+    if used is None:
+        return inverse_distance_weights(source.unit_vectors(), points, extrapolation)
+    nearest, share = inverse_distance_weights(source.unit_vectors()[used], points, extrapolation)
+    return np.flatnonzero(used)[nearest], share
 
 
 def _tree(points: Floats) -> cKDTree:

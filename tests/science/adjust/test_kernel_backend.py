@@ -41,12 +41,32 @@ def inputs(setup: TrainingSetup, dims: tuple[str, ...] = ("time", "loc")) -> xr.
 
 @pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
 @pytest.mark.parametrize("dims", [("time", "loc"), ("lat", "time", "lon")])
-@pytest.mark.parametrize("adapt_freq", [None, 1e-5])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"adapt_freq": 1e-5},
+        {"train_args": {"kind": "*", "nquantiles": 50, "adapt_freq_thresh": "1e-05 kg m-2 s-1", "max_tail_factor": 10}},
+    ],
+    ids=["plain", "adapt_freq", "adapt_freq_thresh"],
+)
 def test_a_training_dataset_is_laid_out_as_xsdbas(
-    calendar: str, dims: tuple[str, ...], adapt_freq: float | None
+    calendar: str, dims: tuple[str, ...], changed: dict[str, Any]
 ) -> None:
-    setup = setup_of(calendar, adapt_freq=adapt_freq)
-    ours, xsdbas = (backend.layout(inputs(setup, dims), setup) for backend in (kernel_backend, xsdba_backend))
+    setup = setup_of(calendar, **changed)
+    assert_laid_out_as_xsdbas(inputs(setup, dims), setup)
+
+
+def test_a_training_dataset_of_a_pool_is_laid_out_as_xsdbas() -> None:
+    arguments = {"kind": "*", "nquantiles": 50, "adapt_freq_thresh": "1e-05 kg m-2 s-1", "max_tail_factor": 10}
+    group = Grouping("time.dayofyear", 31, ("realization",))
+    setup = setup_of(group=group, train_args=arguments, members=("a", "b"))
+    single = inputs(setup)
+    assert_laid_out_as_xsdbas(single.assign(historical=single["historical"].expand_dims(realization=2)), setup)
+
+
+def assert_laid_out_as_xsdbas(data: xr.Dataset, setup: TrainingSetup) -> None:
+    ours, xsdbas = (backend.layout(data, setup) for backend in (kernel_backend, xsdba_backend))
     assert set(ours.variables) == set(xsdbas.variables)
     assert ours.attrs == xsdbas.attrs
     for name, variable in xsdbas.variables.items():
@@ -69,7 +89,8 @@ def test_what_espo_g_trains_goes_to_the_kernels() -> None:
         ({"method": "EmpiricalQuantileMapping"}, "no EmpiricalQuantileMapping"),
         ({"group": Grouping("time.month")}, "not Grouper(name='time.month')"),
         ({"group": Grouping("time.dayofyear", 30)}, "odd windows of 1 to 127"),
-        ({"train_args": {"nquantiles": 5, "adapt_freq_thresh": "1 mm d-1"}}, "no adapt_freq_thresh"),
+        ({"train_args": {"nquantiles": 5, "jitter_under_thresh_value": "1 mm d-1"}}, "no jitter_under_thresh_value"),
+        ({"additive_space": {"lower_bound": "0 %"}}, "no additive_space"),
     ],
 )
 def test_another_training_goes_to_xsdba_and_says_why(changed: dict[str, Any], reason: str) -> None:
@@ -104,5 +125,8 @@ def test_another_adjustment_goes_to_xsdba_and_says_why(arguments: dict[str, Any]
     assert reason in str(kernel_backend.why_not_adjust(adjustment(arguments)))
 
 
-def test_a_training_that_adapts_the_simulation_goes_to_xsdba() -> None:
-    assert "adapts" in str(kernel_backend.why_not_adjust(adjustment(ESPO_G, adapt_freq_thresh="1e-5 kg m-2 s-1")))
+def test_what_espo_g_2_trains_and_adjusts_goes_to_the_kernels() -> None:
+    thresholds = {"adapt_freq_thresh": "1e-5 kg m-2 s-1", "max_tail_factor": 10}
+    assert kernel_backend.why_not_train(setup_of(train_args={"kind": "*", "nquantiles": 50, **thresholds})) is None
+    detrend = {"LoessDetrend": {"mult_skip_zeros": True}}
+    assert kernel_backend.why_not_adjust(adjustment({"detrend": detrend}, **thresholds)) is None

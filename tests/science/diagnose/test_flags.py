@@ -79,3 +79,36 @@ def test_nothing_is_read_for_flags_that_are_not_raised(product: xr.Dataset) -> N
 def test_a_flag_of_another_kind_is_raised_without_a_count(product: xr.Dataset) -> None:
     (detail,) = flag_details(product, {"pr_values_repeating_for_5_days": True}, {})
     assert (detail.variable, detail.raised, detail.count, detail.worst) == ("pr", True, None, None)
+
+
+def test_a_flag_of_a_scope_is_worst_within_the_scope_and_has_the_scope_s_threshold(product: xr.Dataset) -> None:
+    wet = planted(product, "pr", {37: 500 / 86400, 200: 450 / 86400}, (0, 0))
+    wet = planted(wet, "pr", {12: 401 / 86400, 13: 430 / 86400, 14: 399 / 86400}, (1, 1))
+    wet["pr"].attrs = product["pr"].attrs
+    flag = "very_large_precipitation_events"
+    scopes = {
+        "QC": {"lon_bnds": (-69.5, -68.5), "lat_bnds": (44, 47), "flags": {"pr": {flag: {"thresh": "400 mm/d"}}}},
+        "QC_south": {"lon_bnds": (-69.5, -68.5), "lat_bnds": (44, 45.5), "flags": {"pr": {flag: {"thresh": "1 mm/d"}}}},
+    }
+    raised = {f"pr_{flag}": True, f"QC_pr_{flag}": True, f"QC_south_pr_{flag}": False}
+    whole, quebec, south = flag_details(wet, raised, {"pr": {flag: {"thresh": "410 mm/d"}}}, scopes)
+    assert [(one.scope, one.variable, one.flag) for one in (whole, quebec, south)] == [
+        ("", "pr", flag),
+        ("QC", "pr", flag),
+        ("QC_south", "pr", flag),
+    ]
+    assert (whole.count, quebec.count, south.count) == (3, 2, 0)
+    assert (whole.lat, whole.lon, quebec.lat, quebec.lon) == (45.0, -70.0, 46.0, -69.0)
+    assert (whole.worst, quebec.worst) == (pytest.approx(500), pytest.approx(430))
+    assert quebec.meaning == "more precipitation than 400 mm d⁻¹"
+
+
+def test_limits_of_the_daily_range_are_differences(product: xr.Dataset) -> None:
+    dtr = (product["tasmax"] - product["tasmin"]).assign_attrs(units="K")
+    ds = planted(product.assign(dtr=dtr), "dtr", {7: -5.5, 8: -1.0, 9: -0.5}, (0, 1))
+    ds["dtr"].attrs = {"units": "K"}
+    settings = {"dtr": {"temperature_extremely_low": {"thresh": "-1 K"}}}
+    (detail,) = flag_details(ds, {"dtr_temperature_extremely_low": True}, settings)
+    flagged = dataflags.temperature_extremely_low(ds["dtr"], thresh="-1 K")
+    assert detail.count == int(flagged.sum()) == 1
+    assert (detail.worst, detail.units, detail.meaning) == (-5.5, "K", "a daily range smaller than -1 K")

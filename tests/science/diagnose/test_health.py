@@ -190,7 +190,7 @@ def test_missing_values_are_found_by_xclims_methods(methods):
 def test_names_of_checks_that_do_not_exist_are_errors_that_list_those_that_do():
     with pytest.raises(DataError, match=r"\['structre'\]: expected some of \['structure'"):
         health_checks(make_product(), raise_on=["structre"])
-    with pytest.raises(DataError, match="'some': expected any, at_least_n_valid, pct or wmo"):
+    with pytest.raises(DataError, match="'some': expected any, some_but_not_all, at_least_n_valid, pct or wmo"):
         health_checks(make_product(), missing="some")
     with pytest.raises(DataError, match="'cf' for 'pr': expected cfcheck_from_name or check_valid"):
         health_checks(make_product(), cfchecks={"pr": {"cf": {}}})
@@ -211,3 +211,166 @@ def test_neither_the_data_nor_the_section_are_changed():
     health_checks(ds, **SECTION)
     xr.testing.assert_identical(ds, before)
     assert str(SECTION) == text
+
+
+# The limits of ESPO v2, whole domain and Quebec.
+V2 = {
+    "": {
+        "tasmax": {"temperature_extremely_high": {"thresh": "61 degC"}, "tasmax_below_tasmin": None},
+        "tasmin": {"temperature_extremely_low": {"thresh": "-80 degC"}},
+        "pr": {"negative_accumulation_values": None, "very_large_precipitation_events": {"thresh": "1650 mm/d"}},
+        "dtr": {"temperature_extremely_low": {"thresh": "0 K"}},
+    },
+    "QC": {
+        "tasmax": {"temperature_extremely_high": {"thresh": "45 degC"}},
+        "pr": {"very_large_precipitation_events": {"thresh": "400 mm/d"}},
+        "dtr": {"temperature_extremely_low": {"thresh": "-1 K"}},
+    },
+}
+QC_BOX = {"lon_bnds": (-72.5, -60), "lat_bnds": (44, 49)}
+QC_POLYGON = {"shape": [[[(-73.0, 44.0), (-60.0, 44.0), (-60.0, 49.0), (-73.0, 49.0), (-73.0, 44.0)]]]}
+
+
+def rotated_product(calendar: str = "noleap") -> xr.Dataset:
+    """Two years on 5 x 7 cells of a rotated grid in uneven blocks; the first row is sea, east of -72.5 is Quebec."""
+    y, x = np.meshgrid(np.arange(5), np.arange(7), indexing="ij")
+    coords = {
+        "rlat": np.arange(5.0),
+        "rlon": np.arange(7.0),
+        "lat": (("rlat", "rlon"), 44.5 + 0.9 * y + 0.05 * x),
+        "lon": (("rlat", "rlon"), -76.0 + x - 0.05 * y),
+    }
+    small = make_product(calendar).isel(lat=0, lon=0, drop=True)
+    ds = small.broadcast_like(xr.Dataset(coords=coords)).assign_coords(coords).transpose("time", "rlat", "rlon")
+    dtr = (ds.tasmax - ds.tasmin).assign_attrs(units="K", cell_methods="time: range")
+    ds = ds.assign(dtr=dtr, rotated_pole=0).where(ds.rlat > 0)
+    return ds.chunk(time=300, rlat=2, rlon=3)
+
+
+def at(ds: xr.Dataset, name: str, value: float, row: int, column: int, day: int = 100) -> xr.Dataset:
+    values = ds[name].values.copy()
+    values[day, row, column] = value
+    return ds.assign({name: ds[name].copy(data=values).chunk(time=300, rlat=2, rlon=3)})
+
+
+def raised(out: xr.Dataset) -> list[str]:
+    return [str(name) for name, da in out.data_vars.items() if bool(da)]
+
+
+@pytest.mark.parametrize("scope", [QC_BOX, QC_POLYGON], ids=["box", "polygon"])
+@pytest.mark.parametrize(
+    ("name", "value", "inside", "outside"),
+    [
+        ("tasmax", 273.15 + 62, ["tasmax_temperature_extremely_high", "QC_tasmax_temperature_extremely_high"], 1),
+        ("tasmax", 273.15 + 46, ["QC_tasmax_temperature_extremely_high"], 0),
+        ("tasmax", 279.0, ["tasmax_tasmax_below_tasmin"], 1),
+        ("tasmin", 273.15 - 80.1, ["tasmin_temperature_extremely_low"], 1),
+        ("pr", 1651 / DAY, ["pr_very_large_precipitation_events", "QC_pr_very_large_precipitation_events"], 1),
+        ("pr", 401 / DAY, ["QC_pr_very_large_precipitation_events"], 0),
+        ("pr", -1e-9, ["pr_negative_accumulation_values"], 1),
+        ("dtr", -0.5, ["dtr_temperature_extremely_low"], 1),
+        ("dtr", -1.5, ["dtr_temperature_extremely_low", "QC_dtr_temperature_extremely_low"], 1),
+    ],
+)
+def test_the_limits_of_a_scope_hold_for_its_cells_only(scope, name, value, inside, outside):
+    sets = {"flags": V2[""], "scopes": {"QC": {**scope, "flags": V2["QC"]}}}
+    in_quebec = health_checks(at(rotated_product(), name, value, 3, 5), **sets)
+    assert raised(in_quebec) == inside
+    assert {da.attrs.get("scope") for found, da in in_quebec.items() if found.startswith("QC_")} == {"QC"}
+    assert raised(health_checks(at(rotated_product(), name, value, 3, 0), **sets)) == inside[:outside]
+
+
+def test_the_flags_of_a_scope_are_those_of_xclim_over_its_cells():
+    ds = at(rotated_product(), "pr", 405 / DAY, 2, 3)
+    flags = {"pr": V2["QC"]["pr"]}
+    found = []
+    for west in (-75.5, -73.5, -71.5):
+        box = {"lon_bnds": (west, west + 1), "lat_bnds": (44, 49)}
+        cells = (ds.lon >= west) & (ds.lon <= west + 1)
+        theirs = data_flags(ds.pr.where(cells), ds, flags=flags["pr"])["very_large_precipitation_events"]
+        out = health_checks(ds.chunk(time=100, rlon=4), scopes={"part": {**box, "flags": flags}})
+        found.append(bool(out["part_pr_very_large_precipitation_events"]))
+        assert found[-1] == bool(theirs)
+    assert found == [False, True, False]
+
+
+def test_without_scopes_the_result_is_what_it_was_and_with_them_the_whole_domain_s_flags_are_the_same():
+    ds = plant("pr", 401 / DAY)
+    alone = health_checks(ds, **SECTION)
+    box = {"lon_bnds": (-72.5, -71.5), "lat_bnds": (45.5, 47), "flags": V2["QC"]}
+    both = health_checks(ds, **SECTION, scopes={"QC": box})
+    assert set(alone.data_vars) == FLAGS and set(both.data_vars) == FLAGS | {
+        "QC_tasmax_temperature_extremely_high",
+        "QC_pr_very_large_precipitation_events",
+    }
+    xr.testing.assert_equal(both[sorted(FLAGS)], alone)
+    assert "warnings" not in alone.attrs
+    assert both.attrs["warnings"] == (
+        "QC: 'pr' has suspicious values according to the following flags: ['very_large_precipitation_events']."
+    )
+
+
+def test_each_set_raises_on_what_it_names_and_all_failures_are_in_one_error():
+    ds = at(at(rotated_product(), "pr", 401 / DAY, 3, 5), "tasmin", np.nan, 3, 0)
+    quebec = {**QC_BOX, "flags": V2["QC"], "raise_on": ["flags", "end_date"], "end_date": "1952-12-30"}
+    with pytest.raises(HealthCheckError) as caught:
+        health_checks(ds, missing={"some_but_not_all": {"freq": "YS"}}, raise_on=["missing"], scopes={"QC": quebec})
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "- QC: The data end on 1951-12-31, expected 1952-12-30 or after. [end_date]",
+        "- The variable 'tasmin' has missing values according to the method 'some_but_not_all'. [missing]",
+        "- QC: 'pr' has suspicious values according to the following flags: ['very_large_precipitation_events']. "
+        "[flags]",
+    ]
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_a_year_without_data_passes_and_a_year_without_a_day_raises(calendar):
+    checks = {"missing": {"missing_some_but_not_all": {"freq": "YS"}}, "raise_on": ["missing"]}
+    ds = rotated_product(calendar)
+    assert health_checks(ds.where(ds.time.dt.year == 1950), **checks).attrs.get("warnings") is None
+    for row, column in ((1, 0), (4, 6)):
+        with pytest.raises(HealthCheckError, match=r"'dtr' has missing values .* 'missing_some_but_not_all'"):
+            health_checks(at(ds, "dtr", np.nan, row, column, day=400), **checks)
+
+
+@pytest.mark.parametrize("method", ["any", "some_but_not_all"])
+def test_missing_values_of_a_scope_are_those_of_its_cells(method):
+    box = {"lon_bnds": (-72.5, -60), "lat_bnds": (46, 49), "missing": [method], "raise_on": ["missing"]}
+    ds = rotated_product()
+    assert "warnings" not in health_checks(at(ds, "pr", np.nan, 3, 0), scopes={"QC": box}).attrs
+    with pytest.raises(HealthCheckError, match="QC: The variable 'pr' has missing values"):
+        health_checks(at(ds, "pr", np.nan, 3, 5), scopes={"QC": box})
+
+
+def test_missing_values_on_an_irregular_time_axis_are_a_failure_of_their_own():
+    ds = make_product().isel(time=[*range(50), *range(51, 730)])
+    with pytest.raises(HealthCheckError, match=r"frequency is None(?s:.*)the time axis is irregular.* \[missing\]"):
+        health_checks(ds, freq="D", missing="any", raise_on=["freq", "missing"])
+
+
+def test_a_scope_without_land_is_an_error_that_names_it():
+    ds = rotated_product()
+    land = ds.pr.isel(time=0, drop=True).notnull().compute()
+    sea = {"lon_bnds": (-77, -60), "lat_bnds": (44, 44.9)}
+    assert raised(health_checks(ds, scopes={"Gulf": {**sea, "flags": V2["QC"]}})) == []
+    with pytest.raises(DataError, match="scope 'Gulf' of the health checks holds no land cell"):
+        health_checks(ds, scopes={"Gulf": {**sea, "flags": V2["QC"]}}, land=land)
+
+
+def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only():
+    read: list[tuple[int, ...]] = []
+
+    def count(block: np.ndarray, block_info: dict) -> np.ndarray:
+        read.append(tuple(block_info[0]["chunk-location"]))
+        return block
+
+    ds = rotated_product().drop_vars("rotated_pole")
+    ds = ds.map(lambda da: da.copy(data=da.data.map_blocks(count, dtype=da.dtype, meta=np.empty((0, 0, 0)))))
+    checks = {"missing": ["some_but_not_all"], "flags": {"pr": V2[""]["pr"]}}
+    quebec = {"QC": {**QC_BOX, "flags": {"pr": V2["QC"]["pr"]}}}
+    with dask.config.set(scheduler="synchronous"):
+        health_checks(ds[["pr"]], **checks)
+        assert len(read) == len(set(read)) == ds.pr.data.npartitions == 27
+        read.clear()
+        health_checks(ds[["pr"]], scopes=quebec)
+    assert {place[2] for place in read} == {1, 2}

@@ -102,6 +102,154 @@ def test_a_curvilinear_source_gives_what_esmf_gives() -> None:
     np.testing.assert_allclose(found.tas, expected.tas, rtol=0, atol=1e-4)
 
 
+MASKED_CASCADE = {
+    name: {"cf_grid_2d": dict(zip(REG1, bounds, strict=True)), "regridder_kwargs": ESMF}
+    for name, bounds in {
+        "reg1": (274.05, 306.2, 1, 38, 64, 1),
+        "reg2": (274.04, 306.2, 0.5, 37.9, 64, 0.5),
+    }.items()
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("regular", ""), ("curvilinear", "curvilinear-")])
+def test_masked_cells_take_no_part_in_a_cascade_as_in_esmf(kind: str, name: str) -> None:
+    expected, source = golden("regrid-masked-esmf.nc"), golden(f"regrid-masked-{name}source.nc")
+    # Were a masked cell used, its NaN would spread.
+    source["tas"] = source.tas.where(source.mask == 1)
+    found = regrid(source, expected, regridder_kwargs=ESMF, intermediate_grids=MASKED_CASCADE)
+    np.testing.assert_allclose(found.tas, expected[f"{kind}_cascade"], rtol=0, atol=1e-4)
+    assert "mask" not in found.coords
+    without = expected[f"{kind}_cascade_without_mask"]
+    assert (abs(found.tas - without) > 0.1).any("time").sum() > 150
+
+
+@pytest.mark.parametrize(("kind", "name"), [("regular", ""), ("curvilinear", "curvilinear-")])
+def test_a_single_stage_to_points_ignores_the_mask_as_xesmf_does_and_warns(
+    kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected, source = golden("regrid-masked-esmf.nc"), golden(f"regrid-masked-{name}source.nc")
+    found = regrid(source, expected, regridder_kwargs=ESMF)
+    np.testing.assert_allclose(found.tas, expected[f"{kind}_one_stage"], rtol=0, atol=1e-4)
+    left_out = int((source.mask == 0).sum())
+    assert f"the source's mask leaves out {left_out} of {source.mask.size} cells and is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("mask", [True, 1.0])
+def test_a_mask_that_leaves_nothing_out_changes_no_byte(mask: object, caplog: pytest.LogCaptureFixture) -> None:
+    ds = simulation()
+    masked = ds.assign_coords(mask=xr.full_like(ds.area, mask, dtype=type(mask)))
+    xr.testing.assert_identical(small(masked), small(ds))
+    xr.testing.assert_identical(small(masked, intermediate_grids=None), small(ds, intermediate_grids=None))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("missing", [0, np.nan])
+def test_a_target_beside_a_masked_cell_is_extrapolated_from_the_others(missing: float) -> None:
+    ds = simulation()
+    mask = xr.ones_like(ds.area).where((ds.lat > 46) | (ds.lon > 280), missing)
+    masked = ds.assign_coords(mask=mask.transpose("lon", "lat"))
+    grid = xr.Dataset(coords={"lat": [47.0, 57.0], "lon": [278.0, 291.0]})
+    own, nearest = (regrid(masked, grid, regridder_kwargs=k) for k in ({}, {"extrap_method": "nearest_s2d"}))
+    np.testing.assert_array_equal(np.isnan(own.tasmax[0]), [[True, False], [False, False]])
+    # 46 N, 277.5 E is nearest, but masked.
+    np.testing.assert_array_equal(nearest.tasmax[:, 0, 0], ds.tasmax.sel(lat=48, lon=277.5))
+    assert nearest.attrs["espo_luigi_extrapolated_cells"] == 1
+    np.testing.assert_array_equal(nearest.tasmax[:, 1], regrid(ds, grid, regridder_kwargs={}).tasmax[:, 1])
+
+
+def test_the_result_with_a_mask_does_not_depend_on_chunks() -> None:
+    ds = simulation()
+    mask = ("lat", "lon"), np.random.default_rng(5).random((11, 13)) > 0.3
+    found = small(simulation({"time": 5, "lat": 4, "lon": 3}).assign_coords(mask=mask).chunk(), chunks={"loc": 7})
+    xr.testing.assert_identical(found.compute(), small(ds.assign_coords(mask=mask)))
+
+
+def test_on_the_same_grid_masked_cells_are_missing() -> None:
+    ds = simulation()
+    found = small(ds.assign_coords(mask=ds.area * ds.lat > 50), ds)
+    xr.testing.assert_equal(found.tasmax, ds.tasmax.where(ds.lat > 50))
+    xr.testing.assert_identical(found.time_bnds, ds.time_bnds)
+    assert "mask" not in found.coords
+
+
+@pytest.mark.parametrize(
+    ("lat_step", "lon_step", "kept"),
+    [
+        (2.0, 2.5, ["reg1", "reg2"]),
+        # A model finer than 1 degree in one direction loses the grid of 1 degree.
+        (2.0, 0.94, ["reg2"]),
+        (0.94, 1.25, ["reg2"]),
+        (1.0, 1.25, ["reg1", "reg2"]),
+        # Steps of 1 degree that a file rounds.
+        (0.99998, 1.25, ["reg1", "reg2"]),
+        (0.7, 0.4, []),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_intermediate_grids_coarser_than_the_source_are_skipped_if_asked_for(
+    lat_step: float, lon_step: float, kept: list[str], dtype: str
+) -> None:
+    lat = (35.2 + np.arange(0, 20, lat_step)).astype(dtype)
+    # Across the meridian where longitudes begin anew.
+    lon = ((345.1 + np.arange(0, 30, lon_step)) % 360).astype(dtype)
+    values = np.random.default_rng(1).normal(size=(lat.size, lon.size))
+    source = xr.Dataset({"tas": (("lat", "lon"), values)}, {"lat": lat, "lon": lon})
+    target = xr.Dataset(coords={"lat": ("loc", [40.3, 47.7]), "lon": ("loc", [350.2, 3.1])})
+    grids = {
+        name: {"cf_grid_2d": dict(zip(REG1, (340, 380, step, 33, 57, step), strict=True)), "regridder_kwargs": ESMF}
+        for name, step in (("reg1", 1), ("reg2", 0.5))
+    }
+    found = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids=grids, skip_coarser=True)
+    expected = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids={name: grids[name] for name in kept})
+    xr.testing.assert_identical(found, expected)
+    if kept != list(grids):
+        whole = regrid(source, target, regridder_kwargs=ESMF, intermediate_grids=grids)
+        assert (whole.tas != found.tas).all()
+
+
+def test_a_coarser_grid_in_either_direction_alone_is_skipped() -> None:
+    grids = {
+        name: {"cf_grid_2d": SMALL_CASCADE["coarse"]["cf_grid_2d"] | steps, "regridder_kwargs": ESMF}
+        for name, steps in (("lat", {"d_lat": 2.1, "d_lon": 1}), ("lon", {"d_lat": 1, "d_lon": 2.6}))
+    }
+    found = small(simulation(), intermediate_grids=grids, skip_coarser=True)
+    xr.testing.assert_identical(found, small(simulation(), intermediate_grids=None))
+
+
+def test_a_regional_model_goes_straight_to_the_target_as_in_esmf() -> None:
+    """ESMF's result is that of one stage; a grid a little coarser than the source would change it."""
+    source, expected = golden("regrid-curvilinear-source.nc"), golden("regrid-curvilinear-esmf.nc")
+    step = Grid(source.lat.values, source.lon.values, "curvilinear").largest_steps()[0]
+    bounds = (200, 340, round(step + 0.1, 3), 20, 80, round(step + 0.1, 3))
+    coarse = {"reg1": {"cf_grid_2d": dict(zip(REG1, bounds, strict=True)), "regridder_kwargs": ESMF}}
+    options = {"regridder_kwargs": ESMF, "intermediate_grids": coarse}
+    np.testing.assert_allclose(
+        regrid(source, expected, skip_coarser=True, **options).tas, expected.tas, rtol=0, atol=1e-4
+    )
+    assert (abs(regrid(source, expected, **options).tas - expected.tas) > 0.01).any()
+
+
+def rotated(ds: xr.Dataset, chunks: dict[str, int] | None = None) -> xr.Dataset:
+    """The same with what files of a rotated pole have besides: 1-D rlat and rlon, and the pole."""
+    sizes = ds.lat.sizes
+    ds = ds.assign_coords({name: np.arange(sizes[name]) * 0.1 - 3 for name in sizes})
+    ds = ds.assign_coords(rotated_pole=((), 0, {"grid_mapping_name": "rotated_latitude_longitude"}))
+    return ds.chunk(chunks) if chunks else ds
+
+
+@pytest.mark.parametrize("chunks", [None, {"rlat": 5, "rlon": 7}])
+def test_a_rotated_source_on_a_rotated_target_gives_what_esmf_gives(chunks: dict[str, int] | None) -> None:
+    source, esmf = golden("regrid-curvilinear-source.nc"), golden("regrid-curvilinear-esmf.nc")
+    # Cells of a target are interpolated each by itself: ESMF's points may stand in rows.
+    cells = {name: (("rlat", "rlon"), esmf[name].values.reshape(12, 20)) for name in ("lat", "lon", "tas")}
+    target = rotated(xr.Dataset(cells).set_coords(["lat", "lon"]))
+    found = regrid(rotated(source, chunks), target, regridder_kwargs=ESMF, chunks=chunks)
+    assert found.tas.dims == ("rlat", "rlon")
+    assert set(found.coords) == {"lat", "lon", "rlat", "rlon"}
+    xr.testing.assert_identical(found.rlat, target.rlat.reset_coords(drop=True))
+    np.testing.assert_allclose(found.tas, target.tas, rtol=0, atol=1e-4)
+
+
 def test_the_cascade_is_not_the_same_as_one_stage() -> None:
     """Guards the golden test: if intermediate grids were ignored, this difference would vanish."""
     source, target = golden("regrid-source.nc"), golden("regrid-esmf.nc")

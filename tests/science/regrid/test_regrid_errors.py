@@ -64,6 +64,21 @@ def test_a_source_that_cannot_be_regridded_is_an_error(ds: xr.Dataset, message: 
         small(ds)
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (simulation().area * 0, r"'mask' is 1 in none of 143 cells: nothing to regrid from"),
+        (simulation().area * float("nan"), r"'mask' is 1 in none of 143 cells"),
+        (simulation().area * 60, r"'mask' has 143 values like 60; expected 1 \(used\), 0 or NaN"),
+        (simulation().lat > 50, r"'mask' is on \('lat',\); expected its grid, \('lat', 'lon'\)"),
+        (simulation().tasmax > 280, r"'mask' is on \('time', 'lat', 'lon'\); expected its grid"),
+    ],
+)
+def test_a_mask_that_cannot_be_used_is_an_error(mask: xr.DataArray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        small(simulation().assign_coords(mask=mask))
+
+
 def test_an_empty_target_is_an_error() -> None:
     with pytest.raises(DataError, match="the target of the regridding has no points"):
         small(simulation(), stacked().isel(loc=slice(0)))

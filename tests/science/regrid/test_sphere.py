@@ -39,6 +39,12 @@ GRIDS = {
 }
 
 
+def test_the_largest_steps_of_a_rotated_grid_are_those_of_its_own_coordinates() -> None:
+    assert rotated_grid(23, 31).largest_steps() == pytest.approx((2.2, 2.2))
+    assert rotated_grid(23, 61).largest_steps() == pytest.approx((48 / 22, 48 / 22))
+    assert Grid(np.array([60.0, 58, 55]), np.array([350.0, 355, 4]), "rectilinear").largest_steps() == (3, 9)
+
+
 def cells_that_hold(source: Grid, target: Grid) -> np.ndarray:
     """(targets, cells): on the inner side of all four great circles through a cell's neighbouring corners."""
     vectors = source.unit_vectors().reshape(*source.shape, 3)

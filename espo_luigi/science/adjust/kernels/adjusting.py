@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from espo_luigi.science.adjust.kernels.adapting import adapt_simulation
 from espo_luigi.science.adjust.kernels.compiled import compiled, inlined
 from espo_luigi.science.adjust.kernels.loess import BLOCK, smooth_block, smooth_incomplete
-from espo_luigi.science.adjust.kernels.quantiles import TILE, copy_to, pad_series, window_counts, window_sums
+from espo_luigi.science.adjust.kernels.quantiles import TILE, add_to, copy_to, pad_series, window_counts, window_sums
 
 
 class Tables(NamedTuple):
@@ -190,13 +191,22 @@ def scale_series(simulation, scaling, rows, multiplicative, scaled):
 
 
 @inlined
-def window_means(scaled, half, window, padded, means):
-    """Fill ``means`` with the windowed mean of every time step, NaN where the window is empty; return if none is."""
-    counts = np.empty(scaled.size, dtype=np.int32)
+def pool_means(scaled, half, window, padded, means):
+    """Fill ``means`` with the mean over the window of all members (member, time); return whether all have values."""
+    members, n_times = scaled.shape
+    counts = np.empty(n_times, dtype=np.int32)
     strided = np.empty(TILE + 8, dtype=scaled.dtype)
-    has_missing = pad_series(scaled, half, padded)
+    has_missing = pad_series(scaled[0], half, padded)
     window_sums(padded, window, strided, means)
-    window_counts(scaled, half, has_missing, counts)
+    window_counts(scaled[0], half, has_missing, counts)
+    if members > 1:
+        more_sums, more_counts = np.empty(n_times, dtype=scaled.dtype), np.empty(n_times, dtype=np.int32)
+        for member in range(1, members):
+            has_missing = pad_series(scaled[member], half, padded)
+            window_sums(padded, window, strided, more_sums)
+            window_counts(scaled[member], half, has_missing, more_counts)
+            add_to(means, more_sums)
+            add_to(counts, more_counts)
     fewest = counts[0]
     for time in range(means.size):
         fewest = min(fewest, counts[time])
@@ -223,13 +233,18 @@ def block_trends(means, centres, plan, kind_of_years, complete, block, trends):
 
 
 @inlined
-def remove_trends(values, firsts, trends, multiplicative, anomalies):
-    """Take the trend (year, day) from the values of successive days, in float64; each year's first is at ``firsts``."""
+def remove_trends(values, firsts, trends, multiplicative, skips_zeros, anomalies):
+    """Take the trend (year, day) from the values of successive days, in float64; each year's first is at ``firsts``.
+
+    With ``skips_zeros``, a trend of 0 divides nothing.
+    """
     for year in range(firsts.size):
         for day in range(anomalies.shape[1]):
             value = np.float64(values[firsts[year] + day])
             if multiplicative:
-                anomalies[year, day] = value * (1 / trends[year, day])
+                anomalies[year, day] = value * (
+                    1 / (1.0 if skips_zeros and trends[year, day] == 0 else trends[year, day])
+                )
             else:
                 anomalies[year, day] = value - trends[year, day]
 
@@ -247,9 +262,20 @@ def put_back(anomalies, factors, firsts, trends, multiplicative, out):
 
 @inlined
 def adjust_run(
-    scaled, means, centres, first_group, n_groups, kind_of_years, complete, plan, tables, multiplicative, out
+    scaled,
+    means,
+    centres,
+    first_group,
+    n_groups,
+    kind_of_years,
+    complete,
+    plan,
+    tables,
+    multiplicative,
+    skips_zeros,
+    out,
 ):
-    """Adjust the days of a run, a block of days of year at a time."""
+    """Adjust the days of a run, a block of days of year at a time; members (member, time) share their trends."""
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
     anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)
@@ -257,23 +283,66 @@ def adjust_run(
         size = min(BLOCK, n_groups - start)
         rows = plan.table_rows[first_group + start : first_group + start + size]
         block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
-        remove_trends(scaled, centres + start, trends, multiplicative, anomalies[:, :size])
-        find_factors(anomalies, rows, tables, factors)
-        put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out)
+        for member in range(scaled.shape[0]):
+            remove_trends(scaled[member], centres + start, trends, multiplicative, skips_zeros, anomalies[:, :size])
+            find_factors(anomalies, rows, tables, factors)
+            put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out[member])
+
+
+@inlined
+def keep_tails(adapted, limits, rows, out):
+    """Put values above their day's limit back, neither scaled nor adjusted."""
+    for time in range(adapted.size):
+        if adapted[time] > limits[rows[time]]:
+            out[time] = adapted[time]
 
 
 @compiled
-def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, plan, multiplicative, out):
-    """Adjust each cell; scratch is per call and stays in the second-level cache."""
-    n_times, half = simulation.shape[1], plan.window // 2
+def adjust_cells(
+    simulation,
+    factors,
+    nearest,
+    historical_quantiles,
+    scaling,
+    plan,
+    multiplicative,
+    skips_zeros,
+    threshold,
+    shares,
+    limits,
+    seeds,
+    out,
+):
+    """Adjust the members (cell, member, time) of each cell; scratch is per call, little more than the members' series.
+
+    Frequencies are adapted if ``shares`` (see `Shares`) have cells; tails are kept if ``limits`` (cell, day) do.
+    """
+    members, n_times = simulation.shape[1], simulation.shape[2]
+    half = plan.window // 2
     tables = empty_tables(factors, historical_quantiles)
-    scaled = np.empty(n_times, dtype=simulation.dtype)
+    scaled = np.empty((members, n_times), dtype=simulation.dtype)
     means = np.empty(n_times, dtype=simulation.dtype)
     padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
+    adapts = shares.tops.shape[0] > 0
+    adapted = np.empty((members, n_times) if adapts else (0, 0), dtype=simulation.dtype)
     for cell in range(simulation.shape[0]):
         fill_tables(factors[cell], nearest[cell], historical_quantiles[cell], tables)
-        scale_series(simulation[cell], scaling[cell], plan.scaling_rows, multiplicative, scaled)
-        complete = window_means(scaled, half, plan.window, padded, means)
+        series = simulation[cell]
+        for member in range(members):
+            if adapts:
+                adapt_simulation(
+                    simulation[cell, member],
+                    plan,
+                    threshold,
+                    shares.dry_reference[cell, :, member],
+                    shares.dry_historical[cell, :, member],
+                    shares.tops[cell, :, member],
+                    seeds[cell, member],
+                    adapted[member],
+                )
+                series = adapted
+            scale_series(series[member], scaling[cell], plan.scaling_rows, multiplicative, scaled[member])
+        complete = pool_means(scaled, half, plan.window, padded, means)
         for run in range(plan.run_groups.size):
             centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
             adjust_run(
@@ -287,5 +356,9 @@ def adjust_cells(simulation, factors, nearest, historical_quantiles, scaling, pl
                 plan,
                 tables,
                 multiplicative,
+                skips_zeros,
                 out[cell],
             )
+        if limits.shape[0] > 0:
+            for member in range(members):
+                keep_tails(series[member], limits[cell], plan.scaling_rows, out[cell, member])

@@ -35,10 +35,21 @@ def mixed(state):
 
 
 @inlined
+def stream(seed, purpose):
+    """Return the start of a cell's draws for a purpose."""
+    return mixed(seed + purpose * _MIX_1)
+
+
+@inlined
+def draw(start, counter):
+    """Draw the ``counter``-th number in [0, 1) of a stream."""
+    return np.float64(mixed(start + np.uint64(counter + 1) * _GOLDEN) >> np.uint64(11)) * _TO_UNIT
+
+
+@inlined
 def uniform(seed, purpose, counter):
     """Draw the ``counter``-th number in [0, 1) of a cell's series for a purpose."""
-    start = mixed(seed + purpose * _MIX_1)
-    return np.float64(mixed(start + np.uint64(counter + 1) * _GOLDEN) >> np.uint64(11)) * _TO_UNIT
+    return draw(stream(seed, purpose), counter)
 
 
 @inlined
@@ -130,10 +141,22 @@ def place_among_equals(n_equal, time, seed, first, taken_firsts, taken_places):
 
 
 @inlined
+def relative_rank(rank, n_values):
+    """Return a rank (from 1) as a number from 0 to 1, rounded as xsdba's."""
+    return (rank / n_values - 1 / n_values) / (1 - 1 / n_values)
+
+
+@inlined
 def is_replaced(rank, n_values, dry_reference, dry_historical):
     """Whether a dry value has to become wet: its relative rank lies between the two frequencies, as in xsdba."""
-    relative = (rank / n_values - 1 / n_values) / (1 - 1 / n_values)
+    relative = relative_rank(rank, n_values)
     return not (relative < (dry_reference / dry_historical) * dry_historical) and not (relative > dry_historical)
+
+
+@inlined
+def wet_value(like, uniform_draw, threshold, top):
+    """Return what a dry value becomes: between the threshold and ``top``, in the precision of the array ``like``."""
+    return like.dtype.type(like.dtype.type(top - threshold) * like.dtype.type(uniform_draw)) + threshold
 
 
 @inlined
@@ -154,8 +177,7 @@ def adapt_group(centres, bits, before, n_values, ranks, firsts, lasts, frequenci
                 taken[0, n_taken], taken[1, n_taken] = first, place
                 n_taken += 1
             if is_replaced(below + place + 1, n_values, frequencies[0], frequencies[1]):
-                draw = out.dtype.type(uniform(seed, NEW_VALUE, time))
-                out[time] = out.dtype.type(out.dtype.type(top - threshold) * draw) + threshold
+                out[time] = wet_value(out, uniform(seed, NEW_VALUE, time), threshold, top)
 
 
 @inlined
@@ -191,6 +213,13 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, tops, share
             centres = plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]]
             limits = (threshold, tops[group])
             adapt_group(centres, bits[1], before[1], n_values[1], ranks[1], firsts, lasts, dry, limits, seed, out)
+
+
+@compiled
+def jitter_cells(values, threshold, seeds, purpose, out):
+    """Copy series (cell, time), values below the threshold replaced by noise."""
+    for cell in range(values.shape[0]):
+        jitter_series(values[cell], threshold, seeds[cell], purpose, out[cell])
 
 
 @compiled

@@ -278,14 +278,9 @@ def series_means(values, plan, means):
 
 
 @inlined
-def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
-    """Fill ``means`` (day of year) and ``out`` (day of year, quantile) with windowed means and anomalies' quantiles."""
-    series_means(values, plan, means)
-    ranks = np.empty(values.size, dtype=np.int32)
-    sorted_values = np.empty(values.size, dtype=values.dtype)
-    n_valid = sort_cell(values, keys, ranks, sorted_values)
-    sorted_values = sorted_values[:n_valid]
-    bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
+def window_quantiles(ranks, sorted_values, plan, quantiles, multiplicative, means, out):
+    """Fill ``out`` (day of year, quantile) with the quantiles of the anomalies from ``means`` in each day's window."""
+    bits = np.zeros((ranks.size >> 6) + 2, dtype=np.uint64)
     word_counts = np.zeros(bits.size, dtype=np.int32)
     before = np.zeros(bits.size, dtype=np.int32)
     words = np.zeros(quantiles.size, dtype=np.int64)
@@ -307,21 +302,56 @@ def series_quantiles(values, keys, plan, quantiles, multiplicative, means, out):
             quantiles_of_sorted(anomalies[:count], quantiles, out[group])
 
 
+@inlined
+def correct(reference_quantiles, historical_quantiles, means, multiplicative, factors, scaling):
+    """Fill a cell's factors and scaling: reference against historical."""
+    for group in range(scaling.size):
+        if multiplicative:
+            scaling[group] = means[0, group] / means[1, group]
+        else:
+            scaling[group] = means[0, group] - means[1, group]
+        for index in range(factors.shape[1]):
+            right = historical_quantiles[group, index]
+            left = reference_quantiles[group, index]
+            factors[group, index] = left / right if multiplicative else left - right
+
+
 @compiled
-def train_cells(reference, historical, keys, plan, quantiles, multiplicative, factors, historical_quantiles, scaling):
-    """Train each cell: fill the adjustment factors, the quantiles of the historical anomalies and the scaling."""
+def train_cells(
+    reference,
+    historical,
+    keys,
+    plan,
+    historical_plan,
+    quantiles,
+    multiplicative,
+    factors,
+    historical_quantiles,
+    scaling,
+    raw_quantiles,
+):
+    """Train each cell: fill the adjustment factors, the quantiles of the historical anomalies and the scaling.
+
+    Where ``raw_quantiles`` has cells, too, it is filled with the quantiles of the historical values themselves.
+    """
     n_groups = scaling.shape[1]
     reference_quantiles = np.empty((n_groups, quantiles.size), dtype=factors.dtype)
     means = np.empty((2, n_groups), dtype=factors.dtype)
+    zeros = np.zeros(n_groups, dtype=factors.dtype)
+    ranks = np.empty(historical.shape[1], dtype=np.int32)
+    values = np.empty(historical.shape[1], dtype=historical.dtype)
     for cell in range(scaling.shape[0]):
-        series_quantiles(reference[cell], keys, plan, quantiles, multiplicative, means[0], reference_quantiles)
-        series_quantiles(historical[cell], keys, plan, quantiles, multiplicative, means[1], historical_quantiles[cell])
-        for group in range(n_groups):
-            if multiplicative:
-                scaling[cell, group] = means[0, group] / means[1, group]
-            else:
-                scaling[cell, group] = means[0, group] - means[1, group]
-            for index in range(quantiles.size):
-                right = historical_quantiles[cell, group, index]
-                left = reference_quantiles[group, index]
-                factors[cell, group, index] = left / right if multiplicative else left - right
+        series_means(reference[cell], plan, means[0])
+        n_valid = sort_cell(reference[cell], keys, ranks, values)
+        n_times = reference.shape[1]
+        window_quantiles(
+            ranks[:n_times], values[:n_valid], plan, quantiles, multiplicative, means[0], reference_quantiles
+        )
+        series_means(historical[cell], historical_plan, means[1])
+        n_valid = sort_cell(historical[cell], keys, ranks, values)
+        window_quantiles(
+            ranks, values[:n_valid], historical_plan, quantiles, multiplicative, means[1], historical_quantiles[cell]
+        )
+        if raw_quantiles.shape[0] > 0:
+            window_quantiles(ranks, values[:n_valid], historical_plan, quantiles, False, zeros, raw_quantiles[cell])
+        correct(reference_quantiles, historical_quantiles[cell], means, multiplicative, factors[cell], scaling[cell])

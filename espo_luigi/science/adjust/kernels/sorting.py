@@ -75,7 +75,7 @@ def sort_cell(values, keys, ranks, sorted_values):
         if not digit_starts(keys[row], n_valid, shift, starts):
             scatter_digit(keys[row], order[row], n_valid, shift, starts, keys[1 - row], order[1 - row])
             row = 1 - row
-    ranks[:] = values.size
+    ranks[: values.size] = values.size
     for rank in range(n_valid):
         ranks[order[row, rank]] = rank
         sorted_values[rank] = values[order[row, rank]]

@@ -1,0 +1,124 @@
+"""Adjusted tasmax, tasmin and dtr made consistent: by exchange, by derivation, or by both (DQM-dtr)."""
+
+from __future__ import annotations
+
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.units import convert_to, units_of
+
+
+def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
+    """Exchange tasmax and tasmin where tasmax < tasmin, as ESPO v2 does; lazy.
+
+    Days on which either is NaN stay as they are.
+
+    Returns
+    -------
+    xarray.Dataset
+        `tasmax` and `tasmin` in the units of tasmax, and `dtrpreswap`, tasmax - tasmin before the exchange (K, negative
+        where they were exchanged).
+
+    Raises
+    ------
+    DataError
+        If the two have different coordinates, or a unit is unknown.
+    """
+    pair = _same_units(tasmax, tasmin)
+    high, low = pair["tasmax"], pair["tasmin"]
+    inverted = high < low
+    before = daily_temperature_range(high, low).rename("dtrpreswap")
+    return pair.assign(
+        tasmax=_described(high.where(~inverted, low), high, "exchanged with tasmin where it was below tasmin"),
+        tasmin=_described(low.where(~inverted, high), low, "exchanged with tasmax where it was above tasmax"),
+        dtrpreswap=before.assign_attrs(long_name="Daily temperature range before tasmax and tasmin were exchanged"),
+    )
+
+
+def dqm_dtr(tasmax: xr.DataArray, tasmin: xr.DataArray, dtr: xr.DataArray, *, dtrpreswap: xr.DataArray) -> xr.Dataset:
+    """Undo the exchange of `swap_inversions`, then derive tasmin from dtr; lazy.
+
+    The variant DQM-dtr of ESPO v2: tasmax is the adjusted tasmax of each day, and tasmin = tasmax - dtr.
+
+    Raises
+    ------
+    DataError
+        If coordinates differ, or a unit is unknown.
+    """
+    pair = _same_units(tasmax, tasmin)
+    before = _together(tasmax=pair["tasmax"], tasmin=pair["tasmin"], dtr=dtr, dtrpreswap=dtrpreswap)
+    exchanged = before["dtrpreswap"] < 0
+    high = before["tasmax"].where(~exchanged, before["tasmin"])
+    high = _described(high, tasmax, "the exchange with tasmin undone, by the range before it")
+    return before[[]].assign(tasmax=high, tasmin=derive_tasmin(high, before["dtr"]))
+
+
+def derive_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> xr.DataArray:
+    """Return tasmax - dtr, in tasmax's units and dtype, with attributes that say so; lazy.
+
+    Raises
+    ------
+    DataError
+        If a unit is unknown.
+    """
+    tasmin = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
+    tasmin.attrs = _attributes_of_tasmin(tasmax, dtr)
+    return convert_to(tasmin, units_of(tasmax)).astype(tasmax.dtype)
+
+
+def count_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
+    """Count the days of each cell on which tasmax < tasmin (`inversions`), and those with both (`days`); lazy.
+
+    Raises
+    ------
+    DataError
+        If the two have different coordinates, or a unit is unknown.
+    """
+    pair = _same_units(tasmax, tasmin)
+    inverted = pair["tasmax"] < pair["tasmin"]
+    valid = pair["tasmax"].notnull() & pair["tasmin"].notnull()
+    counts = xr.Dataset({"inversions": inverted.sum("time"), "days": valid.sum("time")})
+    counts["inversions"].attrs = {"long_name": "Days on which tasmax is below tasmin", "units": "1"}
+    counts["days"].attrs = {"long_name": "Days with tasmax and tasmin", "units": "1"}
+    return counts
+
+
+def _same_units(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
+    units = units_of(tasmax)
+    return _together(tasmax=convert_to(tasmax, units), tasmin=convert_to(tasmin, units))
+
+
+def _together(**variables: xr.DataArray) -> xr.Dataset:
+    """The variables in a dataset: xarray's arithmetic would silently drop the days that some of them lack."""
+    named = [variable.rename(name) for name, variable in variables.items()]
+    try:
+        return xr.merge(named, join="exact", compat="equals", combine_attrs="drop_conflicts")
+    except (ValueError, xr.MergeError) as error:
+        raise DataError(
+            f"{', '.join(variables)} have different coordinates; expected the same days and cells. Make the one that "
+            f"is out of date again. ({error})"
+        ) from error
+
+
+def _described(values: xr.DataArray, like: xr.DataArray, history: str) -> xr.DataArray:
+    described = values.copy(deep=False)
+    described.attrs = {**like.attrs, "history": "\n".join(filter(None, [history, like.attrs.get("history", "")]))}
+    return described
+
+
+def _attributes_of_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> dict[str, str]:
+    """Not dtr's attributes, which say that it is a difference, nor tasmax's, which say how that was adjusted."""
+    how = [
+        f"{name}: {da.attrs['bias_adjustment']}"
+        for name, da in {"tasmax": tasmax, "dtr": dtr}.items()
+        if "bias_adjustment" in da.attrs
+    ]
+    return {
+        "standard_name": "air_temperature",
+        "long_name": "Daily minimum temperature",
+        "units": units_of(dtr),
+        "cell_methods": "time: minimum within days",
+        "history": "tasmin = tasmax - dtr, of the adjusted tasmax and dtr",
+        "bias_adjustment": "; ".join(["not adjusted itself: tasmax - dtr, each of which is adjusted", *how]),
+    }

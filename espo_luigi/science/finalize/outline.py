@@ -1,0 +1,159 @@
+"""The outline of a regional simulation's domain, and products cut to it.
+
+Borders of cells are great circles: dates lines and poles need no care. Cells are seen from the centre of the Earth on a
+plane that touches the domain's middle (gnomonic projection), where great circles are straight lines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.stack import horizontal_dims
+
+Floats = NDArray[np.float64]
+
+# Further from its middle a domain is hardly regional, and its plane would be very large.
+_LARGEST_RADIUS_DEGREES = 80
+
+
+def outline(lat: xr.DataArray, lon: xr.DataArray, cells: xr.DataArray | None = None) -> xr.Dataset:
+    """Return the border of a domain of cells, as edges between their corners.
+
+    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated. Edges may form several
+    closed lines, also around holes.
+
+    Parameters
+    ----------
+    lat, lon
+        Centres of the cells of a curvilinear grid, (y, x), degrees.
+    cells
+        Which cells belong to the domain, boolean (y, x); by default all.
+
+    Returns
+    -------
+    xarray.Dataset
+        `lat` and `lon` (corner), degrees, longitudes from -180 to 180; `edges` (edge, end), the numbers of the two
+        corners of each edge. In memory.
+
+    Raises
+    ------
+    DataError
+        If the grid has fewer than two rows or columns, or no cell belongs to the domain.
+    """
+    dims = lat.dims
+    if min(lat.shape) < 2:
+        raise DataError(f"the grid has {dict(lat.sizes)} cells; expected two rows and two columns at least.")
+    belongs = np.ones(lat.shape, bool) if cells is None else cells.transpose(*dims).values
+    if not belongs.any():
+        raise DataError(f"none of {belongs.size} cells belongs to the domain; expected one at least.")
+    around, number = np.pad(belongs, 1), np.arange((belongs.shape[0] + 1) * (belongs.shape[1] + 1))
+    number = number.reshape(belongs.shape[0] + 1, -1)
+    rows, columns = around[1:, 1:-1] != around[:-1, 1:-1], around[1:-1, 1:] != around[1:-1, :-1]
+    along_rows = np.stack([number[:, :-1][rows], number[:, 1:][rows]], axis=1)
+    along_columns = np.stack([number[:-1][columns], number[1:][columns]], axis=1)
+    used, edges = np.unique(np.concatenate([along_rows, along_columns]), return_inverse=True)
+    x, y, z = _corners(_unit_vectors(lat.values, lon.transpose(*dims).values)).reshape(-1, 3)[used].T
+    return xr.Dataset(
+        {
+            "lat": ("corner", np.rad2deg(np.arcsin(z)), {"units": "degrees_north"}),
+            "lon": ("corner", np.rad2deg(np.arctan2(y, x)), {"units": "degrees_east"}),
+            "edges": (("edge", "end"), edges.reshape(-1, 2)),
+        }
+    )
+
+
+def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataArray:
+    """Return which points lie inside of an outline: an odd number of edges is on the way out. In memory.
+
+    Parameters
+    ----------
+    border
+        What `outline` returns.
+    lat, lon
+        The points, degrees, any longitude convention: of the same dimensions, or rows and columns of a grid.
+
+    Raises
+    ------
+    DataError
+        If the outline reaches further than 80 degrees from its middle.
+    """
+    lat, lon = xr.broadcast(lat, lon)
+    corners = _unit_vectors(border["lat"].values, border["lon"].values)
+    middle = corners.sum(axis=0)
+    middle /= np.linalg.norm(middle)
+    radius = np.rad2deg(np.arccos(np.clip(corners @ middle, -1, 1).min()))
+    if not radius <= _LARGEST_RADIUS_DEGREES:
+        raise DataError(
+            f"the domain reaches {radius:.0f} degrees from its middle; expected {_LARGEST_RADIUS_DEGREES} at most. Cut "
+            "regional domains only."
+        )
+    points = _unit_vectors(lat.values.ravel(), lon.values.ravel())
+    found = np.zeros(len(points), bool)
+    near = np.flatnonzero(points @ middle > 0)
+    found[near] = _within(_on_plane(points[near], middle), _on_plane(corners, middle)[border["edges"].values])
+    return xr.DataArray(found.reshape(lat.shape), dims=lat.dims, name="inside")
+
+
+def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
+    """Return a dataset without the rows and columns that lie outside of an outline, and NaN in other cells outside.
+
+    A cell belongs to its centre. Coordinates keep their values in all cells that are left. Lazy on dask.
+
+    Raises
+    ------
+    DataError
+        If no cell is inside, or the dataset has no horizontal grid.
+    """
+    y, x = horizontal_dims(ds)
+    within = inside(border, ds["lat"], ds["lon"]).transpose(y, x)
+    if not within.any():
+        domain = f"{_extent(border['lat'])} °N, {_extent(border['lon'])} °E"
+        raise DataError(f"none of {within.size} cells lies in the domain ({domain}); check whose outline it is.")
+    spans = {dim: np.flatnonzero(within.any(other)) for dim, other in ((y, x), (x, y))}
+    box = {dim: slice(int(places[0]), int(places[-1]) + 1) for dim, places in spans.items()}
+    cut, mask = ds.isel(box), within.isel(box)
+    return cut.assign({name: da.where(mask) for name, da in cut.data_vars.items() if {y, x} <= set(da.dims)})
+
+
+def _extent(coordinate: xr.DataArray) -> str:
+    return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
+
+
+def _unit_vectors(lat: np.ndarray, lon: np.ndarray) -> Floats:
+    north, east = np.deg2rad(np.asarray(lat, np.float64)), np.deg2rad(np.asarray(lon, np.float64))
+    return np.stack([np.cos(north) * np.cos(east), np.cos(north) * np.sin(east), np.sin(north)], axis=-1)
+
+
+def _corners(centres: Floats) -> Floats:
+    """The corners (y + 1, x + 1, 3) of cells with these centres (y, x, 3)."""
+    for axis in (0, 1):
+        ends = [2 * centres.take(at, axis) - centres.take(inner, axis) for at, inner in ((0, 1), (-1, -2))]
+        first, last = (np.expand_dims(end, axis) for end in ends)
+        centres = np.concatenate([first, centres, last], axis)
+    corners = centres[1:, 1:] + centres[1:, :-1] + centres[:-1, 1:] + centres[:-1, :-1]
+    return corners / np.linalg.norm(corners, axis=-1, keepdims=True)
+
+
+def _on_plane(vectors: Floats, middle: Floats) -> Floats:
+    """The gnomonic projection (..., 2) of unit vectors (..., 3)."""
+    right = np.cross(middle, np.eye(3)[np.abs(middle).argmin()])
+    right /= np.linalg.norm(right)
+    return vectors @ np.stack([right, np.cross(middle, right)], axis=-1) / (vectors @ middle)[..., None]
+
+
+def _within(points: Floats, edges: Floats) -> NDArray[np.bool_]:
+    """Which points (n, 2) have an odd number of edges (m, 2 ends, 2) on their right."""
+    order = np.argsort(points[:, 1], kind="stable")
+    across, up = points[order].T
+    low, high = (up.searchsorted(ends, side="left") for ends in (edges[..., 1].min(axis=1), edges[..., 1].max(axis=1)))
+    found = np.zeros(len(points), bool)
+    for (start, end), first, last in zip(edges, low, high, strict=True):
+        if first < last:
+            share = (up[first:last] - start[1]) / (end[1] - start[1])
+            found[first:last] ^= across[first:last] < start[0] + share * (end[0] - start[0])
+    result = np.empty_like(found)
+    result[order] = found
+    return result

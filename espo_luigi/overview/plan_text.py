@@ -53,7 +53,7 @@ def _table(plan: Plan) -> Iterator[str]:
     rows = [dict(zip(_COLUMNS, _COLUMNS, strict=True))]
     for rule, tasks in _by_rule(plan).items():
         counts = Counter(planned.state.in_plan for planned in tasks)
-        stale = sum(planned.task.task_id in plan.again or bool(planned.state.changed) for planned in tasks)
+        stale = sum(bool(planned.state.changed) for planned in tasks)
         cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
         rows.append(dict(zip(_COLUMNS, [rule, *cells], strict=True)))
     for row in rows:
@@ -125,7 +125,8 @@ def _summary(plan: Plan) -> Iterator[str]:
     consequence = "; luigi starts nothing before the problems are solved" if stops_all else ""
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
     if plan.again:
-        yield f"{len(plan.again)} of them would be made again with --rerun stale"
+        needed = "the stale ones, and those whose deleted stores they need"
+        yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"
     if run:
         yield from _costs(plan, run)
     elif not plan.of(BLOCKED):

@@ -152,13 +152,13 @@ def unsafe_codec(store: Any, options: Mapping[str, Any]) -> str:
     with warnings.catch_warnings():
         # xarray warns of metadata that are not consolidated when it opens the store.
         warnings.simplefilter("ignore", RuntimeWarning)
+        # Zarr warns of labels such as the properties' names, which it would rather have written another way.
+        warnings.filterwarnings("ignore", message=".*Zarr V3 specification.*")
         opened = xr.backends.ZarrStore.open_group(store, mode="r", consolidated=options.get("consolidated"), **how)
-    unsafe = (
-        f"the codec {codec} of {name}"
-        for name, array in opened.zarr_group.members()
-        for codec in _codecs(array.metadata.to_dict())
-        if codec.removeprefix("numcodecs.") not in _SAFE
-    )
+        codecs = [
+            (codec, name) for name, array in opened.zarr_group.members() for codec in _codecs(array.metadata.to_dict())
+        ]
+    unsafe = (f"the codec {codec} of {name}" for codec, name in codecs if codec.removeprefix("numcodecs.") not in _SAFE)
     return next(unsafe, "")
 
 

@@ -192,7 +192,9 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_
     assert run(toy_tasks.Sum(n=8, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
     (told,) = [record.getMessage() for record in log.records if "more" in record.getMessage()]
     most = rf"at most {max(1, machine_cpus() // 2)} CPU\(s\) and [\d.]+ GiB"
-    assert re.fullmatch(rf"A job on this machine gets {most}; 2 rule\(s\) ask for more: Count, Sum", told)
+    assert re.fullmatch(
+        rf"A job on this machine gets {most}\. 2 rule\(s\) ask for more, and get that: Count, Sum", told
+    )
 
 
 def test_slots_never_hand_out_more_than_there_is() -> None:

@@ -188,7 +188,8 @@ class LocalEngine:
             self._said |= cut
             place, largest, names = self._launcher.place, self._launcher.largest, ", ".join(sorted(cut))
             most = f"{largest.cpus} CPU(s) and {largest.memory_bytes / GIB:.1f} GiB"
-            logger.info("A job on %s gets at most %s; %d rule(s) ask for more: %s", place, most, len(cut), names)
+            told = "A job on %s gets at most %s. %d rule(s) ask for more, and get that: %s"
+            logger.info(told, place, most, len(cut), names)
 
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order with its resources cut to the most that a job gets here."""

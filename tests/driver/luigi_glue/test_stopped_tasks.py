@@ -44,7 +44,7 @@ def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_e
     threads_end()
     assert lines(log, logging.ERROR) == []
     (line,) = [line for line in lines(log, logging.INFO) if line.startswith("[")]
-    assert line.startswith("[0/3] Slow n=") and " stopped after " in line
+    assert line.startswith("[0/2] Slow n=") and " stopped after " in line
 
 
 def test_a_task_that_takes_longer_than_luigi_lets_it_has_failed(
@@ -78,6 +78,6 @@ def test_a_run_that_is_ended_from_outside_has_failures_for_luigi_and_none_for_pe
     result = run(toy_tasks.SlowOnes(n=2, folder=str(tmp_path)))
     assert result.status == luigi.LuigiStatusCode.FAILED
     assert lines(log, logging.ERROR) == []
-    assert f"0 of 3 tasks done, 2 {words}: the same command goes on from there" in lines(log, logging.WARNING)
+    assert f"0 of 2 tasks done, 2 {words}: the same command goes on from there" in lines(log, logging.WARNING)
     state = board().snapshot()
     assert (state["outcome"], state["failures"], state["rules"]["Slow"]["failed"]) == (outcome, {}, 0)

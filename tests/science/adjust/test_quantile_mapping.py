@@ -107,7 +107,7 @@ def train_like(case: dict[str, Any]) -> qm.Training:
 
 
 def test_training_is_that_of_xsdba(by_xsdba: dict[str, Any]) -> None:
-    for actual, expected in zip(train_like(by_xsdba), by_xsdba["training"], strict=True):
+    for actual, expected in zip(train_like(by_xsdba)[:3], by_xsdba["training"][:3], strict=True):
         np.testing.assert_allclose(actual, expected, rtol=TRAINING_TOLERANCE, atol=1e-6)
         assert actual.dtype == expected.dtype
 
@@ -180,7 +180,8 @@ def test_training_is_the_definition_on_any_series(
     plan = plan_windows(dayofyear, window)
     actual = qm.train(reference, historical, plan, quantiles=quantiles, kind=kind)
     expected = brute_force_training(reference, historical, dayofyear, window, quantiles, kind)
-    for one, other in zip(actual, expected, strict=True):
+    assert actual[3:] == (None, None), "nothing more was asked for"
+    for one, other in zip(actual[:3], expected[:3], strict=True):
         # anomalies of values of about 10 in float32: 1e-5 of the values
         np.testing.assert_allclose(one, other, rtol=TRAINING_TOLERANCE, atol=1e-4 if dtype == "f4" else 1e-9)
 

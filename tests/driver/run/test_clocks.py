@@ -102,7 +102,7 @@ def is_told_alive(process: subprocess.Popen[str], gated: toy_tasks.Gated, begun:
         said = re.fullmatch(rf"driver: process {process.pid} on \S+, since (\d+) s", driver)
         assert said and int(said[1]) <= time.monotonic() - begun + 3, driver
         assert not any(" min" in line for line in lines), lines
-        assert re.search(r" is at work: job \d+ on \S+ for \d+ s", why.about(gated)), why.about(gated)
+        assert re.search(r" is at work: job \d+ on \S+ for [\d.]+ s", why.about(gated)), why.about(gated)
         assert "waits for its turn" in why.about(toy_tasks.Slow(n=99, folder=gated.folder))
         time.sleep(0.5)
 

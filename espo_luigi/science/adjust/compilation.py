@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,14 +14,15 @@ from numba.core import event
 from espo_luigi.errors import InstallationError
 from espo_luigi.science.adjust import biasadjust, kernels
 from espo_luigi.science.adjust.kernel_cache import KernelCache, chosen_folder
+from espo_luigi.science.adjust.kernels.adapting import train_adapting_cells
 from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
 from espo_luigi.science.adjust.kernels.loess import weigh_classes
-from espo_luigi.science.adjust.kernels.preparation import prepare_cells
+from espo_luigi.science.adjust.kernels.preparation import jitter_cells, prepare_cells
 from espo_luigi.science.adjust.kernels.quantiles import train_cells
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
-_KERNELS = (adjust_cells, weigh_classes, prepare_cells, train_cells)
+_KERNELS = (adjust_cells, jitter_cells, prepare_cells, train_adapting_cells, train_cells, weigh_classes)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {
@@ -86,17 +87,22 @@ def _folder() -> str:
 def _use() -> None:
     reference, historical = (_series(seed) for seed in (0, 1))
     period = (str(_FIRST), str(_LAST))
+    asked: dict[str, Any] = {"jitter_under": {"thresh": "0.01 mm d-1"}, "period": period, "seed": "compilation"}
+    arguments = {"interp": "nearest", "extrapolation": "constant", "detrend": _DETREND}
+    multiplied: dict[str, Any] = {"kind": "*", "nquantiles": 20}
+    training = biasadjust.train(
+        reference, historical, xsdba_train_args=multiplied, adapt_freq={"thresh": "1 mm d-1"}, **asked
+    )
+    biasadjust.adjust(historical, training, periods=period, xsdba_adjust_args=arguments).load()
+    pool = xr.concat([historical, reference], "realization").assign_coords(realization=["one", "other"])
     training = biasadjust.train(
         reference,
-        historical,
-        period=period,
-        xclim_train_args={"kind": "*", "nquantiles": 20},
-        jitter_under={"thresh": "0.01 mm d-1"},
-        adapt_freq={"thresh": "1 mm d-1"},
-        seed="compilation",
+        pool,
+        group={"group": "time.dayofyear", "window": 31, "add_dims": ["realization"]},
+        xsdba_train_args=multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},
+        **asked,
     )
-    arguments = {"interp": "nearest", "extrapolation": "constant", "detrend": _DETREND}
-    biasadjust.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
+    biasadjust.adjust(pool, training, periods=period, xsdba_adjust_args=arguments, seed="compilation").load()
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 

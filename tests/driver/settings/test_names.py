@@ -80,6 +80,12 @@ def test_every_key_of_a_section_is_known(section: str) -> None:
     check_names()
 
 
+def test_luigis_resources_are_no_misspelt_task_of_the_projects(tmp_path: Path) -> None:
+    program = f"from espo_luigi.driver.task import SlurmTask\nclass Source(SlurmTask): pass\n{CHECK}"
+    (line,) = refused_lines(tmp_path, program, "[resources]\nlicences = 2\n[Sourse]\n")
+    assert line == "- `[Sourse]` (luigi.cfg:3): unknown section; did you mean Source?"
+
+
 def test_keys_of_a_projects_own_espo_may_stand_there_before_its_module_is_imported(tmp_path: Path) -> None:
     (line,) = refused_lines(tmp_path, CHECK, "[espo]\nreport = true\nenigne = local\n[Trian]\n")
     assert line.startswith("- `[espo] enigne` (luigi.cfg:3): unknown key; did you mean engine?")

@@ -26,12 +26,12 @@ from espo_luigi.science.adjust.kernels.bits import trailing_zeros
 from espo_luigi.science.adjust.kernels.compiled import inlined
 from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted, series_means
 
-MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adjusting")
+MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adapting", "training", "adjusting")
 PACKAGE = compiled.__package__
 # The kernel that does a step, and its module.
 KERNELS = {
     "prepare": ("preparation", "prepare_cells"),
-    "train": ("quantiles", "train_cells"),
+    "train": ("training", "train_cells"),
     "adjust": ("adjusting", "adjust_cells"),
 }
 _ONE = np.uint64(1)

@@ -14,10 +14,10 @@ with the same codec. Nothing is extrapolated but what the last table says is. La
 then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
 prints how many times as fast two are, beside work that needs but a core.
 
-`--table espo_luigi/overview/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
+`--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
 of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables. The report and the
 diagnostics of whole regions are then made, too. The package's table, after `espo env --compile`:
-`--cells 1000 5000 --no-floor --table espo_luigi/overview/measured.yml`.
+`--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`.
 """
 
 from __future__ import annotations
@@ -251,12 +251,12 @@ def example_weights(cells: int) -> Any:
 def properties(config: Any, final: Path) -> float:
     """CPU seconds of the three steps' properties over the domain, in memory."""
     from espo_luigi.science import stack
-    from espo_luigi.science.diagnose import comparison
+    from espo_luigi.science.diagnose import comparison, domains
     from espo_luigi.store import open_store
 
     box = config.off_diag.domains["Domain"].arguments()
     grid = open_store(next(final.glob("reference/*+coords.zarr"))).drop_vars("land")
-    part = comparison.cut_domain(grid, box)
+    part = domains.cut_domain(grid, box)
     stores = {
         "ref": next(final.glob("reference/*+default.zarr")),
         "sim": next(final.glob("regridded/*.zarr.zip")),
@@ -266,7 +266,7 @@ def properties(config: Any, final: Path) -> float:
     for step, path in stores.items():
         settings = config.off_diag.steps[step].properties_and_measures
         ds = open_store(path, cut=False).sel(time=slice(*settings.period))
-        local = comparison.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
+        local = domains.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
         local = local.load()
         options = {"definitions": settings.properties, "period": settings.period, "to_level": settings.to_level_prop}
         comparison.properties(local.isel(lat=slice(1), lon=slice(1)), **options)

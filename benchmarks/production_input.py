@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from espo_luigi.catalog.build import write_catalog
+from espo_luigi.demo.files import dataset_of, file_name, folder_of
 from espo_luigi.demo.make import catalog_row
-from espo_luigi.demo.sources import SIMULATIONS, Source, dataset_of, file_name, folder_of
+from espo_luigi.demo.sources import SIMULATIONS, Source
 from espo_luigi.demo.weather import Climate, Days, Field, days_of, invent_weather
 
 SIMULATION = "Made-Coarse"

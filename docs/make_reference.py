@@ -101,7 +101,7 @@ def in_order(classes: Sequence[type[EspoTask]]) -> list[type[EspoTask]]:
 
 def needs(rule: type[EspoTask]) -> list[str]:
     """Return the names of the rules that make a rule's inputs."""
-    return list(dict.fromkeys(port.task_class.__name__ for _, port in ports_of(rule, InputPort)))
+    return list(dict.fromkeys(one.__name__ for _, port in ports_of(rule, InputPort) for one in port.rules))
 
 
 def needs_all(rule: type[EspoTask]) -> bool:
@@ -112,7 +112,7 @@ def needs_all(rule: type[EspoTask]) -> bool:
 def rule_section(rule: type[EspoTask]) -> str:
     """A rule's heading, sentence and table."""
     parameters = [(name, one) for name, one in rule.get_params() if one.significant]
-    inputs = [(name, port.task_class.__name__, port.fixed) for name, port in ports_of(rule, InputPort)]
+    inputs = [(name, one.__name__, port.fixed) for name, port in ports_of(rule, InputPort) for one in port.rules]
     outputs = [(name, port) for name, port in ports_of(rule, OutputPort)]
     needed = [f"`{name}` of [{maker}](#{maker.lower()}){fixed(how)}" for name, maker, how in inputs]
     if needs_all(rule):

@@ -114,6 +114,11 @@ def log_as_text(record: logging.LogRecord) -> bool:
     return True
 
 
+# How alike an unknown name in a file is to a name of ours that its author must have meant: [Trian] and Train are, but
+# [training-data] belongs to somebody else.
+ALIKE = 0.75
+
+
 def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str = "; did you mean {}?") -> str:
     """Return the hint with the allowed name that is nearest to `name`, or an empty text."""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib.util
 import os
 import secrets
 import stat
@@ -195,3 +196,13 @@ def drop_shared_numba_cache() -> str:
         why = f"it cannot be made or looked at ({error.strerror})"
     del os.environ["NUMBA_CACHE_DIR"]
     return f"NUMBA_CACHE_DIR = {folder} is not used: {why}. Name a folder of your own (`mkdir -m 700`, or `chmod 700`)"
+
+
+def drop_foreign_backend() -> None:
+    """Unset `MPLBACKEND` if it names a module that is not installed here, such as that of a notebook's environment.
+
+    Call it before matplotlib is imported, which refuses such a value.
+    """
+    module = os.environ.get("MPLBACKEND", "").removeprefix("module://")
+    if module and module != os.environ["MPLBACKEND"] and importlib.util.find_spec(module.partition(".")[0]) is None:
+        del os.environ["MPLBACKEND"]

@@ -18,7 +18,7 @@ from typing import Any
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.errors import ConfigurationChangedError
-from espo_luigi.files import drop_shared_numba_cache
+from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, limit_thread_pools
 from espo_luigi.jobs.local.forkserver import serve
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     if fault := drop_shared_numba_cache():
         logger.warning(fault)
+    drop_foreign_backend()
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)

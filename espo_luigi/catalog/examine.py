@@ -43,6 +43,7 @@ def examine_match(
     limits: Mapping[str, Limits],
     mask_variable: str = "",
     xr_open_kwargs: Mapping[str, Any] | None = None,
+    may_lack: Sequence[str] = (),
 ) -> list[Problem]:
     """Return the problems of a match's files, each kind once for a file; reads the files once.
 
@@ -57,14 +58,14 @@ def examine_match(
         The possible values of each variable, in canonical units.
     mask_variable
         The variable whose first map marks the land, if any.
-    xr_open_kwargs : mapping, optional
+    xr_open_kwargs, may_lack : optional
         As of `open_match`.
     """
     held = _open(match, period, dict(xr_open_kwargs or {}))
     problems = held.problems
     series: dict[str, list[RawSeries]] = {}
     for file, piece in _on_one_grid(_in_one_calendar(held.pieces, problems), problems):
-        series.setdefault(_named(piece), []).append(RawSeries(file, piece[_named(piece)]))
+        series.setdefault(_named(piece), []).append(RawSeries(file, piece[_named(piece)], may_lack))
     problems += _absent(match, period, series, problems)
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():

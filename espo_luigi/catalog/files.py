@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cftime
@@ -11,6 +12,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends.plugins import guess_engine
 
+from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY
@@ -39,12 +41,16 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     DataError
         If a codec of the store may run code, or its calendar is one of `REFUSED_CALENDARS`.
     """
-    from zarr.storage import ZipStore
+    from zarr.storage import LocalStore, ZipStore
 
     from espo_luigi.store.read import unsafe_codec
 
-    # A plain path to an archive is not opened by zarr 3.
-    store: Any = ZipStore(path, mode="r") if path.endswith(".zip") else path
+    store: Any = path
+    # Zarr opens no archive by its path. From 3.2 on, it parses a text as a URL, which ends at `#` or `?`.
+    if path.endswith(".zip"):
+        store = ZipStore(path, mode="r")
+    elif not is_url(path):
+        store = LocalStore(Path(path).absolute(), read_only=True)
     if unsafe := unsafe_codec(store, {**options, **(options.get("backend_kwargs") or {})}):
         raise DataError(
             f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "

@@ -28,6 +28,7 @@ from espo_luigi.science.extract.dataset import (
     normalise_coordinates,
     to_canonical_units,
 )
+from espo_luigi.science.filling import insert_days
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def open_match(
     *,
     xr_open_kwargs: Mapping[str, Any] | None = None,
     xr_combine_kwargs: Mapping[str, Any] | None = None,
+    may_lack: Sequence[str] = (),
 ) -> xr.Dataset:
     """Open the files of a search's match as a dataset of daily data; lazy (dask).
 
@@ -58,6 +60,8 @@ def open_match(
     xr_combine_kwargs : mapping, optional
         For `xarray.combine_by_coords`; ``data_vars="minimal"``, ``combine_attrs="drop_conflicts"`` unless it says
         otherwise.
+    may_lack : sequence of str
+        Days (YYYY-MM-DD) that files may lack; they are inserted as NaN.
 
     Returns
     -------
@@ -78,8 +82,9 @@ def open_match(
         for name, piece in _open_asset(asset, match, dict(xr_open_kwargs or {})).items()
     ]
     for name in match.variables:
-        _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match)
+        _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match, may_lack)
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    combined = insert_days(combined, days=may_lack) if may_lack else combined
     if match.columns.get("mip_era") == "CMIP7":
         combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
     return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
@@ -117,6 +122,24 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
             )
     coordinates = {name: value for name, value in ds.coords.items() if "time" not in value.dims}
     return xr.Dataset({name: field.variable for name, field in fields.items()}, coordinates)
+
+
+def open_grid_mapping(match: Match, variable: str, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.DataArray:
+    """Open the grid mapping of a variable (such as `rotated_pole`), a scalar whose attributes matter; without data.
+
+    A DataArray without a name is returned if the files have none.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or unreadable.
+    """
+    asset = next(asset for asset in match.assets if variable in asset.variables)
+    with _open_file(asset, match, {**(xr_open_kwargs or {}), "chunks": {}}, math.inf) as ds:
+        data = ds.get(variable)
+        name = "" if data is None else data.encoding.get("grid_mapping") or data.attrs.get("grid_mapping")
+        attrs = dict(ds[name].attrs) if name in ds.variables else {}
+    return xr.DataArray(np.int8(0), attrs=attrs, name=str(name) if attrs else None)
 
 
 def _open_field(name: str, asset: Asset, match: Match, options: dict[str, Any]) -> xr.DataArray:
@@ -306,7 +329,9 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
     return ds.isel(time=slice(indices[0], indices[-1] + 1) if indices.size else slice(0))
 
 
-def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Match) -> None:
+def _check_series(
+    name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Match, may_lack: Sequence[str] = ()
+) -> None:
     """Check that the files of a variable make a regular daily series in a single calendar."""
     if not pieces:
         years = "; ".join(f"{start}-{end}" for start, end in match.periods)
@@ -317,11 +342,12 @@ def _check_series(name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Matc
         raise DataError(f"{match.id}: {name} has several calendars ({found}); expected one. Exclude one of them.")
     ordered = sorted(pieces, key=lambda pair: pair[1]["time"].values[0])
     for asset, piece in ordered:
-        check_regular(piece["time"].values, f"{asset.path}, {name}")
+        check_regular(piece["time"].values, f"{asset.path}, {name}", may_lack)
     for (before, left), (after, right) in itertools.pairwise(ordered):
         check_regular(
             np.concatenate([left["time"].values[-1:], right["time"].values[:1]]),
             f"{name}, from {before.path} to {after.path}",
+            may_lack,
         )
 
 

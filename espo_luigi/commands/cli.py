@@ -7,7 +7,6 @@ import gc
 import os
 import select
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ import click
 from espo_luigi.commands import views
 from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
+from espo_luigi.files import drop_foreign_backend
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if logging.lastResort:
             logging.lastResort.addFilter(log_as_text)
+    drop_foreign_backend()
     # Else, a plan of 20 000 tasks would take a fifth of its time looking for garbage when the process ends.
     atexit.register(gc.freeze)
     try:
@@ -211,13 +212,11 @@ def _table_of_rules(known: Mapping[str, type]) -> str:
     """A line for each rule, cut to the terminal's width."""
     from espo_luigi.tasks.ports import wildcard_names
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    rows = [(name, " ".join(wildcard_names(rule)), _does(rule).partition(": ")[2]) for name, rule in known.items()]
-    lines = [f"{name:<24}{parameters:<20}{makes}" for name, parameters, makes in (_RULES_HEAD, *rows)]
+    width = views.line_width()
+    rows = [("rule", "parameters", "what it makes")]
+    rows += [(name, " ".join(wildcard_names(rule)), _does(rule).partition(": ")[2]) for name, rule in known.items()]
+    lines = [f"{name:<24}{parameters:<20}{makes}" for name, parameters, makes in rows]
     return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
-
-
-_RULES_HEAD = ("rule", "parameters", "what it makes")
 
 
 def _does(rule: type) -> str:

@@ -13,16 +13,22 @@ from espo_luigi.commands.views import say
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In the repository's luigi.cfg, and in that of a folder: its configuration lies beside it.
 _BESIDE = ("config = config/demo/config.yml config/demo/paths.yml", "config = config.yml paths.yml")
-_WORKDIR = ("workdir = espo-demo/run", "workdir = espo-work")
+_DEMOS_WORKDIR = "workdir = espo-demo/run"
+_STARTS_AND_WORKDIRS = {
+    "demo": _DEMOS_WORKDIR,
+    "espo-g6": "workdir = espo-work",
+    "espo-v2": "workdir = espo-work",
+    "v2-demo": "workdir = espo-v2-demo/run",
+}
 
 
 def files_of(start: str) -> dict[str, str]:
     """Return the names and texts of the files that ``espo init --from START`` writes."""
     texts = {path.name: path.read_text("utf-8") for path in sorted((_STARTS / start).glob("*.yml"))}
     settings = (_STARTS / "luigi.cfg").read_text("utf-8").replace(*_BESIDE)
-    if start != "demo":
-        resources = (_STARTS / start / "luigi.cfg").read_text("utf-8")
-        settings = f"{settings.replace(*_WORKDIR)}\n{resources}"
+    settings = settings.replace(_DEMOS_WORKDIR, _STARTS_AND_WORKDIRS[start])
+    if (resources := _STARTS / start / "luigi.cfg").exists():
+        settings = f"{settings}\n{resources.read_text('utf-8')}"
     return {"README.md": (_STARTS / f"{start}.md").read_text("utf-8"), "luigi.cfg": settings, **texts}
 
 
@@ -51,10 +57,10 @@ def write_start(folder: Path, start: str) -> list[Path]:
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["demo", "espo-g6"]),
+    type=click.Choice(list(_STARTS_AND_WORKDIRS)),
     default="demo",
     show_default=True,
-    help="The built-in example, or the values of ESPO-G6.",
+    help="The built-in example, the values of ESPO-G6 or of ESPO v2, or the example of ESPO v2.",
 )
 def init(folder: Path, start: str) -> None:
     """Write a folder to start from; it overwrites nothing."""

@@ -39,7 +39,9 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 @click.option("--until", default="", metavar="RULE", help="Until this rule.")
 @click.option("--only", default="", metavar="RULE", help="This rule only.")
 @click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
-@click.option("--region", default="", metavar="NAME,...", help="What is made of these regions only.")
+@click.option("--pool", default="", metavar="NAME,...", help="These pools of simulations only.")
+@click.option("--piece", default="", metavar="NAME,...", help="What is made of these pieces of the land only.")
+@click.option("--region", default="", metavar="NAME,...", help="The same as --piece, where pieces are regions.")
 @click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
 @click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
 @click.option("--dag", type=_PATH, metavar="FILE", help="Draw it: .svg, .png, or .mmd for Mermaid.")
@@ -50,6 +52,8 @@ def plan(
     until: str,
     only: str,
     sim_id: str,
+    pool: str,
+    piece: str,
     region: str,
     rerun: str | None,
     each: bool,
@@ -72,15 +76,15 @@ def plan(
     if rerun:
         get_config().set("espo", "rerun", rerun)
     with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
-        selection = Selection(first, until, only, full_ids(sim_id), region)
+        selection = Selection(first, until, only, full_ids(sim_id), pool, piece, region)
         found = plan_of(rules, selection)
     if dag is not None:
         draw(found, dag, by_task=selection.is_of_one_simulation)
     if as_json:
         print_json(plan_text.as_json(found), indent=None)
     else:
-        say(plan_text.render_plan(found, each=each))
-    return 1 if found.of(BLOCKED) else 0
+        say(plan_text.render_plan(found, each=each, width=line_width()))
+    return 1 if found.of(BLOCKED) or found.too_large else 0
 
 
 @contextmanager
@@ -91,6 +95,11 @@ def _without_warnings_of(logger: Any) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def line_width() -> int:
+    """Return the characters that a line may have: those of the terminal, or any number for what reads a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def be_quiet_about_other_parameters() -> None:

@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.fields import (
+    Absent,
     Arguments,
     ByFileName,
     Free,
@@ -36,7 +35,7 @@ from espo_luigi.config.fields import (
     single_or_mapping,
 )
 from espo_luigi.config.signatures import METHOD_ARGUMENTS
-from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Engine, Method
+from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Consistency, Engine, Method
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
 Kind = Literal["+", "*"]
@@ -239,16 +238,10 @@ class TrainingArgs(Section):
     xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
         default_factory=TrainArguments, description="further arguments of the method's train"
     )
-    additive_space: AdditiveSpace | None = Field(
-        default=None,
-        description="{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training",
+    additive_space: AdditiveSpace | None = Absent(
+        "{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
     )
     jitter_over: Refused = None
-
-    @model_serializer(mode="wrap")
-    def _without_absent_space(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave an absent `additive_space` out: hashes from before the key stay the same."""
-        return {key: value for key, value in dump(self).items() if key != "additive_space" or value is not None}
 
 
 class AdjustingArgs(Section):
@@ -314,6 +307,33 @@ class XscenCleanUp(Section):
     common_attrs_only: Unused = None
 
 
+class VariableCleanUp(Section):
+    """The treatment of a variable's product in ESPO v2, in this order."""
+
+    round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
+        default={}, description="decimals that are kept, by variable"
+    )
+    clip_var: Named[tuple[Number | None, Number | None]] = Field(
+        default={}, description="the lowest and the highest value, by variable, in its unit"
+    )
+    remove_all_attrs_except: Named[Names] = Field(
+        default={}, description="attributes that stay, by variable; `global` for the dataset's"
+    )
+    add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
+        default={}, description="attributes by variable; `global` for the dataset's"
+    )
+    change_attr_prefix: str = Field(
+        default="", description="takes the place of `cat:` in names of attributes, if given"
+    )
+    maybe_unstack_dict: Ignored = None
+    to_level: Ignored = None
+    variables_and_units: Refused = None
+    convert_calendar_kwargs: Refused = None
+    missing_by_var: Refused = None
+    attrs_to_remove: Unused = None
+    common_attrs_only: Unused = None
+
+
 class CleanUp(Section):
     """Section `clean_up`."""
 
@@ -321,5 +341,10 @@ class CleanUp(Section):
     xscen_clean_up: XscenCleanUp = Field(
         default_factory=XscenCleanUp, description="treatment of the adjusted variables"
     )
+    variables: Named[VariableCleanUp] = Absent("treatment of each variable's product, in ESPO v2", {})
+    temperatures: Consistency = Absent(
+        "how tasmax, tasmin and dtr are made consistent: derived, swap, dqm-dtr", "derived"
+    )
+    bitround: Annotated[Whole, Field(ge=1, le=23)] | None = Absent("bits of the mantissa that products keep")
     search_data_catalogs: Ignored = None
     save: Refused = None

@@ -165,7 +165,7 @@ def fill_in(content: Mapping[str, Any]) -> Mapping[str, Any]:
     ref_period, sim_period = periods.get("ref_period"), periods.get("sim_period")
     content = _defaulted(content, "biasadjust.variables.*.training_args", {"period": ref_period})
     content = _defaulted(content, "biasadjust.variables.*.adjusting_args", {"periods": sim_period})
-    for where in ("custom.regions.*", "off-diag.domains.*"):
+    for where in ("custom.regions.*", "off-diag.domains.*", "domain-diag.domains.*"):
         content = changed(content, where.split("."), lambda at, region: {"name": at[-1], **region})
     content = _with_reference_diagnostics(content)
     for where in STEPS:

@@ -19,7 +19,7 @@ from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.jobs.dask.local import check_client
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, each_period
+from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, NEEDED_FOR, each_period
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ def checked(config: RunConfig) -> RunConfig:
         date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
         lies outside it; a variable or a source is unknown.
     """
+    _check_pieces(config)
+    _check_inputs(config)
+    _check_products(config)
     _check_regions(config.custom.regions)
     _check_whole_domain(config.custom)
     _check_grids(config)
@@ -51,6 +54,82 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})
+
+
+def _check_pieces(config: RunConfig) -> None:
+    """Refuse land that is cut in two ways, or in none, and members of a pool that are not adjusted together."""
+    if bool(config.custom.regions) == (config.subregions is not None):
+        both = "both are" if config.subregions else "neither is"
+        raise ConfigurationError(
+            f"`custom.regions` cuts the land into boxes, `subregions` (of ESPO v2) into slices: {both} given. Give one."
+        )
+    members = config.extraction.simulation.search_data_catalogs.restrict_members
+    if config.subregions is None or (members and members.ordered == 1):
+        return
+    for name, variable in config.biasadjust.variables.items():
+        group = variable.training_args.group
+        if isinstance(group, str) or "realization" not in group.add_dims:
+            raise ConfigurationError(
+                f"`biasadjust.variables.{name}.training_args.group` has no `add_dims: [realization]`, and pools have "
+                "several members; add it, or take one member (`restrict_members: {ordered: 1}`)."
+            )
+
+
+def _check_inputs(config: RunConfig) -> None:
+    """Refuse keys of the reference for simulations and the other way round, and a mask of a field that is not read."""
+    reference, simulation = config.extraction.reference, config.extraction.simulation
+    misplaced = {
+        "extraction.simulation.extract_dataset.mask": (simulation.extract_dataset.mask, "the reference"),
+        "extraction.reference.create_mask": (reference.create_mask, "simulations"),
+        "extraction.reference.repairs": (reference.repairs, "simulations"),
+        "extraction.reference.fill_in_time": (reference.fill_in_time, "simulations"),
+        "extraction.reference.days_to_fill": (reference.days_to_fill, "simulations"),
+    }
+    for key, (given, whose) in misplaced.items():
+        if given:
+            raise ConfigurationError(f"`{key}` is a key of {whose} only. Move it there, or take it away.")
+    for key, field, wanted in (
+        ("extraction.reference.extract_dataset.mask", "mask", reference if reference.extract_dataset.mask else None),
+        (
+            "extraction.simulation.create_mask.variable",
+            simulation.create_mask.variable if simulation.create_mask else "",
+            simulation if simulation.create_mask else None,
+        ),
+    ):
+        if wanted is not None and wanted.search_data_catalogs.variables_and_freqs.get(field) != "fx":
+            raise ConfigurationError(
+                f"`{key}` needs the fixed field {field}; expected `{field}: fx` in the search's `variables_and_freqs`."
+            )
+
+
+def _check_products(config: RunConfig) -> None:
+    """Refuse temperatures made consistent without what that takes, and treatments of what is no product."""
+    adjusted = set(config.biasadjust.variables)
+    how, needed = config.clean_up.temperatures, set(NEEDED_FOR[config.clean_up.temperatures])
+    wants = {"tasmax", "tasmin"} & adjusted if config.subregions else adjusted if how != "derived" else set()
+    if wants and not needed <= adjusted:
+        raise ConfigurationError(
+            f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(needed))}; `biasadjust.variables` "
+            f"has {', '.join(sorted(adjusted))}. Adjust them, or choose another way: {', '.join(NEEDED_FOR)}."
+        )
+    if config.subregions is None and how != "derived":
+        raise ConfigurationError(
+            f"`clean_up.temperatures: {how}` is a way of ESPO v2, which has a section `subregions`; expected derived."
+        )
+    diagnosed = config.domain_diag
+    variables = set(diagnosed.change_units_arg) if diagnosed else set()
+    for name, one in diagnosed.properties["indicators"].items() if diagnosed else ():
+        if lacking := set(one.get("input", {}).values()) - variables:
+            raise ConfigurationError(
+                f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
+                f"the property {name} takes. Add it with its unit, or take the property away."
+            )
+    for name in config.clean_up.variables:
+        if name not in adjusted | {"tasmin"}:
+            raise ConfigurationError(
+                f"`clean_up.xscen_clean_up.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
+                f"expected {', '.join(sorted(adjusted | {'tasmin'}))}."
+            )
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:
@@ -89,12 +168,14 @@ def _check_whole_domain(custom: Custom) -> None:
 def _check_grids(config: RunConfig) -> None:
     """Refuse a cascade that extrapolates: each grid covers the regions and one cell more of each grid after it."""
     margin, widened = (0.0, 0.0), ""
+    # Slices are parts of a reference that may be smaller than the box that it is cut with: only `Regrid` can look.
+    boxes = {f"custom.regions.{key}": region for key, region in config.custom.regions.items()}
     for name, grid in reversed(list(config.regrid.regrid_dataset.intermediate_grids.items())):
         made = grid.cf_grid_2d.made()
-        for key, region in config.custom.regions.items():
+        for key, region in boxes.items():
             if missing := missing_sides(region.box.widened(*margin), made):
                 raise ConfigurationError(
-                    f"`{_CASCADE}.{name}`: its cells ({made}) do not cover `custom.regions.{key}` "
+                    f"`{_CASCADE}.{name}`: its cells ({made}) do not cover `{key}` "
                     f"({region.box}){widened}: {missing} would be extrapolated. Give the grid bounds that cover all "
                     "regions, or leave the grid out (docs/reference/configuration.md, `regrid`)."
                 )
@@ -170,7 +251,8 @@ def _check_thresholds(config: RunConfig) -> None:
     for path, variable, chosen in flags:
         units = CANONICAL_UNITS.get(variable) or given.get(variable)
         for flag in chosen:
-            own = FLAGS[flag].units if flag in FLAGS else ""
+            # Its threshold is 0, in any unit.
+            own = FLAGS[flag].units if flag in FLAGS and flag != "negative_accumulation_values" else ""
             if units and own and not converts(f"1 {own}", units):
                 raise ConfigurationError(
                     f"`{path}.{flag}`: this flag is about values in {own}, and {variable} is in {units}. Remove it."

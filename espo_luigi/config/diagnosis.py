@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from espo_luigi.config.fields import ByFileName, Ignored, Named, Period, Refused, Section
+from espo_luigi.config.fields import ByFileName, Ignored, Named, Period, Refused, Section, Unit
 from espo_luigi.config.regions import Region
 from espo_luigi.config.signatures import PROPERTIES, Property
 from espo_luigi.errors import nearest
@@ -112,3 +112,18 @@ class Diagnostics(Section):
     def steps(self) -> dict[str, DiagStep]:
         """The steps sim and scen."""
         return {"sim": self.sim, "scen": self.scen}
+
+
+class DomainDiag(Section):
+    """Section `domain-diag`: diagnostics of small domains in ESPO v2, which has them apart as `diagregion`."""
+
+    domains: ByFileName[Region] = Field(description="the domains that are diagnosed")
+    change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
+    properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
+        description="the definitions of the properties: a YAML file, or the mapping itself"
+    )
+    period: Period = Field(description="first and last year; custom.ref_period by default")
+    to_level_prop: Ignored = None
+    to_level_meas: Ignored = None
+    dref_for_measure: Ignored = None
+    rechunk: Ignored = None

@@ -85,6 +85,11 @@ def single_or_mapping(kind: type, single: Any, section: type[Section], expected:
     return BeforeValidator(validated)
 
 
+def Absent(description: str, default: Any = None, **options: Any) -> Any:
+    """Return the field of a key that leaves no trace in dumps, and so in hashes, where it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default, description=description, **options)
+
+
 class NoEffect(Enum):
     """Mark of an ESPO-G key without effect here; the value says how espo_luigi reacts."""
 

@@ -12,13 +12,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
-    model_serializer,
     model_validator,
 )
 
 from espo_luigi.config.fields import (
+    Absent,
     Arguments,
     ByFileName,
     Free,
@@ -253,8 +252,8 @@ Ring = tuple[tuple[float, float], ...]
 Shape = Annotated[tuple[tuple[Ring, ...], ...], BeforeValidator(_as_polygons)]
 
 
-class ScopedChecks(Checks):
-    """A set of checks of a part of the domain: a box, or the polygons of a file."""
+class Extent(Section):
+    """A part of the domain: a box, or the polygons of a file."""
 
     lon_bnds: Longitudes | None = Field(default=None, description="the western and the eastern bound, degrees east")
     lat_bnds: Latitudes | None = Field(default=None, description="the southern and the northern bound, degrees north")
@@ -270,17 +269,35 @@ class ScopedChecks(Checks):
         return self
 
 
+class ScopedChecks(Checks, Extent):
+    """A set of checks of a part of the domain."""
+
+
+class Limits(Section):
+    """Limits of the values of raw files."""
+
+    flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
+
+
+class ScopedLimits(Limits):
+    """Limits of the values in a box."""
+
+    lon_bnds: Longitudes = Field(description="the western and the eastern bound, degrees east")
+    lat_bnds: Latitudes = Field(description="the southern and the northern bound, degrees north")
+
+
+class InputLimits(Limits):
+    """Limits of the values of raw files, in place of the products'."""
+
+    scopes: Named[ScopedLimits] = Field(default={}, description="further limits, each of a part of the domain")
+
+
 class HealthChecks(Checks):
     """Section `health_checks`."""
 
-    scopes: ByFileName[ScopedChecks] | None = Field(
-        default=None, description="further sets of checks, each of a part of the domain"
-    )
+    inputs: InputLimits | None = Absent("limits of the raw files' values; by default those of the products")
 
-    @model_serializer(mode="wrap")
-    def _dumped(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out scopes that nobody gives: products of earlier versions keep their configuration's hash."""
-        return {key: value for key, value in dump(self).items() if key != "scopes" or value is not None}
+    scopes: ByFileName[ScopedChecks] | None = Absent("further sets of checks, each of a part of the domain")
 
     @property
     def sets(self) -> dict[str, Checks]:

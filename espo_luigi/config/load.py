@@ -12,15 +12,17 @@ from pydantic import ValidationError
 
 from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise
 from espo_luigi.config.cross_checks import checked
+from espo_luigi.config.espo_v2 import SECTIONS as V2_SECTIONS
+from espo_luigi.config.espo_v2 import translated
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
-from espo_luigi.errors import ConfigurationError, nearest, unknown
+from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 
 logger = logging.getLogger(__name__)
 
-SECTIONS = tuple(field.alias or name for name, field in RunConfig.model_fields.items())
+SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS)
 
 
 def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> RunConfig:
@@ -54,6 +56,8 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     content, written, places = _merged(paths)
     # ESPO-G's files lie in the project's folder `config`, and refer to files as `config/NAME.yml`: hence the parent.
     folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
+    content, moved = translated(content)
+    written = {**written, **moved}
     content = _with_properties(fill_in(content), folders)
     try:
         config = RunConfig.model_validate(content, context={"folders": folders})
@@ -87,7 +91,7 @@ def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """
     for section in content:
         if section not in SECTIONS:
-            if nearest(section, SECTIONS, cutoff=0.75):
+            if nearest(section, SECTIONS, cutoff=ALIKE):
                 raise ConfigurationError(f"{path}: `{section}`: {unknown('section', section, SECTIONS)}")
             logger.warning("%s: the section `%s` is unknown and has no effect.", path, section)
     return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
@@ -101,7 +105,11 @@ def _with_properties(content: Mapping[str, Any], folders: Iterable[Path]) -> Map
             (*where.split("."), "properties_and_measures"),
             lambda at, details: {**details, **_properties((*at, "properties"), details.get("properties"), folders)},
         )
-    return content
+    return changed(
+        content,
+        ("domain-diag",),
+        lambda at, details: {**details, **_properties((*at, "properties"), details.get("properties"), folders)},
+    )
 
 
 def _properties(at: KeyPath, name: Any, folders: Iterable[Path]) -> dict[str, Any]:

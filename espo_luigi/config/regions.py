@@ -19,6 +19,7 @@ from espo_luigi.config.fields import (
     OutputPath,
     Period,
     Section,
+    Whole,
     file_name_part,
 )
 from espo_luigi.science.boxes import Box
@@ -76,11 +77,17 @@ def _without_time(value: Any) -> Any:
     return {dim: size for dim, size in value.items() if dim != "time"} if isinstance(value, dict) else value
 
 
+class Subregions(Section):
+    """Section `subregions` of ESPO v2."""
+
+    n: Whole = Field(ge=1, description="the number of land cells of a slice")
+
+
 class Custom(Section):
     """Section `custom`."""
 
-    regions: Annotated[ByFileName[Region], Field(min_length=1)] = Field(
-        description="the regions that are computed one by one and concatenated, from south to north"
+    regions: ByFileName[Region] = Field(
+        default={}, description="the regions that are computed one by one and concatenated, from south to north"
     )
     amno_region: Region = Field(description="the whole domain: what is extracted, and the name of the final product")
     stack_drop_nans: bool = Field(default=True, description="compute on land cells only, stacked along `loc`")

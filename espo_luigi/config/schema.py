@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
-from espo_luigi.config.diagnosis import Diagnostics, OffDiag
-from espo_luigi.config.fields import Free, Ignored, Section
+from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
+from espo_luigi.config.fields import Absent, Free, Ignored, Section
 from espo_luigi.config.health_checks import HealthChecks
-from espo_luigi.config.regions import Custom, Paths
+from espo_luigi.config.regions import Custom, Paths, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid
 from espo_luigi.science.choices import each_period
 
@@ -61,6 +61,7 @@ class RunConfig(Section):
 
     project: Project | None = Field(default=None, description="names for the products")
     paths: Paths = Field(description="the folders of the run")
+    subregions: Subregions | None = Absent("makes it an ESPO v2: land is cut into slices of cells, not into regions")
     custom: Custom = Field(description="regions, chunks and periods")
     extraction: ExtractionSection = Field(description="the data to read: reference and simulations")
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
@@ -71,6 +72,7 @@ class RunConfig(Section):
     )
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
+    domain_diag: DomainDiag | None = Absent("diagnostics of small domains, of ESPO v2", alias="domain-diag")
     # How a run is computed and reported never changes a number: neither belongs in the hash.
     dask: Free = Field(default={}, exclude=True, description="dask's settings")
     logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
@@ -95,6 +97,18 @@ class RunConfig(Section):
         """The variables of the simulations that vary in time, in the order of the file."""
         wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
         return tuple(name for name, freq in wanted.items() if freq != "fx")
+
+    def treatment(self, variable: str) -> dict[str, Any]:
+        """Return what is done to a variable's product in ESPO v2; the fields in its attributes are filled in."""
+        given = self.clean_up.variables.get(variable)
+        if given is None:
+            return {}
+        fields, arguments = self._fields_of_attributes, given.arguments("add_attrs")
+        filled = {
+            name: {key: _filled_in(value, fields) for key, value in attrs.items()}
+            for name, attrs in given.add_attrs.items()
+        }
+        return {**arguments, "add_attrs": filled}
 
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
@@ -127,6 +141,18 @@ class RunConfig(Section):
     def flags(self) -> dict[str, Any]:
         """The data flags of the health checks, with their arguments, by variable."""
         return self.health_checks.arguments().get("flags", {})
+
+    @property
+    def input_limits(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Boxes of raw data, and the data flags that limit values there, by variable; the first is for all data."""
+        inputs = self.health_checks.inputs
+        if inputs is None:
+            return [({}, self.flags)]
+        scopes = [
+            ({"name": name, **scope.arguments("flags")}, scope.arguments().get("flags", {}))
+            for name, scope in inputs.scopes.items()
+        ]
+        return [({}, inputs.arguments().get("flags", {})), *scopes]
 
     @property
     def dask_client(self) -> dict[str, Any]:
@@ -191,7 +217,9 @@ def _members(value: Any) -> Mapping[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         # A key of a later version changes no fingerprint until somebody gives it.
-        values = {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
+        fields = type(value).model_fields
+        absent = {name for name, one in fields.items() if one.exclude_if and one.exclude_if(getattr(value, name))}
+        values = {name: getattr(value, name) for name in fields if name not in absent} | (value.model_extra or {})
         return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}

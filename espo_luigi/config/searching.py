@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from espo_luigi.config.fields import (
+    Absent,
     Arguments,
     ByFileName,
     Chunks,
@@ -21,10 +23,11 @@ from espo_luigi.config.fields import (
     Refused,
     Section,
     Switch,
+    Unit,
     Whole,
 )
 from espo_luigi.science.boxes import Box, made_edges
-from espo_luigi.science.choices import ExtrapMethod
+from espo_luigi.science.choices import ExtrapMethod, Filling
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.
 _MOST_CELLS = 10_000_000
@@ -67,9 +70,36 @@ class ExtractDataset(Section):
     xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
     ensure_correct_time: Ignored = None
     to_level: Ignored = None
-    mask: Refused = None
+    mask: bool = Absent("keep values only where the fixed field `mask` is 1; of the reference", False)
     preprocess: Refused = None
     resample_methods: Refused = None
+
+
+class CreateMask(Section):
+    """A mask of the simulations' cells, made of a fixed field."""
+
+    variable: str = Field(description="the fixed field, which the search wants with the frequency fx")
+    where_operator: Literal[">=", ">", "<=", "<", "==", "!="] = Field(description="the comparison")
+    where_threshold: Number = Field(description="the number that the field is compared with, in the field's unit")
+    mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
+
+
+class RepairRow(Section):
+    """Values of a simulation that are known to be wrong."""
+
+    id: str = Field(description="the simulation's id; `*` stands for any text")
+    variable: str = Field(description="the variable")
+    what: Literal["missing", "mean_of_neighbours"] = Field(description="what takes their place")
+    where: str | tuple[float, float] = Field(
+        default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
+    )
+    when: Annotated[str, BeforeValidator(str)] = Field(default="", description="a day, a month or a year")
+
+
+def _as_day(value: Any) -> str:
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", str(value)):
+        raise ValueError("expected a day, such as 2015-01-01")
+    return str(value)
 
 
 class Extraction(Section):
@@ -82,7 +112,20 @@ class Extraction(Section):
     chunks: Chunks = Field(default={}, description="chunks of what is extracted")
     properties_and_measures: Ignored = None
     clean_up: Ignored = None
-    create_mask: Refused = None
+    create_mask: CreateMask | None = Absent("the source cells that are interpolated from; of the simulations")
+    repairs: tuple[RepairRow, ...] = Absent("known defects of single simulations, repaired in this order", ())
+    fill_in_time: Named[Filling] = Absent(
+        "variables whose gaps are filled from other days, after regridding: forward, both or zero", {}
+    )
+    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = Absent(
+        "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
+    )
+
+    @property
+    def series(self) -> dict[str, str]:
+        """The wanted variables that vary in time, with their frequencies, in the order of the file."""
+        wanted = self.search_data_catalogs.variables_and_freqs
+        return {name: frequency for name, frequency in wanted.items() if frequency != "fx"}
 
     @property
     def wanted_source(self) -> str | None:
@@ -131,6 +174,7 @@ class ExtractionSection(Section):
 
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
+    variables_and_units: Named[Unit] = Absent("the units of what is extracted, by variable", {})
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
     # The hash leaves it out, since it changes no number.
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
@@ -216,5 +260,6 @@ class Regrid(Section):
     """Section `regrid`."""
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
+    skip_coarser: bool = Absent("leave out grids of the cascade that are coarser than a simulation", False)
     target: Ignored = None
     weights_location: Ignored = None

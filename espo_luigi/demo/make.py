@@ -17,21 +17,13 @@ import numpy as np
 
 from espo_luigi.catalog.build import describe, write_catalog
 from espo_luigi.catalog.read import make_id
-from espo_luigi.demo.sources import (
-    CMIP7_SIMULATIONS,
-    INSTITUTION,
-    MEMBER,
-    REFERENCE,
-    SIMULATIONS,
-    Source,
-    activity_of,
-    dataset_of,
-    file_name,
-    folder_of,
-)
-from espo_luigi.demo.weather import Field, days_of, invent_weather
+from espo_luigi.demo.files import activity_of, dataset_of, file_name, fixed_dataset_of, folder_of
+from espo_luigi.demo.sources import CMIP7_SIMULATIONS, INSTITUTION, REFERENCE, REFERENCE_DOMAIN, SIMULATIONS, Source
+from espo_luigi.demo.v2 import V2_REFERENCE, V2_SIMULATIONS
+from espo_luigi.demo.weather import Days, Field, days_of, heights, invent_weather
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.files import open_own, write_new
+from espo_luigi.science.finalize.quantization import round_mantissas
 from espo_luigi.store.publish import written_aside
 
 logger = logging.getLogger(__name__)
@@ -39,21 +31,25 @@ logger = logging.getLogger(__name__)
 # A new number makes folders of earlier editions again: raise it when the same seed gives other data.
 _EDITION = 3
 _RECORD_NAME = "demo.json"
+# The impossible tasmax of `Source.hot_cell`: the year, the days after 1 January, and K.
+_HOT_YEAR, _HOT_DAY, _HOT_KELVIN = 2030, 195, 340.0
+# Mantissa bits of compact files: 1/64 K, and a thousandth of the rain.
+_KEPT_BITS = {"tasmax": 14, "tasmin": 14, "pr": 9}
 _MAKER = "the demonstration of espo_luigi; all data are invented"
 
 
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 230 MB in a few seconds: NetCDF files with the names and attributes of CMIP6 or CMIP7, and their
-    catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
+    Makes about 230 MB in a few seconds (v2: 60 MB): NetCDF files with the names and attributes of CMIP6 or CMIP7, and
+    their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
     Several processes may call it at once.
 
     Parameters
     ----------
     section : mapping
-        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1) and `mip_era`,
-        CMIP6 (default) or CMIP7.
+        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1), `mip_era`,
+        CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, of CMIP6 only.
 
     Returns
     -------
@@ -63,7 +59,8 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     Raises
     ------
     ConfigurationError
-        If the section lacks a folder or has an unknown key or era, or its seed is not a whole number of 0 or more.
+        If the section lacks a folder or has an unknown key, era or production, or its seed is not a whole number of 0
+        or more.
     StoreError
         If the disk refuses.
     """
@@ -71,6 +68,8 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}
     if section.get("mip_era") == "CMIP7":
         record["mip_era"] = "CMIP7"
+    if "production" in section:
+        record["production"] = "v2"
     if _is_made(folder, record):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,12 +80,15 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
 
 
 def _checked(section: Mapping[str, Any]) -> tuple[Path, int]:
-    unknown = set(section) - {"folder", "seed", "mip_era"}
+    unknown = set(section) - {"folder", "seed", "mip_era", "production"}
     folder, seed, mip_era = section.get("folder"), section.get("seed", 1), section.get("mip_era", "CMIP6")
     if unknown or not isinstance(folder, str | os.PathLike) or not str(folder):
         raise ConfigurationError(f"`demo`: got {dict(section)}, expected a `folder` and, if you like, a `seed`")
     if mip_era not in ("CMIP6", "CMIP7"):
         raise ConfigurationError(f"`demo.mip_era`: got {mip_era!r}, expected CMIP6 or CMIP7")
+    if section.get("production", "v2") != "v2" or ("production" in section and mip_era != "CMIP6"):
+        got = f"got {section['production']!r} and mip_era {mip_era}"
+        raise ConfigurationError(f"`demo.production`: {got}, expected v2, of CMIP6, or no such key")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"`demo.seed`: got {seed!r}, expected a whole number of 0 or more")
     return Path(os.path.expandvars(folder)).expanduser().absolute(), seed
@@ -108,11 +110,14 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path, record: Mapping[str, Any]) -> None:
     start = time.monotonic()
-    logger.info("Making the demo's data in %s (once; about 230 MB)", folder)
+    reference, simulations = REFERENCE, CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS
+    if "production" in record:
+        reference, simulations = V2_REFERENCE, V2_SIMULATIONS
+    size = 60 if "production" in record else 230
+    logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
     with written_aside(folder) as partial:
         partial.mkdir()
-        simulations = CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS
-        for name, sources in {"reconstruction": (REFERENCE,), "simulation": simulations}.items():
+        for name, sources in {"reconstruction": (reference,), "simulation": simulations}.items():
             rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
             write_catalog(rows, partial / f"{name}.json", _MAKER)
         write_new(partial / _RECORD_NAME, json.dumps(record))
@@ -123,18 +128,24 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
     """Write a source's files into `partial`; return its rows of the catalogue, with paths in the final `folder`."""
     years = [year for pair in source.experiments.values() for year in pair]
     days = days_of(source.calendar, min(years), max(years))
+    lats, lons = source.places()
     logger.info("Demo: %s, %d days of %d cells", source.name, days.years.size, len(source.lats) * len(source.lons))
-    rng = np.random.default_rng([seed, zlib.crc32(source.name.encode())])
-    weather = invent_weather(source.climate, days, np.array(source.lats), np.array(source.lons), rng)
-    if source.land:
-        weather = _without_sea(source, weather)
+    rng = np.random.default_rng([seed, zlib.crc32(source.random_stream.encode())])
+    weather = _as_in_files(source, invent_weather(source.climate, days, lats, lons, rng), days)
     rows = []
     for experiment, (first, last) in source.experiments.items():
         part = days.within(first, last)
-        for name, values in weather.items():
+        part = slice(part.start + (source.begins(experiment) != "0101"), part.stop)
+        datasets = {
+            name: dataset_of(source, experiment, name, data[part], days, part) for name, data in weather.items()
+        }
+        if experiment == next(iter(source.experiments)):
+            fields = _fixed_fields(source).items()
+            datasets |= {name: fixed_dataset_of(source, experiment, name, values) for name, values in fields}
+        for name, ds in datasets.items():
             path = Path(folder_of(source, experiment, name)) / file_name(source, experiment, name, days.last_day)
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
-            dataset_of(source, experiment, name, values[part], days, part).to_netcdf(partial / path, engine="netcdf4")
+            ds.to_netcdf(partial / path, engine="netcdf4")
             if source.mip_era == "CMIP7":
                 rows.append(describe(partial / path) | {"path": str(folder / path)})
             else:
@@ -142,8 +153,31 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
     return rows
 
 
+def _as_in_files(source: Source, weather: Mapping[str, Field], days: Days) -> dict[str, Field]:
+    """Return the weather with the source's gaps, its impossible value and its precision."""
+    values = _without_sea(source, weather) if source.land else dict(weather)
+    if source.hot_cell:
+        values["tasmax"][(days.within(_HOT_YEAR, _HOT_YEAR).start + _HOT_DAY, *source.hot_cell)] = _HOT_KELVIN
+    if source.is_compact:
+        values = {name: round_mantissas(data, _KEPT_BITS[name]) for name, data in values.items()}
+    return values
+
+
+def _fixed_fields(source: Source) -> dict[str, np.ndarray]:
+    """Return the source's fixed fields (y, x)."""
+    land = np.array([[letter == "#" for letter in row] for row in reversed(source.land)])
+    fields: dict[str, np.ndarray] = {}
+    if "sftlf" in source.fixed:
+        fields["sftlf"] = np.array(source.land_percent, np.float32)
+    if "mask" in source.fixed:
+        fields["mask"] = land.astype(np.int8)
+    if "orog" in source.fixed:
+        fields["orog"] = np.where(land, heights(source.climate, *source.places()), 0).astype(np.float32)
+    return fields
+
+
 def _without_sea(source: Source, weather: Mapping[str, Field]) -> dict[str, Field]:
-    sea = np.array([[letter != "#" for letter in row] for row in reversed(source.land)])
+    sea = np.array([[letter not in "#+" for letter in row] for row in reversed(source.land)])
     return {name: np.where(sea, np.float32(np.nan), values) for name, values in weather.items()}
 
 
@@ -158,15 +192,21 @@ def catalog_row(source: Source, experiment: str, variable: str, path: Path, last
         "xrfreq": "D",
         "frequency": "day",
         "variable": f"('{variable}',)",
-        "domain": "NAM",
-        "date_start": f"{first}-01-01",
-        "date_end": f"{last}-{last_day[:2]}-{last_day[2:]}",
-        "version": f"v{_EDITION}",
+        "domain": REFERENCE_DOMAIN,
+        "version": source.version or f"v{_EDITION}",
         "format": "nc",
         "path": str(path),
     }
+    if variable in source.fixed:
+        row |= {"xrfreq": "fx", "frequency": "fx"}
+    else:
+        begins = source.begins(experiment)
+        row["date_start"] = f"{first}-{begins[:2]}-{begins[2:]}"
+        row["date_end"] = f"{last}-{last_day[:2]}-{last_day[2:]}"
     if source.is_simulation:
-        activity = activity_of(experiment)
+        activity = activity_of(source, experiment)
         row |= {"type": "simulation", "mip_era": "CMIP6", "activity": activity, "experiment": experiment}
-        row |= {"member": MEMBER, "domain": "global"}
+        row |= {"member": source.member, "domain": source.domain}
+    if source.driver:
+        row |= dict(zip(("driving_model", "driving_member"), source.driver, strict=True))
     return row | {"id": make_id(row)}

@@ -1,47 +1,26 @@
-"""The invented datasets, and their files as CMIP6 and CMIP7 have them."""
+"""The invented datasets: climates, grids, calendars and years."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
-from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
-import xarray as xr
 
-from espo_luigi.demo.weather import Axis, Climate, Days, Field
+from espo_luigi.demo.weather import Axis, Climate
 
 MEMBER = "r1i1p1f1"
 INSTITUTION = "ESPO-DEMO"
-
-_VARIABLE_ATTRIBUTES = {
-    "tasmax": {
-        "standard_name": "air_temperature",
-        "long_name": "Daily Maximum Near-Surface Air Temperature",
-        "units": "K",
-        "cell_methods": "area: mean time: maximum",
-    },
-    "tasmin": {
-        "standard_name": "air_temperature",
-        "long_name": "Daily Minimum Near-Surface Air Temperature",
-        "units": "K",
-        "cell_methods": "area: mean time: minimum",
-    },
-    "pr": {
-        "standard_name": "precipitation_flux",
-        "long_name": "Precipitation",
-        "units": "kg m-2 s-1",
-        "cell_methods": "area: time: mean",
-    },
-}
+REFERENCE_DOMAIN = "NAM"
 
 
 @dataclass(frozen=True)
 class Source:
     """An invented dataset: its name, its climate, its grid (degrees), its calendar, and where it has land.
 
-    `land` has a row of letters for each latitude, the northernmost first: # is land. Without it, all cells have data.
+    `land` has a row of letters for each latitude, the northernmost first: # is land, + is sea with data. Without it,
+    all cells have data. With a `pole` (latitude and longitude of a rotated grid's north pole), `lats` and `lons` are
+    those of the rotated grid. A regional simulation has a `driver`: the driving model and its member.
     """
 
     name: str
@@ -52,14 +31,62 @@ class Source:
     experiments: Mapping[str, tuple[int, int]]
     mip_era: str = "CMIP6"
     land: tuple[str, ...] = ()
+    member: str = MEMBER
+    pole: tuple[float, float] | None = None
+    driver: tuple[str, str] | None = None
+    domain: str = "global"
+    """The domain of a simulation."""
+    version: str = ""
+    land_percent: tuple[tuple[int, ...], ...] = ()
+    """The share of land of each cell, in the order of `lats`."""
+    fixed: tuple[str, ...] = ()
+    """The fixed fields that have files: `sftlf`, or `mask` and `orog`."""
+    hot_cell: tuple[int, int] | None = None
+    """Row and column of a cell with an impossible tasmax on a day of July 2030."""
+    lacks_new_year: bool = False
+    """Whether the scenario's first day is in no file."""
+    is_compact: bool = False
+    """Whether files are compressed, and values rounded to the bits that matter."""
 
     @property
     def is_simulation(self) -> bool:
         """Whether it is a simulation; otherwise it is the reference."""
         return "historical" in self.experiments
 
+    @property
+    def random_stream(self) -> str:
+        """The name of the source's random numbers: each member has its own weather."""
+        return "".join((self.name, *(self.driver or ()), self.member if self.member != MEMBER else ""))
 
-def _steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    @property
+    def dims(self) -> tuple[str, str]:
+        """The horizontal dimensions of its files."""
+        return ("rlat", "rlon") if self.pole else ("lat", "lon")
+
+    def places(self) -> tuple[Axis, Axis]:
+        """Return latitudes and longitudes: of rows and columns, or of each cell of a rotated grid."""
+        rows, columns = np.array(self.lats), np.array(self.lons)
+        return geographic(rows[:, None], columns[None, :], self.pole) if self.pole else (rows, columns)
+
+    def begins(self, experiment: str) -> str:
+        """Return the month and day on which an experiment's files begin, MMDD."""
+        return "0102" if self.lacks_new_year and experiment != "historical" else "0101"
+
+
+def geographic(rlat: Axis, rlon: Axis, pole: tuple[float, float]) -> tuple[Axis, Axis]:
+    """Return latitudes and longitudes (-180 to 180) of places on a grid whose north pole lies at `pole`; degrees.
+
+    The grid's zero meridian leads from its north pole away from the Earth's north pole (CF, appendix F).
+    """
+    up, along, tilt = np.deg2rad(rlat), np.deg2rad(rlon), np.deg2rad(pole[0])
+    north = np.sin(tilt) * np.sin(up) + np.cos(tilt) * np.cos(up) * np.cos(along)
+    east = np.cos(tilt) * np.sin(up) - np.sin(tilt) * np.cos(up) * np.cos(along)
+    lon = np.rad2deg(np.arctan2(-np.cos(up) * np.sin(along), east)) + pole[1]
+    return np.rad2deg(np.arcsin(north)), (lon + 180) % 360 - 180
+
+
+def steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    """Return the coordinates of a regular axis, without round-off."""
     return tuple(round(first + step * index, 6) for index in range(count))
 
 
@@ -90,8 +117,8 @@ _SCENARIO = {"historical": (1950, 2014), "ssp585": (2015, 2100)}
 REFERENCE = Source(
     name="Demo-Land",
     climate=Climate(warming_kelvin=4.0),
-    lats=_steps(44.375, 0.25, len(_LAND)),
-    lons=_steps(-72.625, 0.25, len(_LAND[0])),
+    lats=steps(44.375, 0.25, len(_LAND)),
+    lons=steps(-72.625, 0.25, len(_LAND[0])),
     calendar="standard",
     experiments={"reference": (1991, 2020)},
     land=_LAND,
@@ -111,8 +138,8 @@ SIMULATIONS = (
             rain_shape=0.65,
             cell_degrees=2.8,
         ),
-        lats=_steps(37.67, 2.79, 7),
-        lons=_steps(278.4375, 2.8125, 10),
+        lats=steps(37.67, 2.79, 7),
+        lons=steps(278.4375, 2.8125, 10),
         calendar="noleap",
         experiments=_SCENARIO,
     ),
@@ -130,8 +157,8 @@ SIMULATIONS = (
             rain_shape=1.0,
             cell_degrees=2.25,
         ),
-        lats=_steps(56.0, -2.0, 11),
-        lons=_steps(-81.25, 2.5, 11),
+        lats=steps(56.0, -2.0, 11),
+        lons=steps(-81.25, 2.5, 11),
         calendar="360_day",
         experiments=_SCENARIO,
     ),
@@ -148,136 +175,3 @@ CMIP7_SIMULATIONS = tuple(
     )
     for source in SIMULATIONS
 )
-_BRANDED = {
-    "tasmax": ("tas", "tmax-h2m-hxy-u"),
-    "tasmin": ("tas", "tmin-h2m-hxy-u"),
-    "pr": ("pr", "tavg-u-hxy-u"),
-}
-
-
-def folder_of(source: Source, experiment: str, variable: str) -> str:
-    """Return the folder of one variable's files of an experiment, below the demo's."""
-    if not source.is_simulation:
-        return f"reconstruction/{source.name}"
-    if source.mip_era == "CMIP7":
-        run = f"{activity_of(experiment)}/{INSTITUTION}/{source.name}/{experiment}/{MEMBER}"
-        held, suffix = _BRANDED[variable]
-        dataset = f"{_region_of(experiment)}/day/{held}/{suffix}/g999/v20260901"
-        return f"simulation/MIP-DRS7/CMIP7/{run}/{dataset}"
-    return f"simulation/{activity_of(experiment)}/{INSTITUTION}/{source.name}/{experiment}/{MEMBER}/day"
-
-
-def _region_of(experiment: str) -> str:
-    """Return the region's code: in capitals in older files, as data request 1.2.2.2 had it."""
-    return "GLB" if experiment == "historical" else "glb"
-
-
-def activity_of(experiment: str) -> str:
-    """Return the project within CMIP that an experiment belongs to."""
-    return "CMIP" if experiment == "historical" else "ScenarioMIP"
-
-
-def file_name(source: Source, experiment: str, variable: str, last_day: str) -> str:
-    """Return a file's name after the template of its CMIP; `last_day` is month and day, MMDD."""
-    first, last = source.experiments[experiment]
-    if source.mip_era == "CMIP7" and source.is_simulation:
-        dataset = f"{'_'.join(_BRANDED[variable])}_day_{_region_of(experiment)}_g999"
-        return f"{dataset}_{source.name}_{experiment}_{MEMBER}_{first}0101-{last}{last_day}.nc"
-    middle = f"{experiment}_{MEMBER}_gn" if source.is_simulation else experiment
-    return f"{variable}_day_{source.name}_{middle}_{first}0101-{last}{last_day}.nc"
-
-
-def dataset_of(source: Source, experiment: str, name: str, values: Field, days: Days, part: slice) -> xr.Dataset:
-    """One file's content, time as numbers, with bounds and the scalar height as CMIP6 files have them."""
-    numbers = days.numbers[part]
-    coords: dict[str, Any] = {
-        "time": ("time", numbers, _time_attributes(days)),
-        "lat": ("lat", np.array(source.lats), _axis_attributes("latitude", "degrees_north", "Y", "lat_bnds")),
-        "lon": ("lon", np.array(source.lons), _axis_attributes("longitude", "degrees_east", "X", "lon_bnds")),
-    }
-    if name != "pr":
-        coords["height"] = ((), 2.0, {"standard_name": "height", "units": "m", "positive": "up", "axis": "Z"})
-    bounds = {
-        "time_bnds": (("time", "bnds"), np.stack([numbers - 0.5, numbers + 0.5], axis=1)),
-        "lat_bnds": (("lat", "bnds"), _bounds(source.lats)),
-        "lon_bnds": (("lon", "bnds"), _bounds(source.lons)),
-    }
-    data = {name: (("time", "lat", "lon"), values, _VARIABLE_ATTRIBUTES[name])}
-    ds = xr.Dataset({**data, **bounds}, coords, _global_attributes(source, experiment, name))
-    for variable in ds.variables.values():
-        variable.encoding["_FillValue"] = None
-    ds[name].encoding["_FillValue"] = np.float32(1e20)
-    if source.mip_era == "CMIP7":
-        ds[name].encoding["missing_value"] = np.float32(1e20)
-        ds[name].attrs["cell_measures"] = "area: areacella"
-        return ds.rename({name: _BRANDED[name][0]})
-    return ds
-
-
-def _bounds(centres: tuple[float, ...]) -> Axis:
-    half = (centres[1] - centres[0]) / 2
-    return np.array([[centre - half, centre + half] for centre in centres])
-
-
-def _time_attributes(days: Days) -> dict[str, str]:
-    return {"standard_name": "time", "axis": "T", "bounds": "time_bnds", "units": days.units, "calendar": days.calendar}
-
-
-def _axis_attributes(name: str, units: str, axis: str, bounds: str) -> dict[str, str]:
-    return {"standard_name": name, "long_name": name, "units": units, "axis": axis, "bounds": bounds}
-
-
-def _global_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
-    attributes = {
-        "Conventions": "CF-1.7",
-        "title": f"{source.name}: invented weather for the demonstration of espo_luigi, not a model's output",
-        "institution_id": INSTITUTION,
-        "source_id": source.name,
-        "frequency": "day",
-        "variable_id": variable,
-    }
-    if source.mip_era == "CMIP7":
-        return attributes | _cmip7_attributes(source, experiment, variable)
-    if source.is_simulation:
-        attributes |= {
-            "mip_era": "CMIP6",
-            "activity_id": activity_of(experiment),
-            "experiment_id": experiment,
-            "variant_label": MEMBER,
-            "table_id": "day",
-            "grid_label": "gn",
-        }
-    return attributes
-
-
-def _cmip7_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
-    """Return the attributes that CMIP7 asks for; the tracking id is made of the file's name."""
-    held, suffix = _BRANDED[variable]
-    attributes = {
-        "Conventions": "CF-1.12",
-        "mip_era": "CMIP7",
-        "drs_specs": "MIP-DRS7",
-        "data_specs_version": "MIP-DS7.1.0.0",
-        "activity_id": activity_of(experiment),
-        "experiment_id": experiment,
-        "variant_label": MEMBER,
-        "realization_index": "r1",
-        "variable_id": held,
-        "branding_suffix": suffix,
-        "branded_variable": f"{held}_{suffix}",
-        "region": _region_of(experiment),
-        "grid_label": "g999",
-        "nominal_resolution": "250 km",
-        "product": "model-output",
-        "license_id": "CC0-1.0",
-        "tracking_id": f"hdl:21.14107/{uuid5(NAMESPACE_URL, f'{source.name} {experiment} {variable}')}",
-    }
-    if experiment == "historical":
-        return attributes | {"parent_experiment_id": "no parent"}
-    return attributes | {
-        "parent_mip_era": "CMIP7",
-        "parent_activity_id": "CMIP",
-        "parent_source_id": source.name,
-        "parent_experiment_id": "historical",
-        "parent_variant_label": MEMBER,
-    }

@@ -107,17 +107,19 @@ def invent_weather(
     lons: Axis,
     rng: np.random.Generator,
 ) -> dict[str, Field]:
-    """Invent daily `tasmax`, `tasmin` (K, tasmin always below) and `pr` (kg m-2 s-1): float32, (time, lat, lon).
+    """Invent daily `tasmax`, `tasmin` (K, tasmin always below) and `pr` (kg m-2 s-1): float32, (time, y, x).
+
+    `lats` and `lons` are those of rows and columns, or 2-D those of cells.
 
     Temperature: a yearly cycle, a warming that grows with the square of time since 1950 to `warming_kelvin` in 2100,
     and noise with a memory of days. It falls with height and to the north, and seasons are stronger to the west. Rain:
     Weibull-distributed on the days on which a second noise exceeds a threshold, 2 % more a degree of warming, more on
     the mountains' south-western slopes and less behind them. Rainy days have a smaller range of temperature.
     """
-    shape = (days.years.size, lats.size, lons.size)
+    lat, lon = _by_cell(lats, lons)
+    shape = (days.years.size, *np.broadcast_shapes(lat.shape, lon.shape))
     winter = np.cos(2 * np.pi * (days.phases - _COLDEST_PHASE)).astype(np.float32)[:, None, None]
     warming = climate.warming_kelvin * ((days.years - 1950) / 150.0).astype(np.float32) ** 2
-    lat, lon = lats[:, None], np.where(lons > 180, lons - 360, lons)[None, :]
     colder = _KELVIN_PER_METRE * _heights(climate, lat, lon) - 0.9 * (lat - 46.5)
     tas = np.float32(climate.mean_kelvin) + colder.astype(np.float32) + warming[:, None, None]
     tas = tas - climate.seasonal_kelvin * winter * np.clip(1 - 0.03 * (lon + 66), 0.8, 1.25).astype(np.float32)
@@ -150,6 +152,17 @@ def _rain(climate: Climate, winter: Field, noise: Field) -> Field:
         climate.rain_mm_per_day * (1 - 0.2 * winter) * np.abs(np.log(exceedance)) ** (1 / climate.rain_shape)
     )
     return amount
+
+
+def heights(climate: Climate, lats: Axis, lons: Axis) -> Axis:
+    """Metres above the sea (y, x) of the mountains as a grid of the climate's cells sees them."""
+    return _heights(climate, *_by_cell(lats, lons))
+
+
+def _by_cell(lats: Axis, lons: Axis) -> tuple[Axis, Axis]:
+    """Return arrays that broadcast to (y, x), with longitudes of 180 degrees at most."""
+    west = np.where(lons > 180, lons - 360, lons)
+    return (lats, west) if lats.ndim == 2 else (lats[:, None], west[None, :])
 
 
 def _heights(climate: Climate, lat: Axis, lon: Axis) -> Axis:

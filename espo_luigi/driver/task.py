@@ -61,6 +61,9 @@ class SlurmTask(KnownParameters, luigi.Task):
     # Whether only tasks of this task's graph need the graph's outputs. Only then a run deletes outputs that its tasks
     # do not need any more: for other roots we cannot know whether a task outside of the graph still needs an output.
     covers_everything: ClassVar[bool] = False
+    # How many values of 4 bytes the outputs have for each unit of `work_size` (in ESPO-G: for each cell, day and
+    # variable), at most; 0: hardly any.
+    values_in_outputs: ClassVar[float] = 0.0
     # Modules that the local engine imports before it forks jobs; here those that a Dask session imports late.
     preload: ClassVar[tuple[str, ...]] = (
         "dask.array",
@@ -174,6 +177,23 @@ class SlurmTask(KnownParameters, luigi.Task):
     def has_no_temporary(self) -> bool:
         """Return True if there is nothing that `delete_temporary` would delete."""
         return False
+
+    def scratch_group(self) -> str:
+        """Return the name of the tasks whose temporary stores come and go together; "" if it has no such group."""
+        return ""
+
+    @classmethod
+    def scratch_to_write(cls, tasks: Sequence[SlurmTask]) -> list[float]:
+        """Return the bytes of temporary outputs that each of `tasks` is expected to write.
+
+        Asked once for all tasks of a run, of the class of any of them.
+        """
+        return [0.0 for _ in tasks]
+
+    @classmethod
+    def scratch_on_disk(cls, tasks: Sequence[SlurmTask]) -> list[int]:
+        """Return the bytes of temporary outputs, whole or begun, that each of `tasks` has on the disk."""
+        return [0 for _ in tasks]
 
     def stale(self, *, files: bool = True) -> list[str]:
         """Return the names of settings, raw files and inputs that have changed since the outputs were made.

@@ -55,6 +55,15 @@ def render_memory(n_bytes: int) -> str:
     return f"{n_bytes // MIB}M"
 
 
+def render_size(count: float) -> str:
+    """Return bytes for people, in decimal units: ``1.5 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def mib(n_bytes: int) -> int:
     """Return `n_bytes` in MiB, rounded up, as a scheduler is asked for them."""
     return -(-n_bytes // MIB)

@@ -9,7 +9,8 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run.run import each_after_its_needs, pending_in
+from espo_luigi.driver.run.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
+from espo_luigi.driver.run.scratch import Scratch, scratch_limit
 from espo_luigi.driver.run.stale import stale_in
 from espo_luigi.driver.settings.espo import unchanging_settings
 from espo_luigi.driver.settings.names import check_names
@@ -19,13 +20,13 @@ from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import refusals_of, tasks_at_once
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.overview.cost import Cost, Experience
 from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
 from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import settings
-from espo_luigi.tasks.ports import OutputPort, ZarrInfo, kept_ports, ports_of
+from espo_luigi.tasks.cost import Cost, Experience
+from espo_luigi.tasks.ports import ZarrInfo
 
 # The number of inputs that a reason names.
 _SHOWN = 2
@@ -48,6 +49,12 @@ class Planned:
         return str(self.task.get_task_family())
 
     @property
+    def temporary_bytes(self) -> float:
+        """The expected bytes of its temporary outputs."""
+        share = self.task.temporary_share() if isinstance(self.task, EspoTask) else 0.0
+        return share * self.cost.size_bytes if self.cost is not None else 0.0
+
+    @property
     def reason(self) -> str:
         """Why it is to run or blocked, with the task that blocks it."""
         return f"needs {self.state.blocked_by}: {self.state.why}" if self.state.blocked_by else self.state.why
@@ -57,38 +64,39 @@ class Planned:
 class Plan:
     """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
-    If it `covers_everything`, temporary stores are deleted as soon as nothing needs them. `lacking` is the problem of
+    If it `deletes`, temporary stores go as soon as nothing needs them. `scratch` is the account of a run with
+    `[espo] scratch_limit`, `too_large` why such a run is refused. `lacking` is the problem of
     tasks that a run leaves out. `lacks_reference` says why costs assume cells of 0.1 degrees.
     """
 
     tasks: dict[str, Planned]
     again: set[str]
-    covers_everything: bool
+    deletes: bool
     capacity: Capacity
     lacking: str
     lacks_reference: str
+    scratch: Scratch | None = None
+    too_large: str = ""
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
         return [planned for planned in self.tasks.values() if planned.state.in_plan in states]
 
-    def timing(self) -> Timing:
-        """Return how long the tasks to run take."""
+    def timing(self, *, limited: bool = True) -> Timing:
+        """Return how long the tasks to run take; unless `limited`, without the limit of scratch space."""
         steps = {}
         for task_id, planned in self.tasks.items():
             if planned.state.in_plan == RUN and planned.cost is not None:
-                temporary = planned.cost.size_bytes if _is_temporary(type(planned.task)) else 0.0
-                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, planned.needs, temporary)
-        return timing(steps, self.capacity.amounts)
+                needs, temporary = planned.needs, planned.temporary_bytes
+                steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, needs, temporary)
+        scratch = self.scratch.copy() if self.scratch is not None and limited and not self.too_large else None
+        return timing(steps, self.capacity.amounts, scratch=scratch, deletes=self.deletes)
 
     def made_bytes(self, *, temporary: bool) -> float:
         """Return the bytes of the temporary outputs to make, or of the kept ones; none counts as deleted meanwhile."""
-        made = [
-            planned
-            for planned in self.of(RUN)
-            if planned.cost is not None and _is_temporary(type(planned.task)) == temporary
-        ]
-        return sum(planned.cost.size_bytes for planned in made if planned.cost is not None)
+        run = [planned for planned in self.of(RUN) if planned.cost is not None]
+        gone = sum(planned.temporary_bytes for planned in run)
+        return gone if temporary else sum(planned.cost.size_bytes for planned in run if planned.cost is not None) - gone
 
 
 def plan_of(rules: Sequence[str], selection: Selection) -> Plan:
@@ -131,8 +139,26 @@ def _plan_of(rules: Sequence[str], selection: Selection) -> Plan:
         if task_id in pending:
             problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
             _decide(planned, tasks, problem, experience, available)
-    covers_everything = not selection and not rules
-    return Plan(tasks, set(stale.again), covers_everything, available, selection.lacking, experience.lacks_reference)
+    deletes = not (selection or rules or settings().keep_temporary)
+    scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].state.in_plan == RUN})
+    return Plan(
+        tasks,
+        set(stale.again),
+        deletes,
+        available,
+        selection.lacking,
+        experience.lacks_reference,
+        scratch,
+        scratch.too_large() if scratch is not None else "",
+    )
+
+
+def _scratch(graph: Graph, pending: set[str]) -> Scratch | None:
+    if (limit := scratch_limit()) is None:
+        return None
+    scratch = Scratch(limit)
+    expect_on_scratch(scratch, graph, pending)
+    return scratch
 
 
 def _experienced() -> tuple[Path, ...]:
@@ -208,7 +234,3 @@ def _differing(task: EspoTask, made: ZarrInfo) -> list[str]:
     marker, now = made.target.marker(), task.input_ids()
     before = dict(marker.inputs) if marker is not None else {}
     return [Path(path).name for path in {**before, **now} if before.get(path) != now.get(path)]
-
-
-def _is_temporary(rule: type) -> bool:
-    return bool(ports_of(rule, OutputPort)) and not kept_ports(rule)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import cpu_time, duration
-from espo_luigi.overview.cost import Basis, Cost, measured
+from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
-from espo_luigi.tasks.context import context
+from espo_luigi.overview.timing import Timing
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.cost import Basis, Cost, measured
 
 # The columns of the table and their widths.
 _COLUMNS = {
@@ -30,12 +34,17 @@ _COLUMNS = {
 }
 # The number of changed keys shown for a rule.
 _SHOWN = 3
+# Of what goes on in a further line, to the right of the tasks' states.
+_INDENT = 11
 _MISSING = "output missing"
 
 
-def render_plan(plan: Plan, *, each: bool = False) -> str:
-    """Return the table of rules, the reasons, the cost, and problems; with `each`, a line for every task."""
-    parts = (_problems(plan), _table(plan), _each(plan) if each else _reasons(plan), _summary(plan))
+def render_plan(plan: Plan, *, each: bool = False, width: int = sys.maxsize) -> str:
+    """Return the table of rules, the reasons, the cost, and problems; with `each`, a line for every task.
+
+    The lines of tasks that are longer than `width` go on below, under the rule.
+    """
+    parts = (_problems(plan), _table(plan), _each(plan, width) if each else _reasons(plan), _summary(plan))
     return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
@@ -70,10 +79,10 @@ def _cost(tasks: list[Planned]) -> list[str]:
     files, made = sum(cost.files for cost in costs), sum(cost.size_bytes for cost in costs)
     return [
         f"{mark}{_cpu_time(costs)}",
-        f"{memory_mark}{_bytes(max(cost.memory_bytes for cost in costs))}",
+        f"{memory_mark}{render_size(max(cost.memory_bytes for cost in costs))}",
         f"{mark}{duration(max(cost.seconds for cost in costs))}",
         "?" if most else f"{files:.0f}",
-        f"{most}{_bytes(made)}" if made else "?" if most else "-",
+        f"{most}{render_size(made)}" if made else "?" if most else "-",
     ]
 
 
@@ -110,19 +119,23 @@ def _more(count: int, shown: int = 1) -> str:
     return f", and {count - shown} more" if count > shown else ""
 
 
-def _each(plan: Plan) -> Iterator[str]:
+def _each(plan: Plan, width: int) -> Iterator[str]:
+    longest = max((len(planned.rule) for planned in plan.tasks.values()), default=0)
+    lines = textwrap.TextWrapper(width, subsequent_indent=" " * _INDENT, break_long_words=False, break_on_hyphens=False)
     for planned in plan.tasks.values():
         stale = f"stale: {', '.join(planned.state.changed)}" if planned.state.changed else ""
         again = "made again with --rerun stale" if planned.task.task_id in plan.again else ""
         notes = "; ".join(filter(None, (planned.reason, stale, again)))
-        yield f"{planned.state.in_plan:8} {planned.task.label()}{f'  ({notes})' if notes else ''}"
+        rule, _, parameters = planned.task.label().partition(" ")
+        line = f"{planned.state.in_plan:8} {rule:<{longest}} {parameters}{f'  ({notes})' if notes else ''}".rstrip()
+        yield lines.fill(line) if len(line) > width else line
 
 
 def _summary(plan: Plan) -> Iterator[str]:
     run = [planned for planned in plan.of(RUN) if planned.cost is not None]
     counts = ", ".join(f"{len(plan.of(state))} {state}" for state in (DONE, RUN, BLOCKED))
     stops_all = any(planned.state.why != plan.lacking for planned in plan.of(BLOCKED))
-    consequence = "; luigi starts nothing before the problems are solved" if stops_all else ""
+    consequence = "; luigi starts nothing before the problems are solved" if stops_all or plan.too_large else ""
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
     if plan.again:
         needed = "the stale ones, and those whose deleted stores they need"
@@ -138,6 +151,8 @@ def _problems(plan: Plan) -> Iterator[str]:
     found: dict[str, list[Planned]] = {}
     for planned in plan.of(BLOCKED):
         found.setdefault(planned.state.why, []).append(planned)
+    if plan.too_large:
+        yield f"PROBLEM  {plan.too_large}"
     for cause, tasks in found.items():
         own = [planned for planned in tasks if not planned.state.blocked_by]
         rules = Counter(planned.rule for planned in own)
@@ -161,7 +176,7 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     else:
         yield f"wall time: not known: {plan.capacity.words}; {chain}"
     yield from _bases(plan, run)
-    yield from _disk(plan, took.temporary_bytes, "at most " if most else "")
+    yield from _disk(plan, took, "at most " if most else "")
 
 
 def _bases(plan: Plan, run: list[Planned]) -> Iterator[str]:
@@ -196,28 +211,26 @@ def _named(rules: set[str], all_rules: set[str]) -> str:
     return "all rules" if rules == all_rules else ", ".join(sorted(rules))
 
 
-def _disk(plan: Plan, at_once: float, most: str) -> Iterator[str]:
+def _disk(plan: Plan, took: Timing, most: str) -> Iterator[str]:
     paths = context().config.paths
-    temporary = at_once if plan.covers_everything else plan.made_bytes(temporary=True)
     for name, folder, needed in (
         ("final", paths.final, plan.made_bytes(temporary=False)),
-        ("tmpdir", paths.tmpdir, temporary),
+        ("tmpdir", paths.tmpdir, took.temporary_bytes),
     ):
         free = _free(folder)
         short = "  NOT ENOUGH" if needed > free else ""
-        yield f"disk: {most}{_bytes(needed)} in {name} {folder} ({_bytes(free)} free){short}"
+        yield f"disk: {most}{render_size(needed)} in {name} {folder} ({render_size(free)} free){short}"
+    if settings().keep_temporary:
+        yield "  keep_temporary = true: no temporary store is deleted"
+    if plan.scratch is not None and not plan.too_large:
+        without = plan.timing(limited=False).temporary_bytes
+        yield f"  within scratch_limit = {settings().scratch_limit}; {most}{render_size(without)} without the limit"
+    if took.no_room:
+        yield f"  {took.no_room}"
 
 
 def _free(folder: Path) -> int:
     return shutil.disk_usage(existing_parent(folder)).free
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return ""
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -235,6 +248,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "temporary_bytes": plan.made_bytes(temporary=True),
         "temporary_bytes_at_once": took.temporary_bytes,
         "temporary_free_bytes": _free(paths.tmpdir),
+        "temporary_bytes_at_once_without_limit": plan.timing(limited=False).temporary_bytes,
     }
 
 

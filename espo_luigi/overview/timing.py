@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from espo_luigi.driver.run.engines import local_settings
+from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
@@ -31,33 +32,45 @@ class TimedTask:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of the whole, the longest chain's, the most at once, and the most temporary bytes at once."""
+    """Seconds of the whole, the longest chain's, the most at once, and the most temporary bytes at once.
+
+    `no_room` says which groups find no room on scratch, and why.
+    """
 
     seconds: float
     longest_chain_seconds: float
     most_at_once: int
     temporary_bytes: float
+    no_room: str = ""
 
 
-def timing(steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> Timing:
+def timing(
+    steps: Mapping[str, TimedTask], room: Mapping[str, float], *, scratch: Scratch | None = None, deletes: bool = True
+) -> Timing:
     """Return how long `steps`, each after those that it needs, take in so much `room` of each thing.
 
-    Needs that are not among the steps are there already.
+    Needs that are not among the steps are there already. With `scratch`, whose account goes on here, groups wait as in
+    a run; steps that never get room are left out. Unless it `deletes`, temporary stores stay.
     """
-    run = _Simulation(steps, room)
+    run = _Simulation(steps, room, scratch, deletes=deletes)
     run.play()
-    return Timing(run.now, _longest_chain(steps), run.most, run.most_bytes)
+    no_room = scratch.no_room() if scratch is not None else ""
+    return Timing(run.now, _longest_chain(steps), run.most, run.most_bytes, no_room)
 
 
 class _Simulation:
-    def __init__(self, steps: Mapping[str, TimedTask], room: Mapping[str, float]) -> None:
-        self._steps, self._room = steps, dict(room)
+    def __init__(
+        self, steps: Mapping[str, TimedTask], room: Mapping[str, float], scratch: Scratch | None, *, deletes: bool
+    ) -> None:
+        self._steps, self._room, self._scratch, self._deletes = steps, dict(room), scratch, deletes
+        # By group without room: its tasks that may start else.
+        self._set_aside: dict[str, list[str]] = defaultdict(list)
         self._left = {name: sum(needed in steps for needed in step.needs) for name, step in steps.items()}
         self._users: dict[str, list[str]] = defaultdict(list)
         for name, step in steps.items():
             for needed in step.needs:
                 self._users[needed].append(name)
-        self._unused = {name: len(self._users[name]) for name in steps}
+        self._unused = {name: len(users) for name, users in self._users.items()}
         self._ready = deque(name for name, left in self._left.items() if not left)
         self._running: list[tuple[float, str]] = []
         self._bytes = 0.0
@@ -66,12 +79,17 @@ class _Simulation:
     def play(self) -> None:
         while self._ready or self._running:
             self._start()
+            if not self._running:
+                return
             self.now, name = heapq.heappop(self._running)
             self._end(name)
 
     def _start(self) -> None:
         while self._ready and (self._fits(self._steps[self._ready[0]]) or not self._running):
             name = self._ready.popleft()
+            if self._scratch is not None and not self._scratch.admits(group := self._scratch.group_of(name)):
+                self._set_aside[group].append(name)
+                continue
             step = self._steps[name]
             self._take(step, 1)
             self._bytes += step.temporary_bytes
@@ -90,15 +108,23 @@ class _Simulation:
     def _end(self, name: str) -> None:
         step = self._steps[name]
         self._take(step, -1)
+        self._note(name, on_disk=round(step.temporary_bytes), is_left=False)
         for user in self._users[name]:
             self._left[user] -= 1
             if not self._left[user]:
                 self._ready.append(user)
-        for needed in step.needs:
-            if needed in self._unused:
-                self._unused[needed] -= 1
-                if not self._unused[needed]:
-                    self._bytes -= self._steps[needed].temporary_bytes
+        for needed in step.needs if self._deletes else ():
+            self._unused[needed] -= 1
+            if not self._unused[needed]:
+                self._note(needed, on_disk=0)
+                self._bytes -= self._steps[needed].temporary_bytes if needed in self._steps else 0.0
+        if self._scratch is not None:
+            for group in [group for group in self._set_aside if self._scratch.admits(group)]:
+                self._ready.extend(self._set_aside.pop(group))
+
+    def _note(self, name: str, *, on_disk: int, is_left: bool | None = None) -> None:
+        if self._scratch is not None:
+            self._scratch.note(name, on_disk=on_disk, is_left=is_left)
 
 
 def _longest_chain(steps: Mapping[str, TimedTask]) -> float:

@@ -17,7 +17,7 @@ from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import ParameterError, no_such_rule
+from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import ResultWord, end_of_log
@@ -134,8 +134,16 @@ def named_task(words: Sequence[str]) -> SlurmTask:
     found = exact or [task for task in tasks if fits(task.wildcards, rest)]
     if len(found) != 1:
         some = "".join(f"\n  {task.label()}" for task in (found or tasks)[:10])
-        raise ParameterError(f"{len(found)} tasks are {' '.join(words)}, expected one; such as:{some}")
+        hint = "" if found else _nearest_word(rest, tasks)
+        raise ParameterError(f"{len(found)} tasks are {' '.join(words)}{hint}, expected one; such as:{some}")
     return found[0]
+
+
+def _nearest_word(words: Sequence[str], tasks: Sequence[SlurmTask]) -> str:
+    """Return the hint for the first word that fits no task."""
+    known = dict.fromkeys(word for task in tasks for word in words_of(task.wildcards))
+    wrong = next((word for word in words if not any(fits(task.wildcards, [word]) for task in tasks)), "")
+    return nearest(wrong, known, hint=f" (no {wrong}; did you mean {{}}?)")
 
 
 class _Way(NamedTuple):
@@ -238,7 +246,8 @@ def about(task: SlurmTask, states: TaskStates | None = None) -> str:
         return _about_running(found.trace, label) if found.trace.is_alive else _about_submitted(task, found.trace)
     if is_alive(states.run):
         jobs = states.run["jobs"]
-        doing = jobs[task.task_id]["message"].splitlines()[0] if task.task_id in jobs else "waits for its turn"
+        turn = "its turn, or room within scratch_limit" if settings().scratch_limit else "its turn"
+        doing = jobs[task.task_id]["message"].splitlines()[0] if task.task_id in jobs else f"waits for {turn}"
         return f"{label} has all that it needs; {doing} ({len(jobs)} tasks are begun: `espo status`). Wait."
     so_far = found.why or "has all that it needs"
     return f"{label} {so_far}, and no driver is running: give the command of the run again."

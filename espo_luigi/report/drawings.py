@@ -156,8 +156,13 @@ def spread_of(*arrays: Any) -> tuple[float, float]:
 
 
 def short(sim_id: str) -> str:
-    """Return a simulation's source, experiment and member, if its id has CMIP6's seven parts, else the id."""
+    """Return a simulation's source, experiment and member, if its id has CMIP6's seven parts, else the id.
+
+    Of a regional model's nine parts, its driving model and member take the member's place.
+    """
     parts = sim_id.split("_")
+    if len(parts) == 9:
+        return f"{parts[5]} {parts[6]} by {parts[2]} {parts[3]}"
     return " ".join(parts[3:6]) if len(parts) == 7 else sim_id
 
 

@@ -7,6 +7,7 @@ docs/make_coast.py makes its file.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,30 @@ def property_maps(
     for axes, words in zip(grid[1][1:], ("Simulation", "Scenario"), strict=True):
         axes.set_title(f"{words}{', ' if is_ratio(measures[0]) else ' '}{kind}")
     _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), _label_of(measures[0], kind))
+    figure.suptitle(title, y=0.995)
+    return figure
+
+
+@drawing
+def count_maps(fields: Mapping[str, xr.DataArray], *, title: str = "") -> Figure:
+    """Draw maps (y, x) of counts side by side, each under its words, on a common scale from 0."""
+    from matplotlib.figure import Figure
+
+    first = next(iter(fields.values()))
+    height = min(max(_PANEL_WIDTH / _shape(first), 1.2), 4.0)
+    width, total = len(fields) * _PANEL_WIDTH + 2.0, height + 1.05
+    figure = Figure(figsize=(width, total))
+    grid = figure.subplots(1, len(fields), squeeze=False)
+    figure.subplots_adjust(left=0.65 / width, right=1 - 1.1 / width, top=1 - 0.55 / total, bottom=0.48 / total)
+    scale = {"vmin": 0, "vmax": max(spread_of(*fields.values())[1], 1), "cmap": SEQUENTIAL}
+    coast = coast_lines(first)
+    for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
+        image = _map(axes, field, coast, scale)
+        axes.set_title(words)
+    for axes in grid[0][1:]:
+        axes.set(yticks=[], ylabel="")
+    figure.colorbar(image, cax=figure.add_axes((1 - 0.95 / width, 0.48 / total, 0.14 / width, 1 - 1.03 / total)))
+    figure.axes[-1].set_ylabel("Days [d]")
     figure.suptitle(title, y=0.995)
     return figure
 

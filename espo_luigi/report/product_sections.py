@@ -214,7 +214,8 @@ def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:
 def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
     """Return the summaries of series that are there."""
     reader = Reader()
-    found = {one: ds for one in view.diagnosed if (ds := reader.dataset(one.summary)) is not None}
+    summarised = {one: one.summary for one in view.diagnosed if one.summary is not None}
+    found = {one: ds for one, path in summarised.items() if (ds := reader.dataset(path)) is not None}
     return found, reader
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from espo_luigi.report import job_use, problem_sections, product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
 from espo_luigi.report.job_use import Job, accounted, by_rule, read_accounts, submissions
+from espo_luigi.report.members import members_section
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records
 from espo_luigi.report.view import RunView
@@ -65,7 +66,7 @@ def _check_replaceable(figures: Path) -> None:
 
 
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
-    """Return the seven sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
+    """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
     improved, shares = product_sections.improvement_section(view)
@@ -74,6 +75,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         summary_section(view, failed),
         improved,
         product_sections.maps_section(view, shares),
+        *members_section(view),
         product_sections.series_section(found, reader, view.period),
         product_sections.change_section(found, reader, WANTED_PERIODS),
         problem_sections.health_section(view),
@@ -104,7 +106,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
     """Return the section about the run's inputs, versions, configuration, products and failures."""
     rows = [
         ["Reference", view.reference],
-        ["Simulations", "\n".join(view.simulations)],
+        ["Simulations", "\n".join(_by_pool(view))],
         ["Calibration period", "-".join(map(str, view.period))],
         ["Domains of the diagnostics", ", ".join(view.domains) or "none"],
         ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
@@ -123,6 +125,15 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
             *product_sections.products_table(view),
         ],
     )
+
+
+def _by_pool(view: RunView) -> Iterator[str]:
+    """The simulations, those of a pool of several below its name."""
+    pooled = {sim_id for ids in view.pools.values() for sim_id in ids if len(ids) > 1}
+    for pool, ids in view.pools.items():
+        if len(ids) > 1:
+            yield from (f"{pool}:", *(f"• {sim_id}" for sim_id in ids))
+    yield from (sim_id for sim_id in view.simulations if sim_id not in pooled)
 
 
 def run_section(view: RunView, jobs: Sequence[Job]) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class Diagnosed:
     sim_id: str
     domain: str
     reference: Path
-    summary: Path
+    summary: Path | None
     improvement: Path
     sim_prop: Path
     sim_meas: Path
@@ -34,7 +34,11 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run: its inputs, its products, and their places. `flags` and `inputs` are tables, by dataset."""
+    """A run: its inputs, its products, and their places.
+
+    `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
+    `inversions` counts days with tasmax below tasmin, by simulation.
+    """
 
     config_files: tuple[Path, ...]
     config_hash: str
@@ -49,3 +53,5 @@ class RunView:
     diagnosed: tuple[Diagnosed, ...] = ()
     flags: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
+    pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    inversions: Mapping[str, Path] = field(default_factory=dict)

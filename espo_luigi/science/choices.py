@@ -25,6 +25,18 @@ CANONICAL_UNITS: Mapping[str, str] = {
 
 AlignOn = Literal["year", "date"]
 
+# forward: linear in time, then the last value after the end; both: the first value before the beginning, too.
+Filling = Literal["forward", "both", "zero"]
+FILLING_OF_V2: Mapping[str, Filling] = {"tasmax": "forward", "tasmin": "both", "dtr": "both", "pr": "zero"}
+# tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
+Consistency = Literal["derived", "swap", "dqm-dtr"]
+# The adjusted variables that each way takes.
+NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
+    "derived": ("tasmax", "dtr"),
+    "swap": ("tasmax", "tasmin"),
+    "dqm-dtr": ("tasmax", "tasmin", "dtr"),
+}
+
 Check = Literal[
     "structure",
     "calendar",

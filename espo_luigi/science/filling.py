@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import cftime
 import dask.array
@@ -12,17 +11,15 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import SECONDS_PER_DAY, TimeAxis
+from espo_luigi.science.choices import FILLING_OF_V2, Filling
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.science.extract.dataset import day_of
 
-# forward: linear in time, then the last value after the end; both: the first value before the beginning, too.
-Filling = Literal["forward", "both", "zero"]
-ESPO_V2: Mapping[str, Filling] = {"tasmax": "forward", "tasmin": "both", "dtr": "both", "pr": "zero"}
 # A global attribute: the days that no file had, as YYYY-MM-DD, joined by commas.
 INSERTED_DAYS = "espo_luigi_inserted_days"
 
 
-def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = ESPO_V2) -> xr.Dataset:
+def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = FILLING_OF_V2) -> xr.Dataset:
     """Fill NaN of each cell from its other days; cells without any data stay NaN; lazy on dask.
 
     Gaps between days with data are interpolated linearly ("forward", "both") or become 0 ("zero"). After the last day
@@ -85,6 +82,18 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     index = TimeAxis(axis.calendar, whole + axis.days[0] % 1).index
     dated = found.assign(cut).assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
     return dated.assign_attrs({INSERTED_DAYS: _listed(missing, axis.calendar)})
+
+
+def without_inserted_days(ds: xr.Dataset) -> xr.Dataset:
+    """Undo `insert_days`: the days that files lacked are left out; lazy. The same dataset if none was inserted."""
+    inserted = str(ds.attrs.get(INSERTED_DAYS, "")).split(",")
+    if inserted == [""]:
+        return ds
+    axis = TimeAxis.of(ds)
+    left_out = np.isin(np.floor(axis.days), [_number(day, axis.calendar) for day in inserted])
+    kept = ds.isel(time=np.flatnonzero(~left_out)).copy(deep=False)
+    del kept.attrs[INSERTED_DAYS]
+    return kept
 
 
 def _check_order(days: np.ndarray, ds: xr.Dataset) -> None:

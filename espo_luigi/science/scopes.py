@@ -90,15 +90,20 @@ def in_polygons(lon: np.ndarray, lat: np.ndarray, polygons: Iterable[Polygon]) -
 
 def _cross(lats: np.ndarray, lons: np.ndarray, ring: Ring, crossed: np.ndarray) -> None:
     """Turn `crossed` over for each edge of a ring that lies east of a point; points are in the order of latitudes."""
-    east, north = np.asarray(ring, "float64").T
-    middle = (east.min() + east.max()) / 2
-    turned = (lons - middle + 180) % 360 - 180 + middle
-    # An edge concerns the latitudes from its lower end (included) to its upper end.
-    first, last = np.searchsorted(lats, [np.minimum(north[:-1], north[1:]), np.maximum(north[:-1], north[1:])])
+    vertices = np.asarray(ring, "float64")
+    middle = (vertices[:, 0].min() + vertices[:, 0].max()) / 2
+    cross_edges(
+        (lons - middle + 180) % 360 - 180 + middle, lats, np.stack([vertices[:-1], vertices[1:]], axis=1), crossed
+    )
+
+
+def cross_edges(x: np.ndarray, y: np.ndarray, edges: np.ndarray, crossed: np.ndarray) -> None:
+    """Turn `crossed` over for each edge (edge, 2 ends, 2) at the right of a point; `y` of the points ascends."""
+    # An edge concerns the points from its lower end (included) to its upper end.
+    first, last = np.searchsorted(y, [edges[..., 1].min(axis=1), edges[..., 1].max(axis=1)])
     for edge in np.flatnonzero(first < last):
-        at = slice(first[edge], last[edge])
-        slope = (east[edge + 1] - east[edge]) / (north[edge + 1] - north[edge])
-        crossed[at] ^= turned[at] < east[edge] + (lats[at] - north[edge]) * slope
+        at, ((x0, y0), (x1, y1)) = slice(first[edge], last[edge]), edges[edge]
+        crossed[at] ^= x[at] < x0 + (y[at] - y0) * ((x1 - x0) / (y1 - y0))
 
 
 def _in_box(lon: np.ndarray, lat: np.ndarray, box: Box) -> np.ndarray:

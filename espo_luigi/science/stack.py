@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dask
@@ -117,6 +117,28 @@ def unstack_fill_nan(
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
     return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
+
+
+def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return slices of stacked cells one after the other; lazy. Attributes are those of the first.
+
+    Raises
+    ------
+    DataError
+        If days or variables differ.
+    """
+    try:
+        return xr.concat(
+            list(slices),
+            dim=STACKED_DIM,
+            data_vars="minimal",
+            coords="minimal",
+            compat="equals",
+            join="exact",
+            combine_attrs="override",
+        )
+    except (ValueError, xr.MergeError) as error:
+        raise DataError(f"slices have different days or variables ({error}). Make those out of date again.") from error
 
 
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:

@@ -7,6 +7,7 @@ that trains one block needs no more than this.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -149,6 +150,11 @@ def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
     values = as_floats(data)
     converted = values if (factor, offset) == (1.0, 0.0) else (values * factor + offset).astype(values.dtype)
     return converted.assign_attrs({**data.attrs, "units": units})
+
+
+def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:
+    """Return a dataset with the variables that `units` names in these units, as `convert_to` does; lazy."""
+    return ds.assign({name: convert_to(ds[name], wanted) for name, wanted in units.items() if name in ds})
 
 
 def threshold_in(threshold: str, units: str) -> float:

@@ -57,7 +57,9 @@ def read_inventory(root: Path) -> Inventory | None:
 
 def take_inventory(root: Path) -> Inventory:
     """Count the files under a store's root and their bytes, without its marker (one `stat` per file)."""
-    sizes = [entry.stat().st_size for entry in root.rglob("*") if entry.is_file() and entry != root / MARKER_NAME]
+    # From Python 3.12 on, `rglob` passes over a folder that goes meanwhile.
+    files = (Path(parent, name) for parent, _, names in os.walk(root, onerror=_raise) for name in names)
+    sizes = [file.stat().st_size for file in files if file != root / MARKER_NAME]
     return Inventory(len(sizes), sum(sizes))
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any
 from espo_luigi.errors import StoreError
 from espo_luigi.files import open_own, process_start, replace_text
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors
+from espo_luigi.store.inventory import size_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,15 @@ def _is_abandoned(partial: Path) -> bool:
     signs = (partial, *(partial / FOLDER_NAME).glob("*"))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
+
+
+def bytes_begun(paths: Sequence[Path]) -> list[int]:
+    """Return the bytes of each path's partials, whoever writes them; lists each folder once."""
+    begun = {folder: list(folder.glob(f".*{PARTIAL_SUFFIX}")) for folder in {path.parent for path in paths}}
+    return [
+        sum(size_bytes(partial) or 0 for partial in begun[path.parent] if partial.name.startswith(f".{path.name}."))
+        for path in paths
+    ]
 
 
 def abandoned_partials(folder: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ import dask
 import numpy as np
 import xarray as xr
 from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import replace_text, sync_path
@@ -167,7 +168,8 @@ def write_zarr(ds: xr.Dataset, path: Path, **options: Any) -> None:
         # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers know them.
         warnings.filterwarnings("ignore", category=UserWarning, module="zarr")
         warnings.filterwarnings("ignore", message=".*(onsolidated metadata|Zarr V3 specification|Zarr format 3).*")
-        ds.to_zarr(path, zarr_format=3, consolidated=True, write_empty_chunks=True, **options)
+        # From 3.2 on, Zarr parses a text as a URL, which ends at `#` or `?`.
+        ds.to_zarr(LocalStore(path), zarr_format=3, consolidated=True, write_empty_chunks=True, **options)
 
 
 def write_store(

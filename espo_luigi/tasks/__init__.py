@@ -3,12 +3,13 @@
 | module | rules |
 |---|---|
 | `inputs` | InputCheck, RefInputCheck |
-| `reference` | RefDefault, ReferenceCalendar |
+| `reference` | MakeRef, RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid, Rechunk |
-| `adjustment` | Train, Adjust, CleanUp |
-| `product` | FinalZarr, Move, ConcatenationFinal, HealthChecks |
+| `adjustment` | Train, Adjust, Swap, CleanUp |
+| `product` | FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
+| `domain_diagnostics` | DiagRef, Diag |
 | `report` | SeriesSummary, FlagDetails, Report |
 | `all` | All |
 
@@ -17,7 +18,7 @@ pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands
 """
 
 from espo_luigi.driver.luigi_glue.install import install
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
@@ -32,10 +33,18 @@ from espo_luigi.tasks.diagnostics import (
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
+from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.product import ConcatenationFinal, FinalZarr, HealthChecks, Move
-from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.report import FlagDetails, Report, SeriesSummary
+from espo_luigi.tasks.product import (
+    ConcatClean,
+    ConcatCleanPreswap,
+    ConcatenationFinal,
+    FinalZarr,
+    HealthChecks,
+    Move,
+)
+from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
+from espo_luigi.tasks.report import FlagDetails, Inversions, Report, SeriesSummary
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
@@ -45,11 +54,15 @@ __all__ = [
     "Adjust",
     "All",
     "CleanUp",
+    "ConcatClean",
+    "ConcatCleanPreswap",
     "ConcatDiagRefProp",
     "ConcatenationDiag",
     "ConcatenationFinal",
+    "Diag",
     "DiagImprovedEtHeatmap",
     "DiagMeasuresImprovement",
+    "DiagRef",
     "Diagnostics",
     "DiagnosticsReference",
     "Extract",
@@ -57,6 +70,8 @@ __all__ = [
     "FlagDetails",
     "HealthChecks",
     "InputCheck",
+    "Inversions",
+    "MakeRef",
     "Move",
     "MoveDiag",
     "MoveRef",
@@ -70,5 +85,6 @@ __all__ = [
     "Regrid",
     "Report",
     "SeriesSummary",
+    "Swap",
     "Train",
 ]

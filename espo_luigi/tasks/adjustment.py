@@ -9,9 +9,11 @@ import xarray as xr
 
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar, stack
+from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.adjust import biasadjust
-from espo_luigi.science.chunks import block_sizes
+from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.chunks import REALIZATION, block_sizes, rechunk
+from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, SimulationParameter, VariableParameter
@@ -29,10 +31,9 @@ MAKERS = ("bias_adjust_institution", "bias_adjust_project")
 NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 
 
-def only_member(task: EspoTask) -> str:
-    """Return the simulation of a task's pool, which has no other member."""
-    (sim_id,) = partition.members(task.pool)
-    return sim_id
+def every_member(task: EspoTask) -> list[str]:
+    """Return the simulations of a task's pool."""
+    return partition.members(task.context, task.pool)
 
 
 class Train(EspoTask):
@@ -43,7 +44,7 @@ class Train(EspoTask):
     values_in_outputs = 1.0
     in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
     in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
-    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
         "biasadjust.variables.{var}.training_args",
@@ -58,29 +59,32 @@ class Train(EspoTask):
         if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
             raise CatalogError(problem)
 
-    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
-        """Train on the reference whose calendar is the simulation's, or the nearest below."""
+    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
+        """Train on the reference whose calendar is the simulations', or the nearest below."""
         config = self.context.config
-        common = calendar.minimum_calendar(calendar.calendar_of(regchunked), config.custom.maximal_calendar)
+        historical = pooled(regchunked, self)
+        common = calendar.minimum_calendar(calendar.calendar_of(historical), config.custom.maximal_calendar)
         reference = day360 if common == "360_day" else noleap
         variable = config.biasadjust.variables[self.var]
+        seed, first_cell = self.draws
         return biasadjust.train(
             reference[self.var],
-            regchunked[self.var],
+            historical[self.var],
             **variable.training_args.arguments(),
             maximal_calendar=config.custom.maximal_calendar,
-            seed=self.seed,
+            seed=seed,
+            first_cell=first_cell,
             engine=variable.engine,
-        ).assign_attrs(_origin(regchunked))
+        ).assign_attrs(_origin(historical))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the dimension of the cells: compressed along it, quantiles become small."""
         return {"bits_along": _cells(dataset)}
 
     @property
-    def seed(self) -> str:
-        """The seed of random draws; each cell's place is added to it."""
-        return f"{self.pool}+{self.piece}+{self.var}"
+    def draws(self) -> tuple[str, int]:
+        """The seed of random draws, and the first cell's place, to which each cell's is added."""
+        return self.context.workflow.pieces.draws(self.pool, self.piece, self.var)
 
 
 class Adjust(EspoTask):
@@ -90,36 +94,84 @@ class Adjust(EspoTask):
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")
-    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=only_member)
+    in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
         "biasadjust.variables.{var}.adjusting_args",
         "biasadjust.variables.{var}.engine",
+        "biasadjust.variables.{var}.training_args",
         "custom.maximal_calendar",
     )
 
-    def compute(self, training: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
+    def compute(self, training: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
         """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
         config = self.context.config
-        variable = config.biasadjust.variables[self.var]
+        variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
+        seed, first_cell = self.context.workflow.pieces.draws(self.pool, self.piece, self.var)
         scenario = biasadjust.adjust(
-            regchunked[self.var],
+            simulation[self.var],
             training,
             **variable.adjusting_args.arguments(*MAKERS),
             jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
-            seed=f"{self.pool}+{self.piece}+{self.var}+adjust",
+            seed=f"{seed}+adjust",
+            first_cell=first_cell,
             engine=variable.engine,
         )
         return scenario.to_dataset(name=self.var).assign_attrs(
-            regchunked.attrs
+            simulation.attrs
             | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
             | {f"cat:{name}": maker for name in MAKERS if (maker := getattr(variable.adjusting_args, name))}
         )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
-        """Return files of whole series, in chunks of four years, so that `CleanUp` reads maps of four years."""
-        return {"chunks": {"time": four_years(dataset)}, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+        """Return files of whole series, in chunks of four years, so that maps of four years are read."""
+        return {"chunks": chunks_of_pools(dataset), "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+
+
+def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
+    """Return the variable of a pool's members along `realization`, lazily; without it where members are not pooled."""
+    group = task.context.config.biasadjust.variables[task.var].training_args.arguments().get("group")
+    if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
+        return members[0]
+    return pooling.together([one[[task.var]] for one in members], every_member(task))
+
+
+def chunks_of_pools(dataset: xr.Dataset) -> dict[str, int]:
+    """Return chunks of four years and one member."""
+    members = {REALIZATION: 1} if REALIZATION in dataset.dims else {}
+    return {"time": four_years(dataset), **members}
+
+
+class Swap(EspoTask):
+    """Rule `swap`: tasmax and tasmin of a pool, made consistent, and the range before."""
+
+    pool, piece = PoolParameter(), PieceParameter()
+    resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")
+    values_in_outputs = 3.0
+    in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.needs))
+    uncut = ("in_adjusted",)
+    reads = ("clean_up.temperatures", "custom.working_chunks")
+    out_tasmax = temporary("{pool}+{domain}+{ref_source}+{piece}+tasmax+adjustedS.zarr")
+    out_tasmin = temporary("{pool}+{domain}+{ref_source}+{piece}+tasmin+adjustedS.zarr")
+    out_dtrpreswap = temporary("preswap/{pool}+{domain}+{ref_source}+{piece}+dtrpreswap.zarr")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The adjusted variables that it takes."""
+        return NEEDED_FOR[self.context.config.clean_up.temperatures]
+
+    def compute(self, adjusted: list[xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
+        blocks = {REALIZATION: 1, **self.context.config.custom.working_chunks, "time": -1}
+        given = {name: rechunk(one, blocks)[name] for name, one in zip(self.needs, adjusted, strict=True)}
+        made = consistency.consistent(given, how=self.context.config.clean_up.temperatures)
+        attrs = adjusted[0].attrs
+        return {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return the layout of `Adjust`."""
+        return {"chunks": chunks_of_pools(dataset), "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
 class CleanUp(EspoTask):
@@ -131,7 +183,7 @@ class CleanUp(EspoTask):
     in_adjusted = upstream(
         Adjust,
         "out_adjusted",
-        pool=lambda task: partition.pool_of(task.sim_id),
+        pool=lambda task: partition.pool_of(task.context, task.sim_id),
         var=lambda task: list(task.context.config.biasadjust.variables),
     )
     in_grid = upstream(RefDefault, "out_grid")

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import luigi
@@ -16,7 +16,7 @@ from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.partition import pieces_of, simulations_of
+from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
 from espo_luigi.tasks.publish import products, publish
 from espo_luigi.tasks.report import Report
 
@@ -28,21 +28,25 @@ _DESCRIPTIONS = {
     "until": "run until this rule",
     "only": "run this rule only",
     "sim_id": "run these simulations only, by their ids or parts of them, separated by commas",
-    "region": "run what is made of these regions only, separated by commas",
+    "pool": "run these pools of simulations only, separated by commas",
+    "piece": "run what is made of these pieces of the land only, separated by commas",
+    "region": "the same as piece, where pieces are regions",
 }
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A part of a run: rules from the first on or until the last, a single rule, some simulations, some regions.
+    """A part of a run: rules from the first on or until the last, a single rule, some simulations, pools, pieces.
 
-    An empty text does not narrow the run. `sims` and `regions` are separated by commas; a region is a piece.
+    An empty text does not narrow the run. Names are separated by commas; `regions` are pieces, too.
     """
 
     first: str = ""
     until: str = ""
     only: str = ""
     sims: str = ""
+    pools: str = ""
+    pieces: str = ""
     regions: str = ""
 
     def __bool__(self) -> bool:
@@ -68,13 +72,13 @@ class Selection:
         self._check_names(tasks)
         after = self.allowed(graph)
         wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
-        for names_of, words in self._narrowed:
+        for names_of, words, reachable in self._narrowed:
             reach = _reach(graph, names_of)
-            wanted = [task for task in wanted if reach[task.task_id] <= words]
+            wanted = [task for task in wanted if reach[task.task_id] <= reachable and _is_about(task, names_of, words)]
         needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
         if not wanted:
-            given = dict(zip(_DESCRIPTIONS, (self.first, self.until, self.only, self.sims, self.regions), strict=True))
-            named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value]
+            given = zip(_DESCRIPTIONS, astuple(self), strict=True)
+            named = [f"--{name.replace('_', '-')} {value}" for name, value in given if value]
             raise ParameterError("no task is all of that: " + ", ".join(named))
         return [task for task in wanted if task.task_id not in needed]
 
@@ -105,19 +109,25 @@ class Selection:
         if getattr(task, "is_about_all", False) and task.task_family not in (last, self.first):
             return False
         # A task without simulation or region, such as the whole domain's, is wanted only if its rule is named.
-        return bool(last) or all(names_of(task) for names_of, _ in self._narrowed)
+        return bool(last) or all(names_of(task) for names_of, _, _ in self._narrowed)
 
     @property
-    def _narrowed(self) -> list[tuple[Callable[[Task], set[str]], set[str]]]:
-        """The selected simulations and regions, each with the function that tells which of them a task is about."""
-        both = [(simulations_of, set(_words(self.sims))), (pieces_of, set(_words(self.regions)))]
-        return [(names_of, words) for names_of, words in both if words]
+    def _narrowed(self) -> list[tuple[Callable[[Task], set[str]], set[str], set[str]]]:
+        """The selected names, each with the function that gives a task's, and the names that its inputs may have."""
+        sims, pools = set(_words(self.sims)), set(_words(self.pools))
+        pieces = set(_words(f"{self.pieces} {self.regions}"))
+        # Whatever is made of a simulation is made of its whole pool.
+        together = {other for sim_id in sims for other in members(context(), pool_of(context(), sim_id))} | sims
+        found = [(simulations_of, sims, together), (pools_of, pools, pools), (pieces_of, pieces, pieces)]
+        return [one for one in found if one[1]]
 
     def _check_names(self, tasks: Sequence[Task]) -> None:
         rules = {task.task_family for task in tasks if task.deps() or hasattr(task, "wildcards")}
         for name, words, known in (
             ("", _words(f"{self.first} {self.until} {self.only}"), rules),
             ("sim-id", _words(self.sims), set().union(*map(simulations_of, tasks))),
+            ("pool", _words(self.pools), set().union(*map(pools_of, tasks)) if self.pools else set()),
+            ("piece", _words(self.pieces), set().union(*map(pieces_of, tasks))),
             ("region", _words(self.regions), set().union(*map(pieces_of, tasks))),
         ):
             for word in words:
@@ -176,6 +186,12 @@ def _words(text: str) -> list[str]:
     return [word for word in text.replace(",", " ").split() if word]
 
 
+def _is_about(task: Task, names_of: Callable[[Task], set[str]], words: set[str]) -> bool:
+    """Whether a task is about any of the names, or about no name of that kind."""
+    names = names_of(task)
+    return not names or bool(names & words)
+
+
 def _reach(graph: Graph, names_of: Callable[[Task], set[str]]) -> dict[str, set[str]]:
     """By task, the simulations (or the pieces) of all tasks below it."""
     found: dict[str, set[str]] = {}
@@ -187,7 +203,7 @@ def _reach(graph: Graph, names_of: Callable[[Task], set[str]]) -> dict[str, set[
 class All(luigi.WrapperTask):
     """Rule `all`: health checks, diagnostics and archives of every simulation in the catalogue, and the report.
 
-    Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--region``) narrow it to a `Selection`.
+    Its parameters (``--from``, ``--until``, ``--only``, ``--sim-id``, ``--pool``, ``--piece``) make a `Selection`.
     """
 
     def __repr__(self) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.metadata
+import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +21,22 @@ from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.config.paths import check_wildcard
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, InputChangedError, ParameterError, not_one_of
-from espo_luigi.jobs.order import label_of
-from espo_luigi.store.inventory import read_inventory
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
+from espo_luigi.jobs.order import JobOrder, label_of
+from espo_luigi.store.inventory import read_inventory, size_bytes
+from espo_luigi.store.partials import bytes_begun
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
-from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, kept_ports, ports_of
+from espo_luigi.tasks.cost import Experience
+from espo_luigi.tasks.ports import (
+    BoundOutput,
+    DependencyHelpers,
+    InputPort,
+    OutputPort,
+    ZarrInfo,
+    kept_ports,
+    ports_of,
+)
 from espo_luigi.tasks.targets import ZarrTarget
 
 logger = logging.getLogger(__name__)
@@ -67,7 +79,8 @@ class WildcardParameter(luigi.Parameter):
         """Return the value; of a part that a person has typed, the whole, unless it belongs to several or none."""
         if self.takes_parts and isinstance(x, _Typed):
             with suppress(EspoError, OSError):  # `check` raises them
-                return context().full_id(x)
+                found = named_by_part(x, self.choices(context()))
+                return found[0] if len(found) == 1 else str(x)
         return str(x)
 
     # A class method in Luigi, which calls it on the parameter.
@@ -95,11 +108,10 @@ class _Stored(argparse.Action):
 
 
 SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
-PoolParameter = functools.partial(
-    WildcardParameter, lambda run: partition.pools(run.simulations), "sim-id", takes_parts=True
-)
-PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run.config), "region")
+PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run), "sim-id", takes_parts=True)
+PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
+PublishedParameter = functools.partial(WildcardParameter, lambda run: run.published)
 CalendarParameter = functools.partial(WildcardParameter, lambda run: ["noleap", "360_day"])
 DiagDomainParameter = functools.partial(WildcardParameter, lambda run: run.domains)
 
@@ -125,8 +137,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # The keys of the configuration that the outputs depend on; the inputs' markers add the inputs' own keys. `{var}` is
     # this task's. `*` stands for the names below a key, and their order.
     reads: ClassVar[tuple[str, ...]] = ()
-    # How many values the outputs have for each cell, day and variable, at most; 0: hardly any.
-    values_in_outputs: ClassVar[float] = 0.0
     # Whether the outputs consist of links to the inputs' files; archives are always written.
     only_links: ClassVar[bool] = False
     # Whether outputs of later tasks are made of this task's output; else they only wait for it.
@@ -208,6 +218,32 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the paths of the temporary outputs, whether they exist or not."""
         return [getattr(self, name)().path for name, port in ports_of(type(self), OutputPort) if port.is_temporary]
 
+    # The scratch space of the temporary outputs.
+
+    def scratch_group(self) -> str:
+        """Return the task's pool; "" for tasks of the reference or of the whole run."""
+        return next(iter(partition.pools_of(self)), "")
+
+    @classmethod
+    def temporary_share(cls) -> float:
+        """Return the part of the outputs' bytes that is temporary; links have no bytes."""
+        ports = [port for _, port in ports_of(cls, OutputPort)]
+        return sum(port.is_temporary for port in ports) / len(ports) if ports and not cls.only_links else 0.0
+
+    @classmethod
+    def scratch_to_write(cls, tasks: Sequence[SlurmTask]) -> list[float]:
+        """Return the bytes of temporary outputs that each task is expected to write."""
+        experience = Experience(settings().experienced)
+        shares = [task.temporary_share() if isinstance(task, EspoTask) else 0.0 for task in tasks]
+        return [share and share * experience.size_bytes(task) for share, task in zip(shares, tasks, strict=True)]
+
+    @classmethod
+    def scratch_on_disk(cls, tasks: Sequence[SlurmTask]) -> list[int]:
+        """Return the bytes of temporary outputs and of their partials; links count, as they outlive their source."""
+        paths = [task.temporary_paths() if isinstance(task, EspoTask) else [] for task in tasks]
+        begun = iter(bytes_begun([path for of_task in paths for path in of_task]))
+        return [sum((size_bytes(path) or 0) + next(begun) for path in of_task) for of_task in paths]
+
     # The state of the outputs: `staleness` has the table of these four.
 
     def complete(self) -> bool:
@@ -247,7 +283,21 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
-        return [key.format_map(self.wildcards) for key in self.reads]
+        return [key.format_map(self.wildcards) for key in self.reads] + self._pool_key()
+
+    def _pool_key(self) -> list[str]:
+        """Return the key of the members of this task's pool, unless it is a pool of one by its name."""
+        pool = getattr(self, "pool", "")
+        return [f"{partition.POOL_KEY}{pool}"] if pool and partition.members(self.context, pool) != [pool] else []
+
+    def order(self, engine_name: str = "") -> JobOrder:
+        """Return this task's job, with the members of its pool."""
+        order = super().order(engine_name)
+        if not self._pool_key():
+            return order
+        members = json.dumps({self.pool: partition.members(self.context, self.pool)})
+        espo = {**order.settings["espo"], "pool_members": members}
+        return replace(order, settings={**order.settings, "espo": espo})
 
     def raw(self) -> Match | None:
         """Return the dataset of the catalogue that `work` reads."""
@@ -339,7 +389,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def work_size(self) -> float:
         """Return area times days times variables."""
-        return partition.size_of(self.context.config, self.wildcards)
+        return partition.size_of(self.context, self.wildcards)
 
     def work_made(self) -> dict[str, int]:
         """Return the number of files and the bytes of the outputs, without links to an input's files."""
@@ -359,7 +409,7 @@ def provenance(marker: store.Marker) -> dict[str, str]:
 
 def every_piece(task: EspoTask) -> list[str]:
     """Return all pieces, from south to north, for an input of each."""
-    return partition.pieces(task.context.config)
+    return partition.pieces(task.context)
 
 
 def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:

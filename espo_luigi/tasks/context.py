@@ -6,24 +6,30 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import luigi
 import xarray as xr
+from luigi.parameter import ParameterVisibility
 
-from espo_luigi.catalog import Catalog, Match, open_match
-from espo_luigi.config import Extraction, RunConfig, load
+from espo_luigi.catalog import Catalog, Match, open_fixed, open_match
+from espo_luigi.config import Extraction, Region, RunConfig, load
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
 from espo_luigi.science import land
 from espo_luigi.science.extract import dataset as extract
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.partition import Workflow
 
 logger = logging.getLogger(__name__)
+
+# The catalogue's columns that paths of products may name.
+FACETS = ("mip_era", "activity", "institution", "source", "experiment", "member")
 
 
 class espo(driver.espo):
@@ -53,6 +59,12 @@ class espo(driver.espo):
     )
     learn_from = luigi.Parameter(
         default="", description="work folders of other runs, whose jobs teach `espo plan` what a task costs"
+    )
+    # Travels with a job: the catalogue may have grown since the run began.
+    pool_members: Any = luigi.DictParameter(
+        default={},
+        visibility=ParameterVisibility.PRIVATE,
+        description="set by the driver for its jobs: the members of the task's pool",
     )
 
     @property
@@ -106,6 +118,31 @@ class RunContext:
             return self.simulations[sim_id]
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
 
+    @functools.cached_property
+    def workflow(self) -> Workflow:
+        """How the production is divided, and where its outputs lie."""
+        return partition.workflow_of(self.config)
+
+    @functools.cached_property
+    def pools(self) -> Mapping[str, tuple[str, ...]]:
+        """The members of each pool; the search is made once, so that pools stay the same all through a run."""
+        return partition.pools_by_name(self, self.simulations)
+
+    def members(self, pool: str) -> Sequence[str]:
+        """Return the ids of a pool's simulations: in a job, those that the driver has found."""
+        return settings().pool_members.get(pool) or self.workflow.members(self, pool)
+
+    def is_regional(self, sim_id: str) -> bool:
+        """Return True if a simulation covers only a part of the domain, to which its products are cut."""
+        return self.workflow.is_regional(self, sim_id)
+
+    def facets(self, sim_id: str) -> dict[str, str]:
+        """Return the fields of paths that describe a simulation: the catalogue's columns, and `driving`."""
+        columns = self.simulation(sim_id).columns
+        given = {name: columns.get(name) or "unknown" for name in FACETS}
+        driven = [columns.get(name) or "" for name in ("driving_model", "driving_member")]
+        return given | {"driving": "".join(f"{name}/" for name in driven if name)}
+
     def full_id(self, part: str) -> str:
         """Return the id of the only simulation whose id has this part, or `part` itself."""
         found = named_by_part(part, self.simulations)
@@ -118,7 +155,7 @@ class RunContext:
             raise CatalogError(str(found)) from found
         return found
 
-    @functools.cached_property
+    @property
     def reference_problem(self) -> str:
         """The reason why the search finds no reference; "" if it finds the reference."""
         try:
@@ -146,7 +183,28 @@ class RunContext:
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
-        return land.land_map(found[name].isel(time=0, drop=True))
+        return land.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
+
+    def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return the opened reference without values where its mask is not 1, and its fixed fields, in memory."""
+        options = self.config.extraction.reference.extract_dataset
+        fixed = open_fixed(self.reference(), reference, xr_open_kwargs=options.xr_open_kwargs)
+        if not options.mask:
+            return reference, fixed
+        try:
+            kept = fixed["mask"].reset_coords(drop=True) == 1
+        except KeyError:
+            raise ConfigurationError(
+                "`extraction.reference.extract_dataset.mask` is true, and no field `mask` is searched; expected "
+                "`mask: fx` in `search_data_catalogs.variables_and_freqs`."
+            ) from None
+        return reference.assign({name: data.where(kept) for name, data in reference.data_vars.items()}), fixed
+
+    @functools.cached_property
+    def land_cells(self) -> int:
+        """How many cells of the whole domain the reference has data in on its first day; reads that map."""
+        found = extract.subset_box(self.reference_on_its_first_day, partition.whole(self).arguments())
+        return int(found["land"].notnull().sum())
 
     @functools.cached_property
     def cells_by_area(self) -> float:
@@ -157,14 +215,26 @@ class RunContext:
         return float(found["cell"].size) / ((east - west) * (north - south))
 
     @property
-    def domains(self) -> list[str]:
-        """The domains of the official diagnostics, if they are configured."""
-        return list(self.config.off_diag.domains) if self.config.off_diag else []
+    def domains(self) -> Mapping[str, Region]:
+        """The small domains that are diagnosed, if there are any."""
+        diagnosed = self.config.off_diag or self.config.domain_diag
+        return diagnosed.domains if diagnosed else {}
 
     def open(self, match: Match, extraction: Extraction) -> Any:
         """Open a found dataset lazily, with the options that the configuration has for it."""
         options = extraction.extract_dataset
-        return open_match(match, xr_open_kwargs=options.xr_open_kwargs, xr_combine_kwargs=options.xr_combine_kwargs)
+        return open_match(
+            match,
+            xr_open_kwargs=options.xr_open_kwargs,
+            xr_combine_kwargs=options.xr_combine_kwargs,
+            may_lack=extraction.days_to_fill,
+        )
+
+    @property
+    def published(self) -> list[str]:
+        """The variables that have products of their own: those that are adjusted, and tasmin."""
+        adjusted = list(self.config.biasadjust.variables)
+        return adjusted if "tasmin" in adjusted or "tasmax" not in adjusted else [*adjusted, "tasmin"]
 
     @property
     def fields(self) -> dict[str, str]:

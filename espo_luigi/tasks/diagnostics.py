@@ -7,7 +7,7 @@ configuration has `diagnostics`.
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import luigi
 import xarray as xr
@@ -18,7 +18,7 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.diagnose import comparison
+from espo_luigi.science.diagnose import comparison, domains
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
@@ -29,16 +29,23 @@ from espo_luigi.tasks.simulation import Rechunk
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 
-
-# Cells of a block: some 13 MB for each variable and thirty years.
-CELLS_IN_A_BLOCK = 300
-
 Step = Literal["ref", "sim", "scen"]
+Given = TypeVar("Given")
 
 
 def hosting_piece(step: Step) -> Any:
     """Return a function that returns the piece whose files contain a task's domain, for a step."""
     return lambda task: task.step(step).domain[task.diag_domain]
+
+
+def section_of(task: EspoTask, name: str, section: Given | None) -> Given:
+    """Return a section of the configuration that a task needs; raises `ParameterError` if it is absent."""
+    if section is None:
+        raise ParameterError(
+            f"{task.get_task_family()} needs the section {name!r} in the configuration, which has none: "
+            "add it, or leave this task out"
+        )
+    return section
 
 
 class DomainTask(EspoTask):
@@ -51,9 +58,7 @@ class DomainTask(EspoTask):
     @property
     def section(self) -> OffDiag:
         """The configuration's `off-diag` section."""
-        off_diag = self.context.config.off_diag
-        assert off_diag is not None  # `check` has refused every domain where the section is absent
-        return off_diag
+        return section_of(self, "off-diag", self.context.config.off_diag)
 
     def step(self, name: Step) -> DiagStep:
         """Return the settings of a step (``ref``, ``sim`` or ``scen``)."""
@@ -80,7 +85,7 @@ class DomainTask(EspoTask):
     def box(self) -> dict[str, Any]:
         """Return the part of the domain that lies in its piece of the reference: the same cells for all steps."""
         domain = self.section.domains[self.diag_domain]
-        host = partition.box_of(self.context.config, self.host)
+        host = partition.box_of(self.context, self.host)
         south, north = max(domain.lat_bnds[0], host.lat_bnds[0]), min(domain.lat_bnds[1], host.lat_bnds[1])
         return domain.arguments() | {"lat_bnds": (south, north)}
 
@@ -88,19 +93,16 @@ class DomainTask(EspoTask):
         """Return the step's properties over the domain, the only part of `dataset` that is read; `grid` unstacks it."""
         settings = self.step(step)
         period = dataset.sel(time=slice(*settings.properties_and_measures.period))
-        part = self._local(period, grid if settings.unstack else None)
-        if all(len(sizes) == 1 for sizes in part.chunksizes.values()):
-            part = part.compute()  # a single block: xsdba needs as long to describe a lazy result as to compute it
+        part = domains.in_blocks(self._local(period, grid if settings.unstack else None))
         return rechunk(properties_of(part, settings), self.context.config.custom.final_chunks)
 
     def _local(self, dataset: xr.Dataset, grid: xr.Dataset | None) -> xr.Dataset:
-        """The domain's cells, in blocks of whole series."""
+        """The domain's cells."""
         if grid is None or stack.STACKED_DIM not in dataset.dims:
-            part = comparison.cut_domain(dataset, self.box())
-            return rechunk(part, blocks(part))
-        part = comparison.cut_domain(grid.drop_vars("land"), self.box())
+            return domains.cut_domain(dataset, self.box())
+        part = domains.cut_domain(grid.drop_vars("land"), self.box())
         # Cut again: on a curvilinear grid, the part is larger than the box.
-        return comparison.cut_domain(stack.unstack_fill_nan(dataset, grid, blocks(part), part=part), self.box())
+        return domains.cut_domain(stack.unstack_fill_nan(dataset, grid, domains.blocks(part), part=part), self.box())
 
 
 def properties_of(dataset: xr.Dataset, step: DiagStep) -> xr.Dataset:
@@ -115,12 +117,6 @@ def with_measures(properties: xr.Dataset, reference: xr.Dataset, step: DiagStep)
     """Return a step's properties and their distance from the reference's, both computed: a few maps."""
     found, to_level = properties.compute(), step.properties_and_measures.to_level_meas
     return {"prop": found, "meas": comparison.measures(found, reference.compute(), to_level=to_level)}
-
-
-def blocks(part: xr.Dataset) -> dict[str, int]:
-    """Return the chunks for computing properties: whole series of some rows."""
-    y, x = stack.horizontal_dims(part)
-    return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
 
 
 class OffDiagRefProp(DomainTask):
@@ -240,13 +236,7 @@ class StageTask(EspoTask):
     @property
     def section(self) -> DiagnosticsSection:
         """The configuration's `diagnostics` section."""
-        section = self.context.config.diagnostics
-        if section is None:
-            raise ParameterError(
-                f"{self.get_task_family()} needs the section 'diagnostics' in the configuration, which has none: "
-                "add it, or leave this task out"
-            )
-        return section
+        return section_of(self, "diagnostics", self.context.config.diagnostics)
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
         """Join the maps of all pieces, in the product's chunks."""
@@ -315,7 +305,7 @@ class Diagnostics(StageTask):
         """Compute both pairs."""
         simulation = regchunked.sel(time=slice(*self.section.sim.properties_and_measures.period))
         if stack.STACKED_DIM in simulation.dims:
-            simulation = stack.unstack_fill_nan(simulation, grid, blocks(grid))
+            simulation = stack.unstack_fill_nan(simulation, grid, domains.blocks(grid))
         else:
             simulation = rechunk(simulation, self.context.config.custom.working_chunks)
         reference, outputs = ref_prop.compute(), dict[str, xr.Dataset]()

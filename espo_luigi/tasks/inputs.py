@@ -88,11 +88,20 @@ class InputTask(EspoTask):
         mask_variable: str = "",
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
-        limits, kwargs = limits_of(self.context.config.flags), extraction.extract_dataset.xr_open_kwargs
         boxes = [region.arguments() for region in regions]
-        return examine_match(
-            match, period=period, regions=boxes, limits=limits, mask_variable=mask_variable, xr_open_kwargs=kwargs
+        look = functools.partial(
+            examine_match,
+            match,
+            period=period,
+            xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
+            may_lack=extraction.days_to_fill,
         )
+        flags, *scoped = self.context.config.input_limits
+        found = look(regions=boxes, limits=limits_of(flags[1]), mask_variable=mask_variable)
+        for box, limits in scoped:
+            again = look(regions=[box], limits=limits_of(limits))
+            found += [problem for problem in again if problem.kind == "values_out_of_range" and problem not in found]
+        return found
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         actions = self.context.config.extraction.on_input_problem
@@ -111,8 +120,10 @@ class InputCheck(InputTask):
     reads = (
         "custom.amno_region",
         "custom.sim_period",
+        "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
+        "health_checks.inputs",
     )
 
     def check(self) -> None:
@@ -152,8 +163,10 @@ class RefInputCheck(InputTask):
     reads = (
         "custom.ref_period",
         partition.PIECES_KEY,
+        "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
+        "health_checks.inputs",
     )
 
     def raw(self) -> Match:
@@ -163,8 +176,7 @@ class RefInputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `RefDefault` will read for all pieces."""
         config = self.context.config
-        boxes = [partition.box_of(config, piece) for piece in partition.pieces(config)]
-        mask = self.context.mask_variable
+        boxes, mask = partition.boxes(self.context), self.context.mask_variable
         return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, boxes, mask)
 
 

@@ -11,7 +11,7 @@ from espo_luigi.driver.run.run import walk
 from espo_luigi.errors import ParameterError, UnknownPathError, nearest
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import FACETS, context
 from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 
@@ -46,19 +46,26 @@ def task_for(path: Path) -> EspoTask:
 
 
 def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
+    run = context()
     constants = {
         name: str(Path(value).absolute()) if name in ("tmpdir", "final") else value
-        for name, value in context().fields.items()
+        for name, value in run.fields.items()
     }
     for cls in rules():
         names = set(wildcard_names(cls))
         for _, port in ports_of(cls, OutputPort):
-            wildcards = match_path(port.template, constants, path)
-            if wildcards is not None and set(wildcards) == names:
-                yield cls, wildcards
+            template = port.template_of(cls, run)
+            # Facets say too little of a simulation: only its own path can be compared.
+            named = list(run.simulations) if "{institution}" in template else [""]
+            for known in ({"sim_id": name, **run.facets(name)} if name else {} for name in named):
+                wildcards = match_path(template, constants | known, path)
+                if wildcards is not None and set(wildcards) | (names & known.keys()) == names:
+                    yield cls, wildcards | {name: known[name] for name in names & known.keys()}
 
 
 def template_of(cls: type[EspoTask]) -> dict[str, Path]:
     """Return the path templates of a rule's outputs, with their wildcards, by port name."""
     names = {name: f"{{{name}}}" for name in wildcard_names(cls)}
-    return {name: render_path(port.template, context().fields | names) for name, port in ports_of(cls, OutputPort)}
+    run, facets = context(), {name: f"{{{name}}}" for name in (*FACETS, "driving")}
+    fields = facets | run.fields | names
+    return {name: render_path(port.template_of(cls, run), fields) for name, port in ports_of(cls, OutputPort)}

@@ -75,13 +75,23 @@ class OutputPort:
         self.template = template
         self.is_temporary = is_temporary
         self.packed_from = packed_from
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
     def __get__(self, task: Any, owner: type) -> Any:
         return self if task is None else BoundOutput(task, self)
 
+    def template_of(self, rule: Any, run: Any) -> str:
+        """Return the path template of this output of `rule`: the workflow's own, or the class's."""
+        return str(run.workflow.names.get(f"{rule.get_task_family()}.{self.name}", self.template))
+
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
-        return render_path(self.template, task.context.fields | task.wildcards)
+        template = self.template_of(type(task), task.context)
+        facets = task.context.facets(task.sim_id) if "{institution}" in template else {}
+        return render_path(template, task.context.fields | task.wildcards | facets)
 
 
 def temporary(template: str) -> Any:
@@ -102,6 +112,7 @@ def packed(template: str, source: str) -> Any:
     return OutputPort("{final}/" + template.removesuffix(".zarr.zip") + ".{archive}", packed_from=source)
 
 
+Named = str | Callable[[Any], str]
 Wildcard = str | Callable[[Any], str | list[str]]
 
 
@@ -111,9 +122,10 @@ class InputPort:
     Wired on first use, unless a workflow has set the attribute before.
     """
 
-    def __init__(self, task_class: Any, output: str | Callable[[Any], str], fixed: dict[str, Wildcard]) -> None:
-        self.task_class = task_class
+    def __init__(self, rules: tuple[Any, ...], output: Named, which: Named, fixed: dict[str, Wildcard]) -> None:
+        self.rules = rules
         self.output = output
+        self.which = which
         self.fixed = fixed
         self.name = ""
 
@@ -128,24 +140,31 @@ class InputPort:
         return bound
 
     def _wire(self, task: Any) -> Any:
-        values = {name: value(task) if callable(value) else value for name, value in self.fixed.items()}
+        wanted = _named(self.which, task)
+        rule = next(rule for rule in self.rules if wanted in ("", rule.__name__))
+        taken = wildcard_names(rule)
+        fixed = {name: value for name, value in self.fixed.items() if name in taken or len(self.rules) == 1}
+        values = {name: value(task) if callable(value) else value for name, value in fixed.items()}
+        shared = {name: getattr(task, name) for name in taken if hasattr(task, name)}
         many = next((name for name, value in values.items() if isinstance(value, list)), None)
-        if many is None:
-            return self._upstream(task, values)
-        return [self._upstream(task, values | {many: one}) for one in values[many]]
-
-    def _upstream(self, task: Any, values: dict[str, Any]) -> BoundOutput:
-        shared = {name: getattr(task, name) for name in wildcard_names(self.task_class) if hasattr(task, name)}
-        output = self.output(task) if callable(self.output) else self.output
-        return getattr(self.task_class(**(shared | values)), output)
+        every = [{}] if many is None else [{many: one} for one in values[many]]
+        found = [getattr(rule(**(shared | values | one)), _named(self.output, task)) for one in every]
+        return found[0] if many is None else found
 
 
-def upstream(task_class: Any, output: str | Callable[[Any], str], **fixed: Wildcard) -> Any:
-    """Declare an input: the port `output` of the `task_class` with this task's wildcards.
+def upstream(
+    rule: Any, output: str | Callable[[Any], str], *, which: str | Callable[[Any], str] = "", **fixed: Wildcard
+) -> Any:
+    """Declare an input: the port `output` of a rule, with this task's wildcards.
 
-    A keyword fixes a wildcard; a function of the task computes it (or the port's name); a list makes a list of inputs.
+    Of several rules, `which` names the one that is meant. A keyword fixes a wildcard, if the rule has it; a list makes
+    a list of inputs. A function of the task may stand for a wildcard, the port's name, or the rule's.
     """
-    return InputPort(task_class, output, fixed)
+    return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
+
+
+def _named(name: Named, task: Any) -> str:
+    return name(task) if callable(name) else name
 
 
 @functools.cache

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import stack
+from espo_luigi.science import pooling, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.finalize.outline import cut_to_outline, outline
+from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import CleanUp, product_chunks, rows_of_chunks
-from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, every_piece
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Extract, Rechunk
 
 logger = logging.getLogger(__name__)
 
@@ -100,22 +105,149 @@ class ConcatenationFinal(EspoTask):
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
+class JoinTask(EspoTask):
+    """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
+
+    sim_id = SimulationParameter()
+    uncut = ("in_slices",)
+    resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
+    values_in_outputs = 2.0
+    reads: ClassVar[tuple[str, ...]] = (
+        "custom.amno_region.name",
+        "custom.final_chunks",
+        "custom.working_chunks",
+        "clean_up.bitround",
+        "clean_up.variables.{var}",
+        "extraction.ref_source",
+        "extraction.reference.search_data_catalogs.other_search_criteria.source",
+        "project.name",
+        "project.version",
+    )
+
+    @property
+    def name(self) -> str:
+        """The variable."""
+        raise NotImplementedError
+
+    def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
+        """Select the member, unstack, treat and describe; cut to the outline of a regional simulation's domain."""
+        config = self.context.config
+        members = [pooling.member(one, self.sim_id)[[self.name]] for one in slices]
+        grid = grids[0].drop_vars("land")
+        lands = [one["land"] for one in grids]
+        incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
+        land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete})
+        part = None
+        if extracted:
+            part, land = cut_to_domain(grid, land, extracted[0])
+        files = product_chunks(self, members[0])
+        blocks = rows_of_chunks(files, grid if part is None else part)
+        read = dict(config.custom.working_chunks) | {"time": blocks["time"]}
+        cells = stack.join_slices([rechunk(one, read) for one in members])
+        made = finalize.clean_up_cells(
+            cells.assign_attrs(self._member_attributes(cells.attrs)),
+            grid=grid,
+            part=part,
+            land=land,
+            treatment=finalize.Treatment(**config.treatment(self.name)),
+            chunks=blocks,
+            days=files["time"],
+        )
+        bits = config.clean_up.bitround
+        return made if bits is None else round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
+
+    def _member_attributes(self, attrs: Mapping[Any, Any]) -> dict[str, Any]:
+        """Return attributes of a pool as those of the member."""
+        columns = self.context.simulation(self.sim_id).columns
+        of_the_member = {f"cat:{name}": columns[name] for name in ("member", "driving_member") if columns.get(name)}
+        return {**attrs, **of_the_member, "cat:id": self.sim_id}
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return the product's chunks: maps of four years."""
+        return {"chunks": product_chunks(self, dataset)}
+
+
+def cut_to_domain(grid: xr.Dataset, land: xr.DataArray, extracted: xr.Dataset) -> tuple[xr.Dataset, xr.DataArray]:
+    """Return the part of a grid that lies in the domain of a regional simulation, and the land in it."""
+    simulated = extracted[next(iter(extracted.data_vars))].isel(time=0).notnull().compute()
+    border = outline(extracted["lat"], extracted["lon"], simulated)
+    cut = cut_to_outline(grid.assign(land=land.astype("float32")), border)
+    return cut.drop_vars("land"), (cut["land"] == 1).assign_attrs(land.attrs)
+
+
+def regional_only(task: EspoTask) -> list[str]:
+    """Return the task's simulation if its domain has an outline to which products are cut."""
+    return [task.sim_id] if task.context.is_regional(task.sim_id) else []
+
+
+class ConcatClean(JoinTask):
+    """Rule `concat_clean`: a variable of a simulation over the whole domain, cleaned up, and its archive."""
+
+    var = PublishedParameter()
+    in_slices = upstream(
+        (Adjust, Swap),
+        lambda task: f"out_{task.var}" if task.is_swapped else "out_adjusted",
+        which=lambda task: "Swap" if task.is_swapped else "Adjust",
+        pool=lambda task: partition.pool_of(task.context, task.sim_id),
+        piece=every_piece,
+    )
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
+    out_joined = temporary("{var}+day+{sim_id}+{domain}+{period}.zarr")
+    out_final = packed("final/{domain}/{var}_day+{sim_id}+{domain}_{period}.zarr.zip", "out_joined")
+
+    @property
+    def name(self) -> str:
+        """The variable."""
+        return str(self.var)
+
+    @property
+    def is_swapped(self) -> bool:
+        """True if `Swap` makes the variable."""
+        return self.var in ("tasmax", "tasmin")
+
+
+class ConcatCleanPreswap(JoinTask):
+    """Rule `concat_clean_preswap`: tasmax - tasmin over the whole domain, before they were made consistent."""
+
+    in_slices = upstream(
+        Swap, "out_dtrpreswap", pool=lambda task: partition.pool_of(task.context, task.sim_id), piece=every_piece
+    )
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
+    out_joined = temporary("dtrpreswap+day+{sim_id}+{domain}+{period}.zarr")
+    out_final = packed("preswap/dtrpreswap_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
+    reads = tuple(key for key in JoinTask.reads if "{var}" not in key)
+    name = "dtrpreswap"
+
+
+def scenario_of_all_variables() -> Any:
+    """Declare an input: a simulation's final archive, or those of all its variables."""
+    return upstream(
+        (ConcatenationFinal, ConcatClean),
+        "out_final",
+        which=lambda task: task.context.workflow.product,
+        var=lambda task: list(task.context.published),
+    )
+
+
 class HealthChecks(EspoTask):
     """Rule `health_checks`: the errors and suspicious values in the whole domain's scenario."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
-    in_final = upstream(ConcatenationFinal, "out_final")
+    in_final = scenario_of_all_variables()
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
     reads = (partition.NAMES_KEY, "health_checks")
 
-    def compute(self, final: xr.Dataset, grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
-        cells = gaps.join_land([grid["land"] for grid in grids], final)
-        allowed = gaps.allowed_gaps(final.attrs, cells)
-        checks = self.context.config.health_checks.arguments()
-        return health.health_checks(final, **checks, land=cells, allowed_gaps=allowed)
+        product = finalize.together(final) if isinstance(final, list) else final
+        cells = gaps.join_land([grid["land"] for grid in grids], product)
+        allowed = gaps.allowed_gaps(product.attrs, cells)
+        checks = self.context.config.health_checks.arguments("inputs")
+        return health.health_checks(product, **checks, land=cells, allowed_gaps=allowed)
 
 
 @functools.lru_cache(maxsize=1)
@@ -127,7 +259,7 @@ def _look_where_pieces_meet(context: RunContext) -> None:
     ConfigurationError
         If a row of the reference is in two pieces.
     """
-    maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context.config)]
+    maps = [(name, RefDefault(piece=name).land()) for name in partition.pieces(context)]
     if shared := partition.shared_rows(dict(maps)):
         raise ConfigurationError(f"{shared}.")
     y, _ = stack.horizontal_dims(maps[0][1])

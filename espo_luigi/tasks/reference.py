@@ -9,14 +9,17 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
+from espo_luigi.catalog import Match, open_grid_mapping
+from espo_luigi.config import Region
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.land import land_map
+from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
+from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.inputs import RefInputCheck
 from espo_luigi.tasks.ports import kept, upstream
 
@@ -24,6 +27,59 @@ logger = logging.getLogger(__name__)
 
 # The size of the part that is brought from maps to series at a time.
 SERIES_BYTES = 512 * 1024**2
+
+
+# What of the configuration decides the reference's values.
+_READ = (
+    "custom.ref_period",
+    "extraction.reference.days_to_fill",
+    "extraction.reference.extract_dataset.mask",
+    "extraction.reference.extract_dataset.xr_combine_kwargs",
+    "extraction.reference.extract_dataset.xr_open_kwargs",
+    "extraction.reference.search_data_catalogs.variables_and_freqs",
+    "extraction.reference.search_data_catalogs.variables_and_freqs.*",
+    "extraction.variables_and_units",
+)
+
+
+def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
+    """Return the reference inside a box, over its period, lazily: masked, with its fixed fields as coordinates."""
+    config, extraction = run.config, run.config.extraction.reference
+    masked, fixed = run.masked(run.open(run.reference(), extraction))
+    maps = extract.extract(
+        masked,
+        variables_and_freqs=extraction.series,
+        period=config.custom.ref_period,
+        region=region.arguments(),
+    )
+    fields = extract.subset_box(fixed, region.arguments())
+    coords = {str(name): field.variable for name, field in fields.data_vars.items()}
+    if "rlat" in maps.dims:
+        options = extraction.extract_dataset.xr_open_kwargs
+        mapping = open_grid_mapping(run.reference(), run.mask_variable, xr_open_kwargs=options)
+        coords |= {str(mapping.name): mapping.variable} if mapping.name else {}
+    return in_units(maps, config.extraction.variables_and_units).assign_coords(coords)
+
+
+class MakeRef(EspoTask):
+    """Rule `makeref`: maps of the whole reference, on its own grid, without the cells that its mask leaves out."""
+
+    resources_default = Resources(n_workers=2, cpus_per_task=4, memory="90GB", time="45")
+    values_in_outputs = 1.0
+    in_checked = upstream(RefInputCheck, "out_problems")
+    out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
+    reads = (*_READ, "custom.amno_region", "custom.final_chunks")
+
+    def raw(self) -> Match:
+        """Return the reference."""
+        return self.context.reference()
+
+    def compute(self, checked: list[store.Row]) -> xr.Dataset:
+        """Cut the reference to the whole domain; fails if it has another number of land cells than the run's plan."""
+        run = self.context
+        maps = reference_maps(run, partition.whole(run))
+        partition.check_land_cells(run, int(stack.land_of(maps).sum()))
+        return chunks.rechunk(maps, dict(run.config.custom.final_chunks) | {"time": 365})
 
 
 class RefDefault(EspoTask):
@@ -35,16 +91,7 @@ class RefDefault(EspoTask):
     in_checked = upstream(RefInputCheck, "out_problems")
     # Outputs are written in this order, the larger store last: a stopped job resumes from its blocks.
     out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
-    reads = (
-        "custom.ref_period",
-        partition.PIECE_KEY,
-        "custom.stack_drop_nans",
-        "custom.working_chunks",
-        "extraction.reference.extract_dataset.xr_combine_kwargs",
-        "extraction.reference.extract_dataset.xr_open_kwargs",
-        "extraction.reference.search_data_catalogs.variables_and_freqs",
-        "extraction.reference.search_data_catalogs.variables_and_freqs.*",
-    )
+    reads = (*_READ, "custom.stack_drop_nans", "custom.working_chunks")
     out_reference = kept("reference/{ref_source}+{piece}+default.zarr")
 
     def check(self) -> None:
@@ -54,8 +101,9 @@ class RefDefault(EspoTask):
 
     @functools.cached_property
     def _land_was_looked_for(self) -> bool:
-        custom, key = self.context.config.custom, partition.PIECE_KEY.format(piece=self.piece)
-        lacking = "" if self.complete() else partition.missing_land(self.land(), self._box, key)
+        custom, key = self.context.config.custom, partition.key_of(self.context, self.piece)
+        box = partition.box_of(self.context, self.piece).arguments()
+        lacking = "" if self.complete() else partition.missing_land(self.land(), box, key)
         if lacking and custom.stack_drop_nans:
             raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
         if lacking:
@@ -65,13 +113,14 @@ class RefDefault(EspoTask):
     def land(self) -> xr.Dataset:
         """Return the piece's `land_map`, lazily: from the product if it exists, else from the raw file."""
         if not self.complete():
-            return partition.cut_piece(self.context.reference_on_its_first_day, self.context.config, str(self.piece))
+            return partition.cut_piece(self.context.reference_on_its_first_day, self.context, self.piece)
         land = store.open_store(self.out_grid().path)["land"]
         return land_map(land.where(land))
 
-    @property
-    def _box(self) -> dict[str, Any]:
-        return partition.box_of(self.context.config, str(self.piece)).arguments()
+    def reading(self) -> list[str]:
+        """Return, too, the keys that say what the piece is."""
+        keys = self.context.workflow.pieces.keys()
+        return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
     def raw(self) -> Match:
         """Return the reference."""
@@ -79,17 +128,10 @@ class RefDefault(EspoTask):
 
     def compute(self, checked: list[store.Row]) -> dict[str, xr.Dataset]:
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
-        config = self.context.config
-        extraction = config.extraction.reference
-        dataset = extract.extract(
-            self.context.open(self.context.reference(), extraction),
-            variables_and_freqs=extraction.search_data_catalogs.variables_and_freqs,
-            period=config.custom.ref_period,
-            region=self._box,
-        )
-        reference = stack.stack_drop_nans(dataset) if config.custom.stack_drop_nans else dataset
-        grid = stack.grid_of(dataset).assign(land=stack.land_of(dataset))
-        return {"reference": chunks.rechunk(reference, config.custom.working_chunks), "grid": grid}
+        run = self.context
+        maps = reference_maps(run, partition.box_of(run, self.piece))
+        reference, grid = run.workflow.pieces.cut(run, maps, self.piece)
+        return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:
         """Return the configuration's settings; by default without rechunking on disk: it saves no memory here."""

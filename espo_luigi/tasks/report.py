@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import luigi
 import xarray as xr
@@ -14,16 +16,22 @@ from espo_luigi import store
 from espo_luigi.driver.run.run import walk
 from espo_luigi.jobs.resources import Resources, machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science import samples
+from espo_luigi.science import samples, stack
 from espo_luigi.science.diagnose import flags, summaries
-from espo_luigi.tasks.base import EspoTask, SimulationParameter
+from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.filling import INSERTED_DAYS
+from espo_luigi.science.finalize import consistency
+from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.tasks.base import EspoTask, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
+from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
-from espo_luigi.tasks.product import ConcatenationFinal, HealthChecks, Move
+from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, ConcatenationFinal, HealthChecks, Move
 from espo_luigi.tasks.publish import products
-from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.reference import MakeRef, RefDefault
+from espo_luigi.tasks.simulation import Rechunk
 
 # How many cells of a domain are described day by day.
 SAMPLE_CELLS = 16
@@ -31,15 +39,48 @@ PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
+# The rules whose outputs a summary is made of, by the rule that makes the final archives. Cells are chosen where `prop`
+# has values: the reference's properties, or a scenario's, which may cover only a part of the domain.
+_SUMMARISED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "ConcatenationFinal": {
+        "prop": ("MoveRef", "out_prop"),
+        "reference": ("RefDefault", "out_reference"),
+        "regchunked": ("Move", "out_regchunked"),
+    },
+    "ConcatClean": {
+        "prop": ("Diag", "out_scen_prop"),
+        "reference": ("MakeRef", "out_fullregion"),
+        "regchunked": ("Rechunk", "out_regchunked"),
+    },
+}
+
+
+def _summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
+    """Declare an input of a summary, from the rule of the run's workflow."""
+    rule, port = (lambda task, at=at: _SUMMARISED[task.context.workflow.product][name][at] for at in (0, 1))
+    return upstream(rules, port, which=rule, **fixed)
+
+
+def _final(variables: Any) -> Any:
+    """Declare the final archives of some variables as an input."""
+    rules = (ConcatenationFinal, ConcatClean)
+    return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
+
+
+def _pieces_of_raw(task: Any) -> Any:
+    """The piece that hosts the domain, or all of them where none does."""
+    return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
+
+
 class SeriesSummary(DomainTask):
     """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_ref_prop = upstream(MoveRef, "out_prop")
-    in_reference = upstream(RefDefault, "out_reference", piece=hosting_piece("ref"))
-    in_regchunked = upstream(Move, "out_regchunked", piece=hosting_piece("sim"))
-    in_final = upstream(ConcatenationFinal, "out_final")
+    in_prop = _summarised("prop", (MoveRef, Diag))
+    in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
+    in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
+    in_final = _final(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
     out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
     reads = (
         "custom.ref_period",
@@ -48,12 +89,18 @@ class SeriesSummary(DomainTask):
     )
 
     def compute(
-        self, ref_prop: xr.Dataset, reference: xr.Dataset, regchunked: xr.Dataset, final: xr.Dataset
+        self,
+        prop: xr.Dataset,
+        reference: xr.Dataset,
+        regchunked: xr.Dataset | list[xr.Dataset],
+        final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
-        cells = samples.evenly(next(iter(ref_prop.data_vars.values())), SAMPLE_CELLS)
+        cells = samples.evenly(next(iter(prop.data_vars.values())), SAMPLE_CELLS)
         first, last = map(int, self.context.config.custom.ref_period)
-        sources = {"reference": reference, "raw": regchunked, "adjusted": final}
+        raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
+        adjusted = finalize.together(final) if isinstance(final, list) else final
+        sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
         return summaries.compare(
             {name: samples.at_cells(summaries.in_display_units(ds), cells) for name, ds in sources.items()},
             period=(first, last),
@@ -66,14 +113,17 @@ class FlagDetails(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_final = upstream(ConcatenationFinal, "out_final")
+    in_final = _final(lambda task: list(task.context.published))
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
     reads = ("health_checks.flags",)
 
     def work(self) -> None:
         """Write the table."""
-        found = self.details(store.open_store(self.in_final().path), store.open_store(self.in_checks().path))
+        bound = self.in_final
+        opened = [store.open_store(each().path) for each in (bound if isinstance(bound, list) else [bound])]
+        final = finalize.together(opened) if isinstance(bound, list) else opened[0]
+        found = self.details(final, store.open_store(self.in_checks().path))
         columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in found) else FLAG_COLUMNS
         rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in found]
         store.write_table(columns, rows, self.out_flags().path, self.marker())
@@ -83,6 +133,24 @@ class FlagDetails(EspoTask):
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
         scopes = self.context.config.health_checks.arguments().get("scopes")
         return flags.flag_details(final, raised, self.context.config.flags, scopes)
+
+
+class Inversions(EspoTask):
+    """Rule `inversions`, new against ESPO-G: days of each cell with tasmax below tasmin, before and after `Swap`."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
+    in_preswap = upstream(ConcatCleanPreswap, "out_final")
+    in_final = upstream(ConcatClean, "out_final", var=lambda task: ["tasmax", "tasmin"])
+    out_inversions = kept("report/{domain}/{sim_id}+{domain}+inversions.zarr")
+
+    def compute(self, preswap: xr.Dataset, final: list[xr.Dataset]) -> xr.Dataset:
+        """Count both; the attributes have the product's repairs and inserted days."""
+        pair = finalize.together(final)
+        told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
+        return consistency.inversions_before_and_after(
+            preswap["dtrpreswap"], pair["tasmax"], pair["tasmin"]
+        ).assign_attrs(told)
 
 
 class Report(EspoTask):
@@ -138,6 +206,12 @@ def summary_tasks() -> Iterator[EspoTask]:
         yield FlagDetails(sim_id=sim_id)
         for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
+    yield from _inversions()
+
+
+def _inversions() -> list[Inversions]:
+    """The counts of inversions, of each simulation whose products have the range before."""
+    return [Inversions(sim_id=task.sim_id) for task in products() if isinstance(task, ConcatCleanPreswap)]
 
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
@@ -150,11 +224,12 @@ def run_view() -> RunView:
     run = context()
     graph = walk([*products(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
+    simulations = tuple(sim_id for members in run.pools.values() for sim_id in members)
     return RunView(
         config_files=settings().config_files,
         config_hash=run.config.hash,
         reference=run.config.reference_source,
-        simulations=tuple(run.simulations),
+        simulations=simulations,
         domains=tuple(run.domains),
         period=tuple(map(int, run.config.custom.ref_period)),
         final=run.config.paths.final,
@@ -164,25 +239,32 @@ def run_view() -> RunView:
             Made(task.get_task_family(), task.label(), tuple(info.path for info in kept_by(task)), task.complete())
             for task in wanted
         ),
-        diagnosed=tuple(_diagnosed(sim_id, domain) for domain in run.domains for sim_id in run.simulations),
-        flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in run.simulations},
+        diagnosed=tuple(_diagnosed(simulations)),
+        flags={sim_id: FlagDetails(sim_id=sim_id).out_flags().path for sim_id in simulations},
         inputs={
             run.config.reference_source: RefInputCheck().out_problems().path,
-            **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in run.simulations},
+            **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in simulations},
         },
+        pools=dict(run.pools),
+        inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
     )
 
 
-def _diagnosed(sim_id: str, domain: str) -> Diagnosed:
-    diagnosis = MoveDiag(sim_id=sim_id, diag_domain=domain)
-    return Diagnosed(
-        sim_id=sim_id,
-        domain=domain,
-        reference=MoveRef(diag_domain=domain).out_prop().path,
-        summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
-        improvement=diagnosis.out_improvement().path,
-        sim_prop=diagnosis.out_sim_prop().path,
-        sim_meas=diagnosis.out_sim_meas().path,
-        scen_prop=diagnosis.out_scen_prop().path,
-        scen_meas=diagnosis.out_scen_meas().path,
-    )
+def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
+    """The stores about each domain and simulation, in this order."""
+    ends = list(products())
+    references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
+    found = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    for domain, sim_id in itertools.product(references, simulations):
+        diagnosis = found[domain, sim_id]
+        yield Diagnosed(
+            sim_id=sim_id,
+            domain=domain,
+            reference=references[domain],
+            summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
+            improvement=diagnosis.out_improvement().path,
+            sim_prop=diagnosis.out_sim_prop().path,
+            sim_meas=diagnosis.out_sim_meas().path,
+            scen_prop=diagnosis.out_scen_prop().path,
+            scen_meas=diagnosis.out_scen_meas().path,
+        )

@@ -11,14 +11,18 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
+from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
+from espo_luigi.science.extract.mask import create_mask
+from espo_luigi.science.extract.repairs import Repair, repair
+from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.regrid import cascade as regrid
+from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import temporary, upstream
@@ -41,10 +45,14 @@ class Extract(EspoTask):
         "custom.amno_region",
         "custom.sim_period",
         "extraction.simulation.chunks",
+        "extraction.simulation.create_mask",
+        "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
+        "extraction.simulation.repairs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
+        "extraction.variables_and_units",
     )
 
     def raw(self) -> Match:
@@ -52,19 +60,26 @@ class Extract(EspoTask):
         return self.context.simulation(self.sim_id)
 
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
-        """Open the simulation's files, derive dtr, and cut the period and the domain."""
+        """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
-        extraction = config.extraction.simulation
+        extraction, region = config.extraction.simulation, config.custom.amno_region.arguments()
+        opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
-            self.context.open(self.context.simulation(self.sim_id), extraction),
-            variables_and_freqs=extraction.search_data_catalogs.variables_and_freqs,
-            period=config.custom.sim_period,
-            region=config.custom.amno_region.arguments(),
+            opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
         )
+        converted = in_units(dataset, config.extraction.variables_and_units)
+        repaired, _ = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
+        if extraction.create_mask is not None:
+            mask = self._mask(opened, **extraction.create_mask.arguments())
+            repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
         # Some models publish float64, and nothing downstream keeps more than float32.
-        single = dataset.astype("float32", keep_attrs=True)
+        single = repaired.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
+
+    def _mask(self, opened: xr.Dataset, variable: str, **where: Any) -> xr.DataArray:
+        options = self.context.config.extraction.simulation.extract_dataset
+        return create_mask(open_fixed(self.raw(), opened, xr_open_kwargs=options.xr_open_kwargs)[variable], **where)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: `Regrid` reads the rows and columns that it needs."""
@@ -96,12 +111,28 @@ class Regrid(EspoTask):
     reads = (
         "custom.amno_region.tile_buffer",
         "custom.working_chunks",
+        "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
         "regrid.regrid_dataset.intermediate_grids.*",
+        "regrid.skip_coarser",
     )
 
     def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
-        """Apply the cascade as a single matrix; each block of target cells is written once, as whole series."""
+        """Apply the cascade as a single matrix, and fill gaps; target cells are written once, as whole series."""
+        config = self.context.config
+        if not self.context.is_regional(self.sim_id):
+            self._check_reach(extracted, reference)
+        regridded = regrid.regrid(
+            extracted,
+            reference,
+            **config.regrid.regrid_dataset.arguments(),
+            skip_coarser=config.regrid.skip_coarser,
+            chunks=config.custom.working_chunks,
+        )
+        filled = fill_in_time(regridded, how=config.extraction.simulation.fill_in_time)
+        return rechunk(filled, config.custom.working_chunks)
+
+    def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
         config = self.context.config
         try:
             regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
@@ -111,13 +142,15 @@ class Regrid(EspoTask):
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error
             logger.warning("%s, %s: %s", self.sim_id, self.piece, error)
-        regridded = regrid.regrid(
-            extracted,
-            reference,
-            **config.regrid.regrid_dataset.arguments(),
-            chunks=config.custom.working_chunks,
-        )
-        return rechunk(regridded, config.custom.working_chunks)
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""
+        most = self.context.workflow.most_members
+        if most == 1:
+            return {}
+        blocks = block_sizes(dataset)
+        cells = next(name for name in dataset.dims if name != "time")
+        return {"chunks": {cells: max(1, blocks[cells] // most)}, "shards": blocks}
 
 
 class Rechunk(EspoTask):

@@ -26,6 +26,7 @@ from espo_luigi.errors import CatalogError
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.partition import POOL_KEY, members
 from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def fingerprints_of(
 
 def changes(run: RunContext, marker: Marker, inputs: Iterable[ZarrInfo]) -> list[str]:
     """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs."""
-    keys = [key for key, was in _recorded(marker).items() if _changed(run, key, was)]
+    keys = [_in_words(run, key, was) for key, was in _recorded(marker).items() if _changed(run, key, was)]
     remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
 
@@ -66,7 +67,18 @@ def changes(run: RunContext, marker: Marker, inputs: Iterable[ZarrInfo]) -> list
 def changed_settings(run: RunContext, marker: Marker) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
     recorded = _recorded(marker).items()
-    return [key for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was]
+    changed = ((key, was) for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was)
+    return [_in_words(run, key, was) for key, was in changed]
+
+
+def _in_words(run: RunContext, key: str, was: str) -> str:
+    """Return a changed key as people read it: of a pool, its members that enter and leave."""
+    if not key.startswith(POOL_KEY):
+        return key
+    before, now = set(was.split(",")), set(_now(run, key).split(",")) - {""}
+    moves = {"enters": sorted(now - before), "leaves": sorted(before - now)}
+    listed = "; ".join(f"{', '.join(ids)} {move}" for move, ids in moves.items() if ids)
+    return f"{key} ({listed})" if listed else f"{key} (its order)"
 
 
 def is_material(info: ZarrInfo) -> bool:
@@ -94,6 +106,8 @@ def _now(run: RunContext, key: str) -> str:
 def _look(run: RunContext, key: str) -> str:
     if key == WHOLE:
         return run.config.hash
+    if key.startswith(POOL_KEY):
+        return ",".join(members(run, key.removeprefix(POOL_KEY)))
     if not key.startswith(FILES_OF):
         return fingerprint(run.config, key)
     with suppress(CatalogError):

@@ -52,11 +52,11 @@ class RegionWorkflow(WorkflowTask):
         return [archives]
 
     def _adjusted(self, var: str, calendars: dict[str, ReferenceCalendar], rechunked: Rechunk) -> Any:
-        trained = Train(pool=partition.pool_of(self.sim_id), piece=self.piece, var=var)
+        trained = Train(pool=partition.pool_of(context(), self.sim_id), piece=self.piece, var=var)
         trained.in_noleap, trained.in_day360 = calendars["noleap"].out_reference, calendars["360_day"].out_reference
-        trained.in_regchunked = rechunked.out_regchunked
-        adjusted = Adjust(pool=partition.pool_of(self.sim_id), piece=self.piece, var=var)
-        adjusted.in_training, adjusted.in_regchunked = trained.out_training, rechunked.out_regchunked
+        trained.in_regchunked = [rechunked.out_regchunked]
+        adjusted = Adjust(pool=partition.pool_of(context(), self.sim_id), piece=self.piece, var=var)
+        adjusted.in_training, adjusted.in_regchunked = trained.out_training, [rechunked.out_regchunked]
         return adjusted.out_adjusted
 
     def get_wflogpath(self) -> str:

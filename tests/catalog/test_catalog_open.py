@@ -7,6 +7,7 @@ import contextlib
 import json
 import pickle
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numcodecs.zarr3
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.catalog import Asset, Match, open_match
@@ -281,6 +283,15 @@ def test_zarr_stores_and_archives_of_them_are_opened_like_netcdf(tmp_path: Path)
         np.testing.assert_array_equal(ds["tasmax"], raw["tasmax"])
 
 
+@pytest.mark.parametrize("folder", ["run#1", "run?", "run 50%20"])
+def test_a_store_whose_folder_has_the_characters_of_a_url_is_opened(tmp_path: Path, folder: str) -> None:
+    raw = daily()
+    path = store(raw, tmp_path / "a.zarr")
+    (tmp_path / folder).mkdir()
+    path = path.rename(tmp_path / folder / "a.zarr")
+    np.testing.assert_array_equal(open_match(match(asset(path, "tasmax")))["tasmax"], raw["tasmax"])
+
+
 def test_chunks_hold_about_a_year_in_whole_stored_chunks(tmp_path: Path) -> None:
     fine = {"lat": np.linspace(40, 60, 100), "lon": np.linspace(-80, -60, 140)}
     path = store(daily().reindex(fine, method="nearest"), tmp_path / "a.nc", tasmax={"chunksizes": (100, 100, 140)})
@@ -350,9 +361,11 @@ def hostile(path: Path, made: Path, kind: str) -> Path:
 
 
 @pytest.fixture
-def pickles_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have numcodecs decode pickles, as its versions before 0.16.6 do."""
+def pickles_are_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have numcodecs decode pickles, as its versions before 0.16.6 do, and Zarr let it, as its older versions do."""
     monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True)
+    with zarr.config.set({"array.allow_unsafe_pickle_decode": True}):
+        yield
 
 
 @pytest.mark.usefixtures("pickles_are_read")

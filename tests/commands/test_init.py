@@ -27,21 +27,23 @@ def settings_of(*paths: Path) -> dict[str, dict[str, str]]:
     return {name: dict(section) for name, section in parser.items() if name != "DEFAULT"}
 
 
-@pytest.mark.parametrize("start", ["demo", "espo-g6"])
+@pytest.mark.parametrize("start", ["demo", "espo-g6", "espo-v2", "v2-demo"])
 def test_the_configuration_is_the_repositorys(start: str) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     written = {path.name: path.read_text() for path in Path("mine").glob("*.yml")}
     assert written == {path.name: path.read_text() for path in (ROOT / "config" / start).glob("*.yml")}
 
 
-@pytest.mark.parametrize("start", ["demo", "espo-g6"])
+@pytest.mark.parametrize("start", ["demo", "espo-g6", "espo-v2", "v2-demo"])
 def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     monkeypatch.chdir("mine")
     named = settings_of(Path("luigi.cfg"))["espo"]["config"]
     assert named == "config.yml paths.yml"
-    project = {"demo": "ESPO-demo", "espo-g6": "ESPO-G6-E5L"}[start]
-    assert config.load([Path(name) for name in named.split()]).project.name == project
+    loaded = config.load([Path(name) for name in named.split()])
+    project = loaded.project.name if loaded.project else ""
+    assert project == {"demo": "ESPO-demo", "espo-g6": "ESPO-G6-E5L"}.get(start, "")
+    assert (loaded.subregions is not None) == ("v2" in start)
 
 
 def test_settings_are_the_repositorys_but_for_the_places() -> None:
@@ -53,6 +55,10 @@ def test_settings_are_the_repositorys_but_for_the_places() -> None:
     expected |= settings_of(ROOT / "config" / "espo-g6" / "luigi.cfg")
     expected["espo"] |= {"workdir": "espo-work"}
     assert settings_of(Path("g6/luigi.cfg")) == expected
+    assert cli.main(["init", "v2", "--from", "v2-demo"]) == 0
+    demo, jobs = settings_of(Path("mine/luigi.cfg")), settings_of(ROOT / "config" / "v2-demo" / "luigi.cfg")
+    demo["espo"] |= {"workdir": "espo-v2-demo/run"}
+    assert settings_of(Path("v2/luigi.cfg")) == demo | jobs
 
 
 @pytest.mark.parametrize("is_link", [False, True])

@@ -224,7 +224,7 @@ def test_a_reference_cannot_be_called_by_a_way_out_of_the_folder(load_with: Any)
     [
         ("clean_up: {xscen_clean_up: {clip_var: {pr: [0, 1]}}}", "clean_up.xscen_clean_up.clip_var"),
         ("biasadjust: {variables: {tasmax: {training_args: {jitter_over: {thresh: 1 K}}}}}", "jitter_over"),
-        ("extraction: {simulation: {create_mask: {variable: sftlf}}}", "extraction.simulation.create_mask"),
+        ("extraction: {simulation: {extract_dataset: {resample_methods: {tasmax: mean}}}}", "resample_methods"),
     ],
 )
 def test_a_key_that_would_change_numbers_and_is_not_supported_is_refused(

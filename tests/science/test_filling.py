@@ -9,7 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.dataset import check_regular
-from espo_luigi.science.filling import INSERTED_DAYS, fill_in_time, insert_days
+from espo_luigi.science.filling import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
 
 DAYS, MEMBERS, CELLS = 1103, 2, 17
 CALENDARS = ("noleap", "360_day", "standard")
@@ -135,3 +135,12 @@ def test_a_day_that_the_calendar_lacks_is_refused(day: str) -> None:
 def test_a_double_day_is_refused() -> None:
     with pytest.raises(DataError, match="2014-01-02 is followed by 2014-01-02"):
         insert_days(with_gaps().isel(time=[0, 1, 1, 3]), days=["2014-01-03"])
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+def test_inserted_days_can_be_left_out_again(calendar: str) -> None:
+    gappy = without(with_gaps(calendar).drop_vars("mask"), "2015-01-01", "2016-03-02")
+    inserted = insert_days(gappy, days=("2015-01-01", "2016-03-02"))
+    assert inserted.sizes["time"] == DAYS
+    xr.testing.assert_identical(without_inserted_days(inserted), gappy)
+    assert without_inserted_days(gappy) is gappy

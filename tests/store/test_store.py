@@ -49,6 +49,13 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path / "a.zarr"
 
 
+@pytest.mark.parametrize("folder", ["run#1", "run?", "run 50%20"])
+def test_a_store_is_written_into_a_folder_whose_name_has_the_characters_of_a_url(tmp_path: Path, folder: str) -> None:
+    write_store(example().chunk(loc=3), tmp_path / folder / "a.zarr", MARKER)
+    xr.testing.assert_identical(open_store(tmp_path / folder / "a.zarr").compute(), example())
+    assert [path.name for path in tmp_path.iterdir()] == [folder]
+
+
 @pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
 def test_what_is_written_is_what_is_opened(tmp_path: Path, calendar: str) -> None:
     ds = example(calendar).chunk(time=100, loc=3)

@@ -15,6 +15,12 @@ from espo_luigi.tasks.context import forget
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
+# The rules that only ESPO v2 has.
+V2_RULES = {
+    *(tasks.MakeRef, tasks.Swap, tasks.ConcatClean, tasks.ConcatCleanPreswap),
+    *(tasks.DiagRef, tasks.Diag, tasks.Inversions),
+}
+
 
 def complete_all() -> None:
     """Publish the outputs of every task of `All`."""

@@ -10,6 +10,7 @@ import sys
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,11 +31,13 @@ from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.overview.cost import Basis, Experience
+from espo_luigi.overview.plan import plan_of
 from espo_luigi.publication.crate import listed
 from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
+from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.cost import Basis, Experience
 from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
@@ -488,6 +491,47 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     in_the_way.unlink()
     assert jobs_of(here, tasks.All()) == {"CleanUp": 1, "FinalZarr": 1, "Move": 1}
     assert list(work.iterdir()) == []
+
+
+def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_products_whatever_is_killed(
+    run: Path, demo_raw: Path, tmp_path: Path
+) -> None:
+    use(write_config(tmp_path, demo_raw, **CHANGES), tmp_path)
+    commands, work = write_luigi_cfg(tmp_path), tmp_path / "work"
+
+    def goes_on(until: Callable[[], object]) -> tuple[str, set[frozenset[str]], float]:
+        """Run All in scratch space for one pool; return its words, the pools seen together, the most used of it."""
+        get_config().set("espo", "scratch_limit", "1TB")
+        account = plan_of([], Selection()).scratch
+        assert account is not None
+        uses = account.uses()
+        limit = uses.pop("").bytes + max(use.bytes for use in uses.values())
+        arguments = ("--module", "espo_luigi.tasks", "All", "--local-scheduler", "--espo-scratch-limit", f"{limit}B")
+        process, together, most = start(commands, "luigi", *arguments), set(), 0
+        found = [task for task in walk([tasks.All()]) if isinstance(task, EspoTask)]
+        while process.poll() is None:
+            names = [path.name for path in work.glob("*")] if work.exists() else []
+            together.add(frozenset(pool for pool in SIMULATIONS if any(pool in name for name in names)))
+            most = max(most, sum(EspoTask.scratch_on_disk(found)))
+            if until():
+                process.kill()
+            time.sleep(0.05)
+        return said(process, timeout=60).text, together, most / limit
+
+    text, together, most = goes_on(until=lambda: any(work.glob("*+regchunked.zarr")))
+    assert "waits for room on scratch" in text
+    assert max(map(len, together)) == 1
+    assert 0 < most <= 1
+    begun = max(together, key=len)
+    text, together, most = goes_on(until=lambda: False)
+    assert "Everything is done" in text
+    assert "waits for room on scratch" in text
+    assert together >= {begun, frozenset(SIMULATIONS) - begun}
+    assert 0 < most <= 1
+    assert list(work.iterdir()) == []
+    archives = sorted(path.relative_to(run) for path in (run / "final").rglob("*.zip"))
+    assert archives == sorted(path.relative_to(tmp_path) for path in (tmp_path / "final").rglob("*.zip"))
+    assert [_chunks(tmp_path / path) for path in archives] == [_chunks(run / path) for path in archives]
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,17 @@ from espo_luigi.tasks.context import context
 SIM = "a-simulation"
 
 
-def test_every_simulation_is_in_a_single_pool_whose_members_lead_back_to_it() -> None:
-    simulations = [SIM, "another"]
-    pools = partition.pools(simulations)
-    assert [sim_id for pool in pools for sim_id in partition.members(pool)] == simulations
-    assert all(sim_id in partition.members(partition.pool_of(sim_id)) for sim_id in simulations)
+def test_a_simulation_is_a_pool_of_one_under_its_own_name(configured: Callable[..., list[Path]]) -> None:
+    configured()
+    assert partition.pool_of(context(), SIM) == SIM
+    assert partition.members(context(), SIM) == [SIM]
 
 
 def test_pieces_are_the_configured_regions_from_south_to_north(configured: Callable[..., list[Path]]) -> None:
     configured()
-    config = context().config
-    pieces = partition.pieces(config)
+    pieces = partition.pieces(context())
     assert pieces == ["south", "middle", "north"]
-    souths = [partition.box_of(config, piece).lat_bnds[0] for piece in pieces]
+    souths = [partition.box_of(context(), piece).lat_bnds[0] for piece in pieces]
     assert souths == sorted(souths)
 
 
@@ -38,8 +36,9 @@ def test_pieces_are_the_configured_regions_from_south_to_north(configured: Calla
     ],
 )
 def test_a_task_is_about_its_simulation_or_its_pools_members_and_its_piece(
-    rule: str, wildcards: dict[str, str], simulations: set[str], pieces: set[str]
+    configured: Callable[..., list[Path]], rule: str, wildcards: dict[str, str], simulations: set[str], pieces: set[str]
 ) -> None:
+    configured()
     task = getattr(tasks, rule)(**wildcards)
     assert (partition.simulations_of(task), partition.pieces_of(task)) == (simulations, pieces)
 
@@ -48,18 +47,18 @@ def test_the_rules_of_a_pool_work_on_its_members_and_those_of_a_member_on_its_po
     configured: Callable[..., list[Path]],
 ) -> None:
     configured()
-    pool = partition.pool_of(SIM)
+    pool = partition.pool_of(context(), SIM)
     training = tasks.Train(pool=pool, piece="south", var="pr")
-    assert training.in_regchunked.task == tasks.Rechunk(sim_id=SIM, piece="south")
+    assert [bound.task for bound in training.in_regchunked] == [tasks.Rechunk(sim_id=SIM, piece="south")]
     cleaned = tasks.CleanUp(sim_id=SIM, piece="south")
     assert {bound.task.pool for bound in cleaned.in_adjusted} == {pool}
 
 
 def test_a_tasks_size_is_its_pieces_area_times_its_days_and_variables(configured: Callable[..., list[Path]]) -> None:
     configured()
-    config = context().config
-    whole = partition.size_of(config, {"sim_id": SIM})
-    by_piece = [partition.size_of(config, {"sim_id": SIM, "piece": piece}) for piece in partition.pieces(config)]
+    run = context()
+    whole = partition.size_of(run, {"sim_id": SIM})
+    by_piece = [partition.size_of(run, {"sim_id": SIM, "piece": piece}) for piece in partition.pieces(run)]
     assert sum(by_piece) == pytest.approx(whole)
-    of_a_variable = partition.size_of(config, {"pool": SIM, "piece": "south", "var": "pr"})
-    assert of_a_variable * len(config.variables) == pytest.approx(by_piece[0])
+    of_a_variable = partition.size_of(run, {"pool": SIM, "piece": "south", "var": "pr"})
+    assert of_a_variable * len(run.config.variables) == pytest.approx(by_piece[0])

@@ -4,23 +4,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import luigi
+import numpy as np
 import pytest
-from complete_demo import in_order
+import xarray as xr
+from complete_demo import DAY360, NOLEAP, in_order
 from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.jobs.local import srun as allocation
 from espo_luigi.jobs.order import write_json
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.jobs.schedulers.slurm.steps import Allocation
 from espo_luigi.overview import dag
-from espo_luigi.overview.cost import Basis, measured
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
 from espo_luigi.overview.timing import TimedTask, timing
+from espo_luigi.store.inventory import read_inventory
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.cost import Basis, measured
 
 LIMITS = {"time": "60", "memory": "6GB", "cpus_per_task": "4", "n_workers": "1"}
 
@@ -133,3 +136,69 @@ def test_one_simulation_is_drawn_task_by_task_however_many_there_are(
     of_one = plan_of([], Selection(sims=one))
     assert first.read_text().count("[") == len(of_one.tasks) > 40
     assert second.read_text().count("[") == len({planned.rule for planned in of_one.tasks.values()})
+
+
+def test_a_plan_tells_the_peak_within_the_limit_of_scratch_and_without_it(
+    configured: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured()
+    get_config().read_dict({"espo": {"local_cpus": "500", "local_memory": "9000GB", "scratch_limit": "1TB"}})
+
+    def everything() -> Plan:
+        luigi.task_register.Register.clear_instance_cache()
+        return plan_of([], Selection())
+
+    account = everything().scratch
+    assert account is not None
+    uses = account.uses()
+    need = uses.pop("").bytes + max(use.bytes for use in uses.values())
+    assert len(uses) == 2
+    wide = everything().timing()
+    assert need < sum(use.bytes for use in uses.values())
+
+    get_config().set("espo", "scratch_limit", f"{need}B")
+    limited = everything()
+    told = as_json(limited)
+    assert told["temporary_bytes_at_once"] < told["temporary_bytes_at_once_without_limit"] == wide.temporary_bytes
+    assert told["temporary_bytes_at_once"] <= need
+    assert limited.timing().seconds > wide.seconds
+    assert f"within scratch_limit = {need}B; at most {render_size(wide.temporary_bytes)} without" in render_plan(
+        limited
+    )
+
+    get_config().set("espo", "keep_temporary", "true")
+    kept = render_plan(everything())
+    assert "keep_temporary = true: no temporary store is deleted" in kept
+    assert "cannot start; " in kept
+
+    get_config().set("espo", "scratch_limit", f"{need - 1}B")
+    assert cli.main(["plan"]) == 1
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("PROBLEM")]
+    assert f"[espo] scratch_limit = {need - 1}B, but" in said
+    assert f"alone needs {render_size(need)} for temporary stores" in said
+
+
+def test_stores_and_what_writers_have_begun_count_as_they_lie_on_the_disk(
+    configured: Callable[..., list[Path]],
+) -> None:
+    configured()
+    found = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Regrid)]
+    (whole,), (begun,) = (task.temporary_paths() for task in found[:2])
+    marker = found[0].marker()
+    store.write_store(xr.Dataset({"pr": ("time", np.arange(500.0))}), whole, marker)
+    partial = begun.parent / f".{begun.name}.elsewhere-12-0123abcd.partial"
+    (partial / "c").mkdir(parents=True)
+    (partial / "c" / "0").write_bytes(b"x" * 700)
+    inventory = read_inventory(whole)
+    assert inventory is not None
+    assert tasks.Regrid.scratch_on_disk(found) == [inventory.size_bytes, 700, *[0] * (len(found) - 2)]
+
+
+def test_a_task_belongs_to_its_pool_and_the_references_tasks_to_none(configured: Callable[..., list[Path]]) -> None:
+    configured()
+    groups = {task.get_task_family(): set[str]() for task in in_order(tasks.All())}
+    for task in in_order(tasks.All()):
+        groups[task.get_task_family()].add(task.scratch_group())
+    both = {NOLEAP, DAY360}
+    assert groups["Extract"] == groups["Train"] == groups["HealthChecks"] == both
+    assert groups["RefDefault"] == groups["ReferenceCalendar"] == {""}

@@ -42,6 +42,7 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "_update_priority": "(self, task, prio, worker)",
         "_prune_workers": "(self)",
         "_prune_tasks": "(self)",
+        "_schedulable": "(self, task)",
     },
     "luigi.scheduler.SimpleTaskState": {
         "_metrics_collector": "",

@@ -2,7 +2,8 @@
 
 Luigi's own scheduler looks at every task whenever a worker asks for work: a run's time grows with the square of its
 tasks. Here, tasks that may start wait in a heap, and Luigi's own `get_work` sees only the first of them. It sees all
-tasks if its answer depends on more: resources, batches, several workers, a pause.
+tasks if its answer depends on more: resources, batches, several workers, a pause. Tasks for which scratch space has no
+room are set aside, by group, and seen by nobody.
 
 luigid may be silent for a while, and the driver waits for it.
 """
@@ -24,6 +25,8 @@ from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
 from luigi.scheduler import Task as Entry
 
+from espo_luigi.driver.run.scratch import Scratch
+
 
 class ReadyTasks(SimpleTaskState):
     """Luigi's table of tasks, with a heap of those that may start, by rank."""
@@ -35,6 +38,9 @@ class ReadyTasks(SimpleTaskState):
         # By dependency: the tasks that wait for it, with their other dependencies. A task waits for only one at a time.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
         self._shown: list[Entry] | None = None
+        self.scratch: Scratch | None = None
+        # The tasks that only wait for room on scratch, by group.
+        self._set_aside: dict[str, list[str]] = defaultdict(list)
 
     def set_status(self, task: Entry, new_status: str, config: Any = None) -> None:
         """Set the status; find out what may start because of it."""
@@ -64,17 +70,37 @@ class ReadyTasks(SimpleTaskState):
 
     def first(self, worker_id: str) -> list[Entry]:
         """Return the task of the highest rank that `worker_id` can start, or nothing."""
+        self._take_up_again()
         while self._ready:
             task_id = self._ready[0][-1]
             task = self.get_task(task_id)
             if task is not None and task.status == PENDING and worker_id in task.workers:
-                if _rank(task) == self._ready[0] and all(map(self._is_done, task.deps)):
+                is_first = _rank(task) == self._ready[0] and all(map(self._is_done, task.deps))
+                if is_first and self.has_room(task_id):
                     return [task]
                 heapq.heappop(self._ready)
-                self.look_at(task_id)
+                if not is_first:
+                    self.look_at(task_id)
+                elif self.scratch is not None:
+                    self._put_aside(self.scratch.group_of(task_id), task_id)
             else:
                 heapq.heappop(self._ready)
         return []
+
+    def has_room(self, task_id: str) -> bool:
+        """Return whether scratch space has room for a task's group."""
+        return self.scratch is None or self.scratch.admits(self.scratch.group_of(task_id))
+
+    def _put_aside(self, group: str, task_id: str) -> None:
+        if group not in self._set_aside:
+            logger.info("%s waits for room on scratch ([espo] scratch_limit)", group)
+        self._set_aside[group].append(task_id)
+
+    def _take_up_again(self) -> None:
+        """Queue the tasks of the groups that have room by now."""
+        for group in [group for group in self._set_aside if self.scratch is None or self.scratch.admits(group)]:
+            for task_id in self._set_aside.pop(group):
+                self.look_at(task_id)
 
     @contextmanager
     def showing(self, tasks: list[Entry]) -> Iterator[None]:
@@ -141,6 +167,13 @@ class LinearScheduler(luigi.scheduler.Scheduler):
             return super().get_work(**asked)  # the end: its answer has to count those that are left
         with self._state.showing(first):
             return super().get_work(**asked)
+
+    def start_within(self, scratch: Scratch | None) -> None:
+        """Start the tasks of a group only once scratch space has room for the group."""
+        self._state.scratch = scratch
+
+    def _schedulable(self, task: Entry) -> bool:
+        return bool(super()._schedulable(task)) and self._state.has_room(task.id)
 
     def _must_see_all(self, current_tasks: Any) -> bool:
         running = self._state.get_active_task_count_for_status(RUNNING)

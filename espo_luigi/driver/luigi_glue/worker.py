@@ -21,17 +21,19 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
+from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
 from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.run.scratch import scratch_limit
 from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, SubmissionError
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
@@ -105,11 +107,24 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
         graph = checked_graph(task)
+        self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
+
+    def _budget(self, task: Task, graph: Graph) -> None:
+        """Have the scheduler start tasks only as `[espo] scratch_limit` has room for them."""
+        limit = scratch_limit()
+        if limit is None or self._is_running:
+            return
+        if not isinstance(self._scheduler, LinearScheduler):
+            raise SubmissionError(
+                "[espo] scratch_limit needs the driver's own scheduler: give --local-scheduler, or leave the limit out"
+            )
+        self._run_of_tasks.budget(limit, task, graph)
+        self._scheduler.start_within(self._run_of_tasks.scratch)
 
     def _add(self, task: Task, complete: Any) -> Any:
         # In place of True or False, Luigi hands over the text of an error.
@@ -215,6 +230,10 @@ class EspoWorker(luigi.worker.Worker):
         self._is_running = True
         with watched():
             succeeded = super().run()
+            if no_room := self._run_of_tasks.no_room():
+                board().end("scratch", False, 0.0, no_room)
+                succeeded = False
+                logger.error("%s", no_room)
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))

@@ -8,11 +8,12 @@ import re
 import textwrap
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 from luigi.task import Task, flatten
 
 from espo_luigi.driver.run.board import board
+from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
@@ -88,6 +89,16 @@ def pending_in(
     return pending, seen
 
 
+def expect_on_scratch(scratch: Scratch, graph: Graph, pending: Set[str]) -> None:
+    """Tell `scratch` each task's group, what the `pending` tasks will write, and what lies on the disk."""
+    tasks = [task for task, _ in graph.values() if isinstance(task, SlurmTask)]
+    if tasks:
+        kind = type(tasks[0])
+        for task, writes, on_disk in zip(tasks, kind.scratch_to_write(tasks), kind.scratch_on_disk(tasks), strict=True):
+            is_left = task.task_id in pending
+            scratch.expect(task.task_id, task.scratch_group(), writes=writes, on_disk=on_disk, is_left=is_left)
+
+
 class Run:
     """The tasks of this driver's run: which outputs are still needed, and how many tasks are done."""
 
@@ -105,6 +116,8 @@ class Run:
         self._put_back: Counter[str] = Counter()
         self._failures: dict[str, str] = {}
         self._stopped: dict[str, str] = {}
+        # The account of temporary stores, if there is a limit.
+        self.scratch: Scratch | None = None
         # Set when the driver ends: from then on, tasks start no job.
         self.is_over = False
 
@@ -117,6 +130,30 @@ class Run:
         if self._stopped:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
+
+    def no_room(self) -> str:
+        """Return what scratch space holds, if groups of tasks have waited in vain for room there; "" otherwise."""
+        return self.scratch.no_room() if self.scratch is not None else ""
+
+    def budget(self, limit: int, root: Task, graph: Graph) -> None:
+        """Start tasks only as scratch space has room. Raises SubmissionError if a group needs more than the limit."""
+        self.scratch = self.scratch or Scratch(limit)
+        expect_on_scratch(self.scratch, graph, pending_in([root], graph)[0])
+        if problem := self.scratch.too_large():
+            raise SubmissionError(problem)
+
+    def _look_at_scratch(self, tasks: Iterable[Task], *, ended: bool = False) -> None:
+        """Record the bytes that tasks have on the disk now, and whether they can still run."""
+        found = [task for task in tasks if isinstance(task, SlurmTask)]
+        if self.scratch is None or not found:
+            return
+        sizes: Sequence[int | None] = [None] * len(found)
+        try:
+            sizes = type(found[0]).scratch_on_disk(found)
+        except (EspoError, OSError) as error:
+            logger.warning("%s: the size of its temporary stores is not known: %s", found[0].label(), error)
+        for task, on_disk in zip(found, sizes, strict=True):
+            self.scratch.note(task.task_id, on_disk=on_disk, is_left=False if ended else None)
 
     @property
     def roots(self) -> list[Task]:
@@ -152,6 +189,9 @@ class Run:
         with self._lock:
             self._expect(graph, pending)
             self._done -= pending.keys()
+            if self.scratch is not None:
+                for task_id in pending:
+                    self.scratch.note(task_id, is_left=True)
 
     def _expect(self, graph: Graph, pending: Mapping[str, bool]) -> None:
         for task_id, runnable in pending.items():
@@ -194,10 +234,11 @@ class Run:
     def delete_left_over(self) -> None:
         """Delete the outputs that a killed run has left and no task needs; called once all roots are planned."""
         if self.covers_everything:
-            _delete_temporary(self.left_over())
+            self._delete_temporary(self.left_over())
 
     def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
         """Record the end of `task`, and delete the outputs that only it still needed."""
+        self._look_at_scratch([task], ended=True)
         with self._lock:
             if succeeded and task.task_id in self._jobs:
                 self._done.add(task.task_id)
@@ -213,6 +254,7 @@ class Run:
             if not succeeded:
                 self._failed.add(task.task_id)
                 self._failures[task.task_id] = why
+                self._give_up_after(task.task_id)
                 return
             self._failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
@@ -222,7 +264,21 @@ class Run:
                 self._consumers[needed.task_id].discard(task.task_id)
             done_with = [needed for needed in needs if self._is_done_with(needed.task_id)]
         if self.covers_everything:
-            _delete_temporary(done_with)
+            self._delete_temporary(done_with)
+
+    def _delete_temporary(self, tasks: Sequence[Task]) -> None:
+        _delete_temporary(tasks)
+        self._look_at_scratch(tasks)
+
+    def _give_up_after(self, task_id: str) -> None:
+        """Tell the account that the tasks which need a failed task, directly or not, will write nothing."""
+        after, seen = [task_id], {task_id}
+        while self.scratch is not None and after:
+            more = self._consumers[after.pop()] - seen
+            seen |= more
+            after += more
+            for later in more:
+                self.scratch.note(later, is_left=False)
 
     def stopped(self, task: Task, outcome: str) -> None:
         """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""

@@ -93,6 +93,11 @@ class espo(Settings):
         default="",
         description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
     )
+    scratch_limit = luigi.Parameter(
+        default="",
+        description="most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once "
+        "waits; empty: no limit",
+    )
     allow_login_host = luigi.BoolParameter(
         default=False,
         parsing=luigi.BoolParameter.EXPLICIT_PARSING,

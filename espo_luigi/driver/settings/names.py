@@ -11,10 +11,8 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.settings.espo import KnownParameters, choices_of, espo
-from espo_luigi.errors import ConfigurationError, nearest, problems_in, unknown
+from espo_luigi.errors import ALIKE, ConfigurationError, nearest, problems_in, unknown
 
-# How alike a name is to one of ours that is meant for it: [Trian] and Train are, [training-data] is a stranger's.
-_ALIKE = 0.75
 # A section of Luigi's that no class of it stands for; a project's task `Source` is near it.
 _OF_LUIGI = "resources"
 
@@ -38,7 +36,7 @@ def _problems() -> Iterator[str]:
             yield f"`[{section}]`{_place(section)}: unknown section. The engine {section} has its keys in [espo]."
         elif section not in registered:
             folded = {name.casefold(): name for name in sorted(ours)}
-            if close := nearest(section.casefold(), folded, cutoff=_ALIKE, hint="{}"):
+            if close := nearest(section.casefold(), folded, cutoff=ALIKE, hint="{}"):
                 yield f"`[{section}]`{_place(section)}: unknown section; did you mean {folded[close]}?"
 
 
@@ -50,7 +48,7 @@ def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> 
         if name in allowed or name in others:
             continue
         # The keys of a project's subclass of `espo` are unknown until its module is imported.
-        if kind is not espo or nearest(name, allowed, cutoff=_ALIKE):
+        if kind is not espo or nearest(name, allowed, cutoff=ALIKE):
             yield f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
 
 

@@ -66,6 +66,7 @@ class Submitter:
         self._scheduler = commands.scheduler
         self._store = store
         self._refusals = 0
+        self._refusal = ""
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self._handed_on = False
@@ -265,7 +266,9 @@ class Submitter:
             self.nodes.submitted(now)
             for place, job in enumerate(submission.jobs):
                 self.confirm(job, submission.member_id(job_id, place))
-            self._refusals = 0
+            if self._refusals:
+                logger.warning("%s takes jobs again", self._scheduler.NAME)
+            self._refusals, self._refusal = 0, ""
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
             return answer.words
         else:
@@ -295,7 +298,14 @@ class Submitter:
         for job in jobs:
             since = now if job.intent.refused is None else job.intent.refused.since
             job.intent = replace(job.intent, refused=Refused(self._scheduler.refusal(words), words, since))
-        logger.warning("%s: %s; next submission in %.0f s", jobs[0].record.job_name, words, seconds)
+        if words != self._refusal:
+            self._refusal = words
+            logger.warning(
+                "%s: %s; submission is tried again, at least every %.0f s",
+                jobs[0].record.job_name,
+                words,
+                self.patience.longest_refusal,
+            )
 
 
 def _is_free(job: Job, now: float) -> bool:

@@ -66,7 +66,7 @@ def train(
 ) -> xr.Dataset:
     """Train an adjustment of `historical` towards `reference` over a period.
 
-    Both series are daily, with `time` and the same cells (`loc`, or lat and lon, or any others, or none), numpy- or
+    Both series are daily, with `time` and the same cells (`loc`, lat and lon, any dimensions, or none), numpy- or
     Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`; units
     are the reference's. The result has `af`, `hist_q` (cells, dayofyear, quantiles), `scaling` (cells, dayofyear)
     and, with `adapt_freq`, `pth` and `dP0`; attributes are xsdba's, so that it reads the dataset, too.
@@ -233,15 +233,10 @@ def _train_in_blocks(
     double = _ALWAYS_DOUBLE if setup.adapt_freq is not None else ()
     template = blocks.like(template, {name: dtype for name in template if name not in double})
     template = with_variable_attributes(template, setup)
-    training = assign_coords(blocks.map(backend.train_block, template, setup), _cell_coords(reference))
-    return (
-        assign_coords(training, {REALIZATION: historical[REALIZATION]}) if _labelled(historical, training) else training
-    )
-
-
-def _labelled(historical: xr.DataArray, training: xr.Dataset) -> bool:
-    """Whether the training's members have labels."""
-    return REALIZATION in training.dims and REALIZATION in historical.coords
+    coords = _cell_coords(reference)
+    if REALIZATION in template.dims and REALIZATION in historical.coords:
+        coords[REALIZATION] = historical[REALIZATION]
+    return assign_coords(blocks.map(backend.train_block, template, setup), coords)
 
 
 def _members(data: xr.DataArray, group: Grouping, name: str) -> tuple[str, ...] | None:

@@ -14,15 +14,14 @@ from numba.core import event
 from espo_luigi.errors import InstallationError
 from espo_luigi.science.adjust import biasadjust, kernels
 from espo_luigi.science.adjust.kernel_cache import KernelCache, chosen_folder
-from espo_luigi.science.adjust.kernels.adapting import train_adapting_cells
 from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
 from espo_luigi.science.adjust.kernels.loess import weigh_classes
 from espo_luigi.science.adjust.kernels.preparation import jitter_cells, prepare_cells
-from espo_luigi.science.adjust.kernels.quantiles import train_cells
+from espo_luigi.science.adjust.kernels.training import train_cells
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
-_KERNELS = (adjust_cells, jitter_cells, prepare_cells, train_adapting_cells, train_cells, weigh_classes)
+_KERNELS = (adjust_cells, jitter_cells, prepare_cells, train_cells, weigh_classes)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {

@@ -48,8 +48,6 @@ def why_not_train(setup: TrainingSetup) -> str | None:
         return f"the kernels have no {', '.join(sorted(others))}"
     if setup.additive_space is not None:
         return "the kernels have no additive_space"
-    if setup.adapt_freq_thresh is not None and _kind(setup) != "*":
-        return "the kernels adapt frequencies multiplicatively only"
     if setup.adapt_freq is not None and setup.adapt_freq_group not in (None, setup.group):
         return f"the kernels adapt frequencies in the training's groups, not in {setup.adapt_freq_group}"
     return _why_not(setup.method, setup.group, setup.time)
@@ -148,9 +146,8 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
     historical = _flat(block, "historical", _series_dims(setup)).astype(dtype, copy=False)
     _check_members(historical, setup)
     plan = plan_windows(setup.time.dayofyear, setup.group.window)
-    cells = block["cell"].values + setup.first_cell
-    seeds = quantile_mapping.cell_seeds(setup.seed, cells)
-    of_members = np.stack([quantile_mapping.cell_seeds(one, cells) for one in member_seeds(setup)], axis=-1)
+    of_members = _seeds_of_members(block, setup)
+    seeds = of_members.ravel() if setup.members is None else _cell_seeds(block, setup, setup.seed)
     pth, dry_share = None, None
     if setup.adapt_freq is not None:
         reference, historical, pth, dry_share = quantile_mapping.prepare(
@@ -227,25 +224,35 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
     return xr.Dataset({"simulation": _shaped(block, adjusted, _series_dims(setup))})
 
 
-def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation | None:
-    """What the training says about dry days and tails; None if nothing."""
+def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation:
+    """Read how the training adapted dry days and limited tails."""
     from espo_luigi.science.adjust import quantile_mapping
 
     state = setup.trained.state
     made = quantile_mapping.Adaptation.none(block["af"].dtype)
     if state["adapt_freq_thresh"] is not None:
-        cells = block["cell"].values + setup.first_cell
         shares = [_flat(block, name, _of_members(setup)) for name in ("P0_ref", "P0_hist", "pth")]
         made = dataclasses.replace(
             made,
             threshold=threshold_in(state["adapt_freq_thresh"], setup.trained.units),
             shares=quantile_mapping.Shares(*(one.reshape(*one.shape[:2], -1) for one in shares)),
-            seeds=np.stack([quantile_mapping.cell_seeds(one, cells) for one in member_seeds(setup)], axis=-1),
+            seeds=_seeds_of_members(block, setup),
         )
     if state["max_tail_factor"] is not None:
         tails = _flat(block, "hist_q_raw", _BY_QUANTILE)[..., -1]
         made = dataclasses.replace(made, limits=tails.dtype.type(state["max_tail_factor"]) * tails)
     return made
+
+
+def _cell_seeds(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup, seed: str) -> np.ndarray:
+    from espo_luigi.science.adjust import quantile_mapping
+
+    return quantile_mapping.cell_seeds(seed, block["cell"].values + setup.first_cell)
+
+
+def _seeds_of_members(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup) -> np.ndarray:
+    """Seeds (cell, member)."""
+    return np.stack([_cell_seeds(block, setup, seed) for seed in member_seeds(setup)], axis=-1)
 
 
 def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.adjust.kernels.adapting import Shares, train_adapting_cells
+from espo_luigi.science.adjust.kernels.adapting import Adapting, Shares
 from espo_luigi.science.adjust.kernels.adjusting import adjust_cells
 from espo_luigi.science.adjust.kernels.loess import weigh_classes
 from espo_luigi.science.adjust.kernels.preparation import (
@@ -25,7 +25,7 @@ from espo_luigi.science.adjust.kernels.preparation import (
     jitter_cells,
     prepare_cells,
 )
-from espo_luigi.science.adjust.kernels.quantiles import train_cells
+from espo_luigi.science.adjust.kernels.training import train_cells
 from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
@@ -100,23 +100,13 @@ def train(
         part = historical[cells].reshape(-1, members, n_times)
         pooled = joined_members(part, plan) if members > 1 else part[:, 0]
         keys = np.empty((2, pooled.shape[1]), dtype=f"u{dtype.itemsize}")
+        adapting = None
+        if adapt_freq_thresh is not None:
+            assert seeds is not None and kind == "*"
+            of_cells = seeds.reshape(n_cells, members)[cells]
+            adapting = Adapting(dtype.type(adapt_freq_thresh), of_cells, Shares(*(one[cells] for one in shares)))
         outputs = [one[cells] for one in (*made[:3], raw_quantiles)]
-        if adapt_freq_thresh is None:
-            train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", *outputs)
-            return
-        assert seeds is not None and kind == "*"
-        train_adapting_cells(
-            reference[cells],
-            pooled,
-            keys,
-            plan,
-            pool_plan,
-            quantiles,
-            dtype.type(adapt_freq_thresh),
-            seeds.reshape(n_cells, members)[cells],
-            *outputs,
-            Shares(*(one[cells] for one in shares)),
-        )
+        train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", adapting, *outputs)
 
     run_by_cells(kernel, n_cells, threads)
     return made._replace(

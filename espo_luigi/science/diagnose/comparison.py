@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
-from espo_luigi.science.extract.dataset import subset_box
 from espo_luigi.science.units import without_idle_metadata
 
-__all__ = ["cut_domain", "heatmap", "improvement", "measures", "properties"]
+__all__ = ["heatmap", "improvement", "measures", "properties"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,22 +97,6 @@ def heatmap(measured: Mapping[str, xr.Dataset], *, to_level: str = "diag-heatmap
         key: value for key, value in first.attrs.items() if all(d.attrs.get(key) == value for d in measured.values())
     }
     return with_level(out, common, to_level)
-
-
-def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
-    """Cut the box of `lon_bnds` and `lat_bnds` out of a dataset, bounds included, without a buffer.
-
-    Works on 1-D `lat` and `lon`, in any order and either longitude convention; from a curvilinear grid, the smallest
-    part that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
-    and so is that of its products. Lazy.
-
-    Raises
-    ------
-    DataError
-        When no cell lies in the box, or the box crosses the edge of the data's longitudes.
-    """
-    named = {"cat:domain": region["name"]} if "name" in region else {}
-    return subset_box(ds, {"name": "the domain", **region, "tile_buffer": 0}).assign_attrs(named)
 
 
 def _span(coord: xr.DataArray) -> str:

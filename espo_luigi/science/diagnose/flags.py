@@ -12,7 +12,7 @@ import dask.array
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import FLAGS, Flag
+from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, Flag
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.scopes import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
@@ -82,6 +82,8 @@ def _kind(variable: str, flag: str) -> Flag:
     if variable == "dtr" and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
         words = "larger" if kind.side == "above" else "smaller"
         return replace(kind, meaning=f"a daily range {words} than {{threshold:g}} K", units="K")
+    if flag == "negative_accumulation_values" and variable != "pr":
+        return replace(kind, meaning=f"negative {variable}", units=CANONICAL_UNITS.get(variable, ""))
     return kind
 
 

@@ -7,6 +7,7 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
@@ -289,8 +290,10 @@ def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:
     return first, f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
 
 
-def check_regular(times: np.ndarray, where: str = "") -> None:
+def check_regular(times: np.ndarray, where: str = "", may_lack: Sequence[str] = ()) -> None:
     """Check that each stamp (numpy or cftime dates) is exactly a day after the previous stamp.
+
+    Days that `may_lack` lists (YYYY-MM-DD) may be missing.
 
     Raises
     ------
@@ -299,6 +302,8 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
     """
     steps = np.diff(times).astype("timedelta64[s]").astype("int64")
     wrong = np.flatnonzero(steps != SECONDS_PER_DAY)
+    if may_lack:
+        wrong = np.array([at for at in wrong if not _all_listed(times[at], int(steps[at]), may_lack)], int)
     if wrong.size:
         before, after = day_of(times[wrong[0]]), day_of(times[wrong[0] + 1])
         missing, rest = divmod(int(steps[wrong[0]]), SECONDS_PER_DAY)
@@ -308,6 +313,13 @@ def check_regular(times: np.ndarray, where: str = "") -> None:
             f"{where + ': ' if where else ''}{before} is followed by {after}: {kind} "
             f"({wrong.size} such places); expected one stamp a day. Correct or exclude the data."
         )
+
+
+def _all_listed(before: Any, seconds: int, listed: Sequence[str]) -> bool:
+    """Whether each day between a stamp and the next, so many seconds later, is listed."""
+    days, rest = divmod(seconds, SECONDS_PER_DAY)
+    one = np.timedelta64(1, "D") if isinstance(before, np.datetime64) else timedelta(days=1)
+    return days > 1 and not rest and all(day_of(before + number * one) in listed for number in range(1, days))
 
 
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:

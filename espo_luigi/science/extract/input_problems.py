@@ -40,6 +40,8 @@ class RawSeries:
 
     file: str
     data: xr.DataArray
+    # Days (YYYY-MM-DD) that may be missing.
+    may_lack: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -50,6 +52,11 @@ class RawSeries:
     def days(self) -> np.ndarray:
         """Each step's day, as a number in its calendar."""
         return np.floor(TimeAxis.of(self.data).days).astype(np.int64)
+
+    def lacked(self, first: int, last: int) -> np.ndarray:
+        """Return which days from the first to the last are missing and may not be."""
+        allowed = [self.number(day) for day in self.may_lack]
+        return np.setdiff1d(np.arange(first, last + 1), [*self.days, *allowed])
 
     def day(self, number: int) -> str:
         """Return a day's date from its number, whether the file has it or not."""
@@ -97,23 +104,23 @@ def day_problems(raw: RawSeries) -> list[Problem]:
         message = f"steps are {usual:.3g} days in the mean, expected one stamp a day"
         return [raw.problem("steps_not_daily", message, first, int((steps != 1).sum()))]
     back = raw.days[1:][np.diff(raw.days) < 0]
-    double, before_gap = in_order[1:][steps == 0], in_order[:-1][steps > 1]
-    missing = int((steps - 1).clip(0).sum())
-    after_gap = in_order[1:][steps > 1]
-    absent = raw.missing(missing, before_gap[0] + 1, after_gap[-1] - 1, before_gap.size) if missing else ""
+    double = in_order[1:][steps == 0]
+    lacked = raw.lacked(in_order[0], in_order[-1])
+    gaps = lacked[np.diff(lacked, prepend=-2) > 1]
+    absent = raw.missing(lacked.size, lacked[0], lacked[-1], gaps.size) if lacked.size else ""
     found: list[tuple[InputProblem, str, np.ndarray, int]] = [
         ("days_out_of_order", "days come after later ones, the first of them this one", back, back.size),
         ("double_days", "days are there more than once, the first of them this one", double, double.size),
-        ("missing_days", absent, before_gap + 1, missing),
+        ("missing_days", absent, gaps, lacked.size),
     ]
     return [raw.problem(kind, message, days[0], count) for kind, message, days, count in found if days.size]
 
 
 def _between(before: RawSeries, after: RawSeries) -> list[Problem]:
     last, first = int(before.days.max()), int(after.days.min())
-    if first > last + 1:
-        message = f"{after.missing(first - last - 1, last + 1, first - 1)}: {before.file} ends before them"
-        return [after.problem("missing_days", message, last + 1, first - last - 1)]
+    if (lacked := after.lacked(last + 1, first - 1)).size:
+        message = f"{after.missing(lacked.size, lacked[0], lacked[-1])}: {before.file} ends before them"
+        return [after.problem("missing_days", message, lacked[0], lacked.size)]
     if first <= last:
         message = f"days are in {before.file}, too, the first of them this one"
         return [after.problem("double_days", message, first, min(last, int(after.days.max())) - first + 1)]

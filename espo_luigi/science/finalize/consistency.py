@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.choices import Consistency
 from espo_luigi.science.extract.dataset import daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
+
+
+def consistent(adjusted: Mapping[str, xr.DataArray], *, how: Consistency) -> xr.Dataset:
+    """Return `tasmax` and `tasmin`, consistent, and `dtrpreswap`, tasmax - tasmin before; lazy.
+
+    Raises
+    ------
+    DataError
+        If coordinates differ, or a unit is unknown.
+    """
+    tasmax = adjusted["tasmax"]
+    if how == "derived":
+        tasmin = derive_tasmin(tasmax, adjusted["dtr"])
+        return xr.Dataset({"tasmax": tasmax, "tasmin": tasmin, "dtrpreswap": _before(tasmax, tasmin)})
+    swapped = swap_inversions(tasmax, adjusted["tasmin"])
+    if how == "swap":
+        return swapped
+    made = dqm_dtr(swapped["tasmax"], swapped["tasmin"], adjusted["dtr"], dtrpreswap=swapped["dtrpreswap"])
+    return made.assign(dtrpreswap=swapped["dtrpreswap"])
 
 
 def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
@@ -28,11 +50,10 @@ def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     pair = _same_units(tasmax, tasmin)
     high, low = pair["tasmax"], pair["tasmin"]
     inverted = high < low
-    before = daily_temperature_range(high, low).rename("dtrpreswap")
     return pair.assign(
         tasmax=_described(high.where(~inverted, low), high, "exchanged with tasmin where it was below tasmin"),
         tasmin=_described(low.where(~inverted, high), low, "exchanged with tasmax where it was above tasmax"),
-        dtrpreswap=before.assign_attrs(long_name="Daily temperature range before tasmax and tasmin were exchanged"),
+        dtrpreswap=_before(high, low),
     )
 
 
@@ -82,6 +103,29 @@ def count_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     counts["inversions"].attrs = {"long_name": "Days on which tasmax is below tasmin", "units": "1"}
     counts["days"].attrs = {"long_name": "Days with tasmax and tasmin", "units": "1"}
     return counts
+
+
+def inversions_before_and_after(dtrpreswap: xr.DataArray, tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
+    """Count the days of each cell with tasmax < tasmin, `before` they were made consistent and `after`; lazy.
+
+    Cells without data are NaN. `days` are those that have both in the end.
+
+    Raises
+    ------
+    DataError
+        If the series have different coordinates, or a unit is unknown.
+    """
+    found = _together(dtrpreswap=dtrpreswap, tasmax=tasmax, tasmin=tasmin)
+    after = count_inversions(found["tasmax"], found["tasmin"])
+    before = (found["dtrpreswap"] < 0).sum("time").assign_attrs(after["inversions"].attrs)
+    counts = xr.Dataset({"before": before, "after": after["inversions"], "days": after["days"]})
+    return counts.where(counts["days"] > 0)
+
+
+def _before(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
+    return daily_temperature_range(tasmax, tasmin).assign_attrs(
+        long_name="Daily temperature range before tasmax and tasmin were made consistent"
+    )
 
 
 def _same_units(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:

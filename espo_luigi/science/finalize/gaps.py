@@ -83,9 +83,16 @@ def land_without_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = Non
 
 
 def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
-    """Return the land cells of several regions on the grid of the whole domain."""
-    y, _ = horizontal_dims(whole)
-    return xr.concat(lands, dim=y, combine_attrs="drop").sel({y: whole[y]})
+    """Return the land cells of all pieces on the grid of a product.
+
+    Pieces are parts of the grid, or all of it with the cells of each apart. The product may be a cut of the grid.
+    """
+    y, x = horizontal_dims(whole)
+    if all(land[y].equals(lands[0][y]) for land in lands):
+        joined = reduce(operator.or_, lands)
+    else:
+        joined = xr.concat(lands, dim=y, combine_attrs="drop")
+    return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 
 def check_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = None) -> None:

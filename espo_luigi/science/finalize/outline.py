@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.scopes import cross_edges
 from espo_luigi.science.stack import horizontal_dims
 
 Floats = NDArray[np.float64]
@@ -147,13 +148,8 @@ def _on_plane(vectors: Floats, middle: Floats) -> Floats:
 def _within(points: Floats, edges: Floats) -> NDArray[np.bool_]:
     """Which points (n, 2) have an odd number of edges (m, 2 ends, 2) on their right."""
     order = np.argsort(points[:, 1], kind="stable")
-    across, up = points[order].T
-    low, high = (up.searchsorted(ends, side="left") for ends in (edges[..., 1].min(axis=1), edges[..., 1].max(axis=1)))
     found = np.zeros(len(points), bool)
-    for (start, end), first, last in zip(edges, low, high, strict=True):
-        if first < last:
-            share = (up[first:last] - start[1]) / (end[1] - start[1])
-            found[first:last] ^= across[first:last] < start[0] + share * (end[0] - start[0])
+    cross_edges(points[order, 0], points[order, 1], edges, found)
     result = np.empty_like(found)
     result[order] = found
     return result

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import numpy as np
 import xarray as xr
@@ -84,6 +86,105 @@ def clean_up(
         return described
     masked = mask_impossible(described)
     return masked if land is None else _with_gaps(masked, int(land.sum()))
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What is done to a variable of the product, in this order."""
+
+    round_var: Mapping[str, int] = field(default_factory=dict)
+    clip_var: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    """The lowest and the highest value, in the variable's units."""
+    remove_all_attrs_except: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The attributes that stay, of the dataset (`global`) and of variables; ``*`` stands for any text."""
+    add_attrs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    change_attr_prefix: str = ""
+    """What takes the place of `cat:` in the names of global attributes; nothing does if it is empty."""
+
+
+def clean_up_cells(
+    cells: xr.Dataset,
+    *,
+    grid: xr.Dataset,
+    land: xr.DataArray,
+    treatment: Treatment,
+    chunks: Mapping[str, int],
+    days: int,
+    part: xr.Dataset | None = None,
+) -> xr.Dataset:
+    """Put an adjusted variable on its grid, and give it the values and the metadata of the product; lazy.
+
+    Parameters
+    ----------
+    cells
+        (time, loc), the land cells of the whole domain.
+    grid, part
+        The complete grid, and the part of it that the product has, by default all.
+    land
+        Boolean (y, x) on the product's grid: the cells that have values there. Its attribute `incomplete_cells` says in
+        how many of them the reference itself lacks data.
+    chunks, days
+        Blocks, and the length of a chunk of time, in each of which `land` must have data.
+
+    Raises
+    ------
+    DataError
+        When a variable to be treated is missing; when computed, if land has no data.
+    """
+    allowed = allowed_gaps(cells.attrs, land)
+    maps = unstack_fill_nan(cells, grid, chunks, part=part)
+    if part is not None:
+        inside = land.reset_coords(drop=True)
+        maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
+    complete = _with_gaps(require_data(maps, land, allowed=allowed, days=days), allowed)
+    rounded = complete.assign({name: complete[name].round(n) for name, n in treatment.round_var.items()})
+    clipped = rounded.assign(
+        {name: rounded[name].clip(*bounds, keep_attrs=True) for name, bounds in treatment.clip_var.items()}
+    )
+    bare = _with_attributes_left(_with_history(_labelled(clipped, "final")), treatment.remove_all_attrs_except)
+    described = _with_grid_mapping(_describe(bare, treatment.add_attrs))
+    prefix = treatment.change_attr_prefix
+    if not prefix:
+        return described
+    named = {str(name).replace("cat:", f"{prefix}:", 1) if str(name).startswith("cat:") else name: value
+             for name, value in described.attrs.items()}  # fmt: skip
+    return _with_attrs(described, named)
+
+
+def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
+    mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
+    named = {} if mapping is None else {name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()}
+    return ds.assign(named)
+
+
+def together(products: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return the variables of a simulation's products as one dataset; raises `DataError` if coordinates differ."""
+    whole = _merge_exactly(products)
+    gaps = max(int(one.attrs.get(CELLS_WITHOUT_DATA, 0)) for one in products)
+    return _with_gaps(whole, gaps)
+
+
+def _with_history(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with the history of its variables before its own."""
+    of_variables = (str(data.attrs.get("history", "")) for data in ds.data_vars.values())
+    told = dict.fromkeys(filter(None, [*of_variables, str(ds.attrs.get("history", ""))]))
+    return _with_attrs(ds, {**ds.attrs, **({"history": "\n".join(told)} if told else {})})
+
+
+def _with_attributes_left(ds: xr.Dataset, left: Mapping[str, Sequence[str]]) -> xr.Dataset:
+    """The dataset with only those attributes, and our own."""
+    out = ds.copy(deep=False)
+    for name, patterns in left.items():
+        holder = out if name == "global" else out.variables.get(name)
+        if holder is not None:
+            kept = (*patterns, "espo_luigi_*")
+            holder.attrs = {
+                key: value
+                for key, value in holder.attrs.items()
+                if any(fnmatchcase(str(key), pattern) for pattern in kept)
+            }
+    return out
 
 
 def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:

@@ -163,6 +163,36 @@ def regrid(
     return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
 
 
+def part_reached(
+    ds: xr.Dataset,
+    target: xr.Dataset,
+    *,
+    regridder_kwargs: Mapping[str, object] | None = None,
+    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+) -> xr.Dataset:
+    """Return the rows and columns of ``ds`` from which `regrid` makes its values, and those between; lazy.
+
+    `regrid` gives the same values from this part. It holds for all intermediate grids and no ``mask``.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `regrid`.
+    """
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    if source.is_same_as(destination):
+        return ds
+    _check_source(source)
+    between = [_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()]
+    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
+    weights = cascade(source.grid, [*between, last])
+    places = np.divmod(np.unique(weights.indices), source.grid.shape[1])
+    # A cell more on each side: a part of a single row or column is no grid.
+    return ds.isel(
+        {dim: slice(max(0, of.min() - 1), of.max() + 2) for dim, of in zip(source.dims, places, strict=True) if of.size}
+    )
+
+
 def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     """Check that no cell of a target lies more than so many `cells` of the source beyond the source's grid.
 

@@ -373,7 +373,7 @@ def test_an_installation_has_the_profiles_and_the_table_of_the_plan(tmp_path: Pa
     assert not installed.is_symlink()
     assert sorted(path.stem for path in installed.iterdir()) == packaged_profiles()
     assert (installed / "narval.yml").read_bytes() == (REPOSITORY / "config" / "profiles" / "narval.yml").read_bytes()
-    assert (tmp_path / "installed" / "espo_luigi" / "overview" / "measured.yml").is_file()
+    assert (tmp_path / "installed" / "espo_luigi" / "tasks" / "measured.yml").is_file()
 
 
 def test_a_site_without_rules_refuses_nothing() -> None:

@@ -101,6 +101,22 @@ def test_an_unclear_refusal_is_tried_again_for_a_while_and_then_told_in_slurms_w
     assert len(fake.calls("sbatch")) > 1
 
 
+def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    down, full = "Unable to contact slurm controller (connect failure)", "Slurm temporarily unable to accept job"
+    fake.misbehave("sbatch", f"fail sbatch: error: {down}")
+    handle = fake.manager().submit(work.order("a"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) > 3)
+    fake.misbehave("sbatch", f"fail sbatch: error: {full}")
+    calls = len(fake.calls("sbatch"))
+    fake.eventually(lambda: len(fake.calls("sbatch")) > calls + 2)
+    fake.behave("sbatch")
+    fake.eventually(has_id(handle))
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [sum(text in line for line in warned) for text in (down, full, "takes jobs again")] == [1, 1, 1], warned
+
+
 def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
     outcome = fake.manager().submit(work.order("a", retries=5)).wait(5)

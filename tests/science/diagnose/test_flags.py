@@ -45,6 +45,16 @@ def test_a_flag_has_its_count_and_its_worst_value_day_and_cell(product: xr.Datas
     assert detail.meaning == "warmer than 60 °C"
 
 
+def test_negative_daily_ranges_are_counted_in_kelvin(product: xr.Dataset) -> None:
+    """xclim's flag of negative sums takes any variable; v2 asks for it of dtr."""
+    ranges = product.assign(dtr=(product["tasmax"] - product["tasmin"]).assign_attrs(units="K"))
+    odd = planted(ranges, "dtr", {37: -0.25, 200: -1.5}, (0, 1))
+    odd["dtr"].attrs = ranges["dtr"].attrs
+    (detail,) = flag_details(odd, {"dtr_negative_accumulation_values": True}, {})
+    assert detail.count == int(dataflags.negative_accumulation_values(odd["dtr"]).sum()) == 2
+    assert (detail.worst, detail.units, detail.meaning) == (-1.5, "K", "negative dtr")
+
+
 def test_days_with_tasmin_above_tasmax_are_counted(product: xr.Dataset) -> None:
     upside = planted(product, "tasmin", {10: 300.0, 11: 299.0, 399: 305.0}, (0, 2))
     (detail,) = flag_details(upside, {"tasmax_tasmax_below_tasmin": True}, {})

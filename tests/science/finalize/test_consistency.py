@@ -9,7 +9,12 @@ import xarray as xr
 import xclim.indices
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.consistency import count_inversions, dqm_dtr, swap_inversions
+from espo_luigi.science.finalize.consistency import (
+    count_inversions,
+    dqm_dtr,
+    inversions_before_and_after,
+    swap_inversions,
+)
 
 DAYS, CELLS = 371, 23
 CALENDARS = ("noleap", "360_day", "standard")
@@ -85,6 +90,18 @@ def test_inversions_are_counted_by_cell_before_and_after() -> None:
     after = count_inversions(swapped.tasmax, swapped.tasmin)
     assert not after.inversions.any()
     np.testing.assert_array_equal(after.days, before.days)
+
+
+def test_inversions_before_the_exchange_are_counted_from_the_range_that_was_kept() -> None:
+    tasmax, tasmin = pair()
+    swapped = swap_inversions(tasmax, tasmin)
+    counts = inversions_before_and_after(swapped.dtrpreswap, swapped.tasmax, swapped.tasmin)
+    expected = (tasmax < tasmin).sum("time").where((tasmax + tasmin).count("time") > 0)
+    np.testing.assert_array_equal(counts.before, expected)
+    assert np.isnan(counts.before[7]) and np.isnan(counts.after[7])
+    assert counts.before.sum() > 0 == counts.after.sum()
+    untouched = inversions_before_and_after(swapped.dtrpreswap, tasmax, tasmin)
+    np.testing.assert_array_equal(untouched.after, expected)
 
 
 def test_undoing_the_exchange_gives_the_adjusted_tasmax_back_and_tasmin_from_dtr() -> None:

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade, check_reach, regrid
+from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade, check_reach, part_reached, regrid
 from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
 
@@ -537,3 +537,35 @@ def test_targets_that_lie_too_far_beyond_the_source_are_refused_with_the_farthes
 
 def stacked_at(lat: np.ndarray, lon: np.ndarray) -> xr.Dataset:
     return xr.Dataset(coords={"lat": ("loc", lat), "lon": ("loc", lon)})
+
+
+@pytest.mark.parametrize("curvilinear", [False, True])
+@pytest.mark.parametrize("beyond", [0, 4])
+def test_the_part_that_is_reached_gives_the_same_values(curvilinear: bool, beyond: float) -> None:
+    """Targets inside, and targets beyond the source's south-eastern corner, which are extrapolated."""
+    source = simulation().drop_vars("area")
+    target = stacked(9).assign_coords(
+        lat=("loc", np.linspace(45 - 2 * beyond, 48, 9)), lon=("loc", np.linspace(290, 293.1 + 3 * beyond, 9))
+    )
+    if curvilinear:
+        lat, lon = xr.broadcast(source.lat, source.lon)
+        source = source.rename(lat="y", lon="x").drop_vars(["y", "x"])
+        source = source.assign_coords(lat=(("y", "x"), lat.values + 0.01 * lon.values), lon=(("y", "x"), lon.values))
+    part = part_reached(source, target, regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)
+    assert part.tasmax[0].size < 0.6 * source.tasmax[0].size
+    xr.testing.assert_equal(small(part, target), small(source, target))
+
+
+def test_the_part_that_a_single_far_cell_reaches_is_a_grid() -> None:
+    kwargs = {"extrap_method": "nearest_s2d"}
+    target = xr.Dataset(coords={"lat": ("loc", [10.0]), "lon": ("loc", [260.0])})
+    part = part_reached(simulation(), target, regridder_kwargs=kwargs)
+    assert (
+        regrid(part, target, regridder_kwargs=kwargs)
+        .tasmax[:, 0]
+        .equals(regrid(simulation(), target, regridder_kwargs=kwargs).tasmax[:, 0])
+    )
+
+
+def test_on_the_same_grid_all_is_reached() -> None:
+    xr.testing.assert_identical(part_reached(simulation(), simulation()), simulation())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from espo_luigi.science.adjust.kernels.bits import count_ones, nth_bit, trailing_zeros
-from espo_luigi.science.adjust.kernels.compiled import compiled, inlined
+from espo_luigi.science.adjust.kernels.compiled import inlined
 from espo_luigi.science.adjust.kernels.preparation import (
     NEW_VALUE,
     TIE,
@@ -27,17 +27,13 @@ from espo_luigi.science.adjust.kernels.preparation import (
 )
 from espo_luigi.science.adjust.kernels.quantiles import (
     anomaly,
-    correct,
     cumulate,
     find_positions,
     interpolate_anomalies,
     keeps_order,
     quantiles_of_sorted,
-    series_means,
-    window_quantiles,
     word_of,
 )
-from espo_luigi.science.adjust.kernels.sorting import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
@@ -59,6 +55,14 @@ class Shares(NamedTuple):
     dry_reference: np.ndarray
     dry_historical: np.ndarray
     tops: np.ndarray
+
+
+class Adapting(NamedTuple):
+    """What training needs to adapt: the threshold of dry days, seeds (cell, member), and the shares that it fills."""
+
+    threshold: float
+    seeds: np.ndarray
+    shares: Shares
 
 
 class Sample(NamedTuple):
@@ -390,57 +394,6 @@ def adapted_quantiles(reference, historical, plan, pool_plan, quantiles, thresho
         cumulate(sample.wet, word_counts, wet_before)
         new = (kept, kept_before, lists[0, :n_merged], sample.wet, wet_before, n_taken, dry_values, wet_values)
         new_quantiles(new, n_values, means[group], quantiles, positions, near, ends, out[group])
-
-
-@compiled
-def train_adapting_cells(
-    reference,
-    historical,
-    keys,
-    plan,
-    pool_plan,
-    quantiles,
-    threshold,
-    seeds,
-    factors,
-    historical_quantiles,
-    scaling,
-    raw_quantiles,
-    shares,
-):
-    """Train each cell as `train_cells` does, multiplicatively, on samples that are adapted to the reference's dry days.
-
-    ``historical`` is the long series of a pool's members, ``seeds`` are (cell, member).
-    """
-    n_groups = scaling.shape[1]
-    reference_quantiles = np.empty((n_groups, quantiles.size), dtype=factors.dtype)
-    means = np.empty((2, n_groups), dtype=factors.dtype)
-    zeros = np.zeros(n_groups, dtype=factors.dtype)
-    reference_ranks = np.empty(reference.shape[1], dtype=np.int32)
-    reference_values = np.empty(reference.shape[1], dtype=reference.dtype)
-    ranks = np.empty(historical.shape[1], dtype=np.int32)
-    values = np.empty(historical.shape[1], dtype=historical.dtype)
-    for cell in range(scaling.shape[0]):
-        series_means(reference[cell], plan, means[0])
-        series_means(historical[cell], pool_plan, means[1])
-        known = reference_values[: sort_cell(reference[cell], keys, reference_ranks, reference_values)]
-        pooled = values[: sort_cell(historical[cell], keys, ranks, values)]
-        window_quantiles(reference_ranks, known, plan, quantiles, True, means[0], reference_quantiles)
-        if raw_quantiles.shape[0] > 0:
-            window_quantiles(ranks, pooled, pool_plan, quantiles, False, zeros, raw_quantiles[cell])
-        adapted_quantiles(
-            (reference_ranks, known),
-            (ranks, pooled),
-            plan,
-            pool_plan,
-            quantiles,
-            threshold,
-            seeds[cell],
-            means[1],
-            Shares(shares.dry_reference[cell], shares.dry_historical[cell], shares.tops[cell]),
-            historical_quantiles[cell],
-        )
-        correct(reference_quantiles, historical_quantiles[cell], means, True, factors[cell], scaling[cell])
 
 
 @inlined

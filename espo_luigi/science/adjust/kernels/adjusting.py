@@ -125,8 +125,8 @@ def fill_tables(factors, nearest, historical_quantiles, tables):
 def nearest_in_row(x, row, middles):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    LLVM vectorises this loop. Adjusting takes 2.6 times as long with a bisection, which mispredicts half of its
-    branches (docs/explanation/performance.md).
+    LLVM vectorises this loop. A bisection is slower (docs/explanation/performance.md): it mispredicts half of its
+    branches.
     """
     count = np.uint64(0)
     for index in range(middles.shape[1]):

@@ -2,7 +2,7 @@
 
 A day's window is a subset of the cell's values. The cell is sorted once. The window is a set of bits over the ranks;
 a quantile is a position in that set. From a day of year to the next, only the first and the last day of each year's
-window flip. Sorting each day's window takes 44 times as long (docs/explanation/performance.md).
+window flip. Sorting each day's window is much slower (docs/explanation/performance.md).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.science.adjust.kernels.bits import count_ones, nth_bit, trailing_zeros
-from espo_luigi.science.adjust.kernels.compiled import compiled, inlined
-from espo_luigi.science.adjust.kernels.sorting import sort_cell
+from espo_luigi.science.adjust.kernels.compiled import inlined
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
@@ -314,44 +313,3 @@ def correct(reference_quantiles, historical_quantiles, means, multiplicative, fa
             right = historical_quantiles[group, index]
             left = reference_quantiles[group, index]
             factors[group, index] = left / right if multiplicative else left - right
-
-
-@compiled
-def train_cells(
-    reference,
-    historical,
-    keys,
-    plan,
-    historical_plan,
-    quantiles,
-    multiplicative,
-    factors,
-    historical_quantiles,
-    scaling,
-    raw_quantiles,
-):
-    """Train each cell: fill the adjustment factors, the quantiles of the historical anomalies and the scaling.
-
-    Where ``raw_quantiles`` has cells, too, it is filled with the quantiles of the historical values themselves.
-    """
-    n_groups = scaling.shape[1]
-    reference_quantiles = np.empty((n_groups, quantiles.size), dtype=factors.dtype)
-    means = np.empty((2, n_groups), dtype=factors.dtype)
-    zeros = np.zeros(n_groups, dtype=factors.dtype)
-    ranks = np.empty(historical.shape[1], dtype=np.int32)
-    values = np.empty(historical.shape[1], dtype=historical.dtype)
-    for cell in range(scaling.shape[0]):
-        series_means(reference[cell], plan, means[0])
-        n_valid = sort_cell(reference[cell], keys, ranks, values)
-        n_times = reference.shape[1]
-        window_quantiles(
-            ranks[:n_times], values[:n_valid], plan, quantiles, multiplicative, means[0], reference_quantiles
-        )
-        series_means(historical[cell], historical_plan, means[1])
-        n_valid = sort_cell(historical[cell], keys, ranks, values)
-        window_quantiles(
-            ranks, values[:n_valid], historical_plan, quantiles, multiplicative, means[1], historical_quantiles[cell]
-        )
-        if raw_quantiles.shape[0] > 0:
-            window_quantiles(ranks, values[:n_valid], historical_plan, quantiles, False, zeros, raw_quantiles[cell])
-        correct(reference_quantiles, historical_quantiles[cell], means, multiplicative, factors[cell], scaling[cell])

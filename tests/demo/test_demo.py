@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.report.maps import coast_lines
 
-CONFIG = Path(__file__).parent.parent / "config"
+CONFIG = Path(__file__).parents[2] / "config"
 REFERENCE = "Demo-Land"
 DRIZZLY, DRY = "Demo-NoLeap", "Demo-360Day"
 SECONDS_PER_DAY = 86400
@@ -268,6 +269,12 @@ def test_what_is_there_is_left_alone_and_another_seed_is_made_anew(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("reference_only")
+def test_the_record_of_what_was_made_stays_the_same_so_that_folders_of_this_edition_stay_valid(tmp_path: Path) -> None:
+    folder = ensure_demo({"folder": str(tmp_path / "raw")})
+    assert json.loads((folder / "demo.json").read_text()) == {"edition": 3, "seed": 1, "folder": str(folder)}
+
+
+@pytest.mark.usefixtures("reference_only")
 def test_two_at_once_make_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "espo_luigi.demo")
     with ThreadPoolExecutor(2) as pool:
@@ -285,6 +292,8 @@ def test_two_at_once_make_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         {"folder": "x", "seed": -1},
         {"folder": "x", "seed": "a"},
         {"folder": "x", "mip_era": "CMIP5"},
+        {"folder": "x", "production": "v1"},
+        {"folder": "x", "production": "v2", "mip_era": "CMIP7"},
     ],
 )
 def test_a_wrong_section_is_refused(

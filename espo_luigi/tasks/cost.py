@@ -18,7 +18,6 @@ from espo_luigi.errors import EspoError
 from espo_luigi.jobs.order import ResultWord, seconds_of
 from espo_luigi.jobs.resources import MIB, Resources
 from espo_luigi.report.job_results import job_results
-from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
 
 # The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.
@@ -105,13 +104,15 @@ class Experience:
             memory, memory_basis = self._memory(rule, size, allocation.memory_bytes)
             return Cost(core_seconds / cpus, cpus, memory, files, made, Basis.JOBS, memory_basis)
         longest, most = 60.0 * allocation.time_minutes, allocation.memory_bytes
-        if not isinstance(task, EspoTask):
-            return Cost(longest, cpus, most, 0.0, 0.0, Basis.LIMITS, Basis.LIMITS)
-        made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area
+        made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area if task.values_in_outputs else 0.0
         if rule not in measured()["rules"]:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
         seconds, memory = _by_table(rule, size * self._cells_by_area)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
+
+    def size_bytes(self, task: SlurmTask) -> float:
+        """Return the expected bytes of a task's outputs."""
+        return self.expected(task, task.allocation).size_bytes
 
     def _memory(self, rule: str, size: float, limit: int) -> tuple[int, Basis]:
         """The jobs' largest peak; for a task larger than all, scaled, at most the limit."""

@@ -1,0 +1,267 @@
+"""The files of the invented datasets, as CMIP6, CMIP7 and CORDEX have them: names, folders, contents."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.demo.sources import INSTITUTION, REFERENCE_DOMAIN, Source
+from espo_luigi.demo.weather import Axis, Days, Field
+
+_VARIABLE_ATTRIBUTES = {
+    "tasmax": {
+        "standard_name": "air_temperature",
+        "long_name": "Daily Maximum Near-Surface Air Temperature",
+        "units": "K",
+        "cell_methods": "area: mean time: maximum",
+    },
+    "tasmin": {
+        "standard_name": "air_temperature",
+        "long_name": "Daily Minimum Near-Surface Air Temperature",
+        "units": "K",
+        "cell_methods": "area: mean time: minimum",
+    },
+    "pr": {
+        "standard_name": "precipitation_flux",
+        "long_name": "Precipitation",
+        "units": "kg m-2 s-1",
+        "cell_methods": "area: time: mean",
+    },
+}
+_FIXED_ATTRIBUTES = {
+    "mask": {"standard_name": "land_binary_mask", "long_name": "Land (1) or sea (0)", "units": "1"},
+    "orog": {"standard_name": "surface_altitude", "long_name": "Surface Altitude", "units": "m"},
+    "sftlf": {
+        "standard_name": "land_area_fraction",
+        "long_name": "Percentage of the Grid Cell Occupied by Land",
+        "units": "%",
+    },
+}
+_MAPPING = "rotated_pole"
+_BRANDED = {
+    "tasmax": ("tas", "tmax-h2m-hxy-u"),
+    "tasmin": ("tas", "tmin-h2m-hxy-u"),
+    "pr": ("pr", "tavg-u-hxy-u"),
+}
+
+
+def folder_of(source: Source, experiment: str, variable: str) -> str:
+    """Return the folder of one variable's files of an experiment, below the demo's."""
+    if not source.is_simulation:
+        return f"reconstruction/{source.name}"
+    if source.mip_era == "CMIP7":
+        run = f"{activity_of(source, experiment)}/{INSTITUTION}/{source.name}/{experiment}/{source.member}"
+        held, suffix = _BRANDED[variable]
+        dataset = f"{_region_of(experiment)}/day/{held}/{suffix}/g999/v20260901"
+        return f"simulation/MIP-DRS7/CMIP7/{run}/{dataset}"
+    run = f"{source.name}/{experiment}/{source.member}"
+    if source.driver:
+        driver, member = source.driver
+        run = f"{source.domain}/{driver}/{experiment}/{member}/{source.name}/{source.member}"
+    return f"simulation/{activity_of(source, experiment)}/{INSTITUTION}/{run}/{_table_of(variable)}"
+
+
+def _table_of(variable: str) -> str:
+    return "fx" if variable in _FIXED_ATTRIBUTES else "day"
+
+
+def _region_of(experiment: str) -> str:
+    """Return the region's code: in capitals in older files, as data request 1.2.2.2 had it."""
+    return "GLB" if experiment == "historical" else "glb"
+
+
+def activity_of(source: Source, experiment: str) -> str:
+    """Return the project within CMIP that an experiment belongs to; regional simulations are dynamical downscaling."""
+    if source.driver:
+        return "DD"
+    return "CMIP" if experiment == "historical" else "ScenarioMIP"
+
+
+def file_name(source: Source, experiment: str, variable: str, last_day: str) -> str:
+    """Return a file's name after the template of its CMIP or of CORDEX; `last_day` is month and day, MMDD."""
+    first, last = source.experiments[experiment]
+    table = _table_of(variable)
+    dates = f"_{first}{source.begins(experiment)}-{last}{last_day}" if table == "day" else ""
+    if source.mip_era == "CMIP7" and source.is_simulation:
+        dataset = f"{'_'.join(_BRANDED[variable])}_day_{_region_of(experiment)}_g999"
+        return f"{dataset}_{source.name}_{experiment}_{source.member}{dates}.nc"
+    if source.driver:
+        run = "_".join((source.driver[0], experiment, source.driver[1], INSTITUTION, source.name, source.member))
+        return f"{variable}_{source.domain}_{run}_{table}{dates}.nc"
+    middle = f"{experiment}_{source.member}_gn" if source.is_simulation else experiment
+    return f"{variable}_{table}_{source.name}_{middle}{dates}.nc"
+
+
+def dataset_of(source: Source, experiment: str, name: str, values: Field, days: Days, part: slice) -> xr.Dataset:
+    """One file's content, time as numbers, with bounds and the scalar height as CMIP6 files have them."""
+    numbers = days.numbers[part]
+    coords: dict[str, Any] = {"time": ("time", numbers, _time_attributes(days)), **_coordinates(source)}
+    if name != "pr":
+        coords["height"] = ((), 2.0, {"standard_name": "height", "units": "m", "positive": "up", "axis": "Z"})
+    bounds = {"time_bnds": (("time", "bnds"), np.stack([numbers - 0.5, numbers + 0.5], axis=1))}
+    data = {name: (("time", *source.dims), values, _VARIABLE_ATTRIBUTES[name])}
+    others = bounds | _around_coordinates(source)
+    ds = xr.Dataset({**data, **others}, coords, _global_attributes(source, experiment, name))
+    _encode(ds, source, name)
+    ds[name].encoding["_FillValue"] = np.float32(1e20)
+    if source.is_compact:
+        for variable in (ds["time"], ds["time_bnds"], ds[name]):
+            chunks = (366, *variable.shape[1:])
+            variable.encoding |= {"zlib": True, "complevel": 1, "chunksizes": chunks}
+    if source.mip_era == "CMIP7":
+        ds[name].encoding["missing_value"] = np.float32(1e20)
+        ds[name].attrs["cell_measures"] = "area: areacella"
+        return ds.rename({name: _BRANDED[name][0]})
+    return ds
+
+
+def fixed_dataset_of(source: Source, experiment: str, name: str, values: np.ndarray) -> xr.Dataset:
+    """The content of the file of a fixed field: without time."""
+    data = {name: (source.dims, values, _FIXED_ATTRIBUTES[name]), **_around_coordinates(source)}
+    ds = xr.Dataset(data, _coordinates(source), _global_attributes(source, experiment, name))
+    _encode(ds, source, name)
+    return ds
+
+
+def _encode(ds: xr.Dataset, source: Source, name: str) -> None:
+    """No variable has a fill value; that of a rotated grid names its mapping."""
+    for variable in ds.variables.values():
+        variable.encoding["_FillValue"] = None
+    if source.pole:
+        ds[name].attrs["grid_mapping"] = _MAPPING
+    if source.is_compact:
+        # xarray would write that bounds have the coordinate `height`; older editions' files have that.
+        for other in ds.data_vars.keys() - {name}:
+            ds[other].encoding["coordinates"] = None
+
+
+def _coordinates(source: Source) -> dict[str, Any]:
+    lat, lon = source.places()
+    if source.pole:
+        cells = {"standard_name": "latitude", "units": "degrees_north"}, {"standard_name": "longitude"}
+        return {
+            "rlat": (
+                "rlat",
+                np.array(source.lats),
+                {"standard_name": "grid_latitude", "units": "degrees", "axis": "Y"},
+            ),
+            "rlon": (
+                "rlon",
+                np.array(source.lons),
+                {"standard_name": "grid_longitude", "units": "degrees", "axis": "X"},
+            ),
+            "lat": (source.dims, lat, cells[0]),
+            "lon": (source.dims, lon, cells[1] | {"units": "degrees_east"}),
+        }
+    return {
+        "lat": ("lat", lat, _axis_attributes("latitude", "degrees_north", "Y", "lat_bnds")),
+        "lon": ("lon", lon, _axis_attributes("longitude", "degrees_east", "X", "lon_bnds")),
+    }
+
+
+def _around_coordinates(source: Source) -> dict[str, Any]:
+    """Return the variables that belong to the coordinates: their bounds, or the mapping of a rotated grid."""
+    if source.pole:
+        attributes = {
+            "grid_mapping_name": "rotated_latitude_longitude",
+            "grid_north_pole_latitude": source.pole[0],
+            "grid_north_pole_longitude": source.pole[1],
+            "north_pole_grid_longitude": 0.0,
+        }
+        return {_MAPPING: ((), np.int32(0), attributes)}
+    return {
+        "lat_bnds": (("lat", "bnds"), _bounds(source.lats)),
+        "lon_bnds": (("lon", "bnds"), _bounds(source.lons)),
+    }
+
+
+def _bounds(centres: tuple[float, ...]) -> Axis:
+    half = (centres[1] - centres[0]) / 2
+    return np.array([[centre - half, centre + half] for centre in centres])
+
+
+def _time_attributes(days: Days) -> dict[str, str]:
+    return {"standard_name": "time", "axis": "T", "bounds": "time_bnds", "units": days.units, "calendar": days.calendar}
+
+
+def _axis_attributes(name: str, units: str, axis: str, bounds: str) -> dict[str, str]:
+    return {"standard_name": name, "long_name": name, "units": units, "axis": axis, "bounds": bounds}
+
+
+def _global_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
+    table = _table_of(variable)
+    attributes = {
+        "Conventions": "CF-1.7",
+        "title": f"{source.name}: invented weather for the demonstration of espo_luigi, not a model's output",
+        "institution_id": INSTITUTION,
+        "source_id": source.name,
+        "frequency": table,
+        "variable_id": variable,
+    }
+    if source.driver:
+        return attributes | _cordex_attributes(source, experiment)
+    if source.mip_era == "CMIP7":
+        return attributes | _cmip7_attributes(source, experiment, variable)
+    if source.is_simulation:
+        attributes |= {
+            "mip_era": "CMIP6",
+            "activity_id": activity_of(source, experiment),
+            "experiment_id": experiment,
+            "variant_label": source.member,
+            "table_id": table,
+            "grid_label": "gn",
+        }
+    if source.version:
+        attributes |= {"domain_id": REFERENCE_DOMAIN, "version": source.version}
+    return attributes
+
+
+def _cordex_attributes(source: Source, experiment: str) -> dict[str, str]:
+    """Return the attributes of CORDEX for regional simulations of CMIP6."""
+    driver, member = source.driver or ("", "")
+    return {
+        "project_id": "CORDEX",
+        "mip_era": "CMIP6",
+        "activity_id": activity_of(source, experiment),
+        "domain_id": source.domain,
+        "driving_source_id": driver,
+        "driving_variant_label": member,
+        "driving_experiment_id": experiment,
+        "version_realization": source.member,
+    }
+
+
+def _cmip7_attributes(source: Source, experiment: str, variable: str) -> dict[str, str]:
+    """Return the attributes that CMIP7 asks for; the tracking id is made of the file's name."""
+    held, suffix = _BRANDED[variable]
+    attributes = {
+        "Conventions": "CF-1.12",
+        "mip_era": "CMIP7",
+        "drs_specs": "MIP-DRS7",
+        "data_specs_version": "MIP-DS7.1.0.0",
+        "activity_id": activity_of(source, experiment),
+        "experiment_id": experiment,
+        "variant_label": source.member,
+        "realization_index": "r1",
+        "variable_id": held,
+        "branding_suffix": suffix,
+        "branded_variable": f"{held}_{suffix}",
+        "region": _region_of(experiment),
+        "grid_label": "g999",
+        "nominal_resolution": "250 km",
+        "product": "model-output",
+        "license_id": "CC0-1.0",
+        "tracking_id": f"hdl:21.14107/{uuid5(NAMESPACE_URL, f'{source.name} {experiment} {variable}')}",
+    }
+    if experiment == "historical":
+        return attributes | {"parent_experiment_id": "no parent"}
+    return attributes | {
+        "parent_mip_era": "CMIP7",
+        "parent_activity_id": "CMIP",
+        "parent_source_id": source.name,
+        "parent_experiment_id": "historical",
+        "parent_variant_label": source.member,
+    }

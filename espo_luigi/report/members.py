@@ -1,0 +1,198 @@
+"""The section of a report about members: how far those of a pool are apart, and what was changed in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.report import maps
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
+from espo_luigi.report.page import Heading, Section, Table, Text
+from espo_luigi.report.product_sections import MOST_MAPS, lacking
+from espo_luigi.report.reading import Reader
+from espo_luigi.report.view import RunView
+from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.filling import INSERTED_DAYS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MEAN = "mean_"
+_STYLES = {"raw": RAW, "adjusted": ADJUSTED}
+
+
+@dataclass(frozen=True)
+class Means:
+    """A mean property of a pool's members over a domain: (realization, y, x), raw and adjusted, on the same cells."""
+
+    pool: str
+    domain: str
+    variable: str
+    raw: xr.DataArray
+    adjusted: xr.DataArray
+
+    def spread(self, kind: str) -> float:
+        """Return the standard deviation over the members, averaged over the cells."""
+        found: xr.DataArray = getattr(self, kind)
+        return float(found.std("realization", ddof=1).mean())
+
+    def apart(self, kind: str) -> np.ndarray:
+        """Return how far each member's mean over the domain is from that of all."""
+        found: xr.DataArray = getattr(self, kind)
+        of_members = found.mean([dim for dim in found.dims if dim != "realization"])
+        return np.asarray((of_members - of_members.mean()).values)
+
+
+def members_section(view: RunView) -> list[Section]:
+    """Return the section, or none for a run without pools of several members and without counts of inversions."""
+    several = any(len(ids) > 1 for ids in view.pools.values())
+    if not several and not view.inversions:
+        return []
+    reader = Reader()
+    blocks = [*(_spread_blocks(view, reader) if several else []), *_change_blocks(view, reader)]
+    return [Section("Members", [*lacking(reader), *blocks])]
+
+
+def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
+    """Yield the mean properties of each pool of several in each domain, where two members or more are there."""
+    for pool, ids in view.pools.items():
+        for domain in view.domains if len(ids) > 1 else ():
+            of_pool = [one for one in view.diagnosed if one.domain == domain and one.sim_id in ids]
+            pairs = [(reader.dataset(one.sim_prop), reader.dataset(one.scen_prop)) for one in of_pool]
+            found = [(raw, adjusted) for raw, adjusted in pairs if raw is not None and adjusted is not None]
+            if len(found) < 2:
+                continue
+            for name in sorted(str(one) for one in found[0][0].data_vars if str(one).startswith(_MEAN)):
+                raw, adjusted = (_together([pair[kind][name] for pair in found]) for kind in (0, 1))
+                common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
+                yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))
+
+
+def _together(members: Sequence[xr.DataArray]) -> xr.DataArray:
+    shown = [maps.readable(one) for one in members]
+    return xr.concat(shown, "realization", coords="minimal", compat="override", join="exact", combine_attrs="override")
+
+
+def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
+    found = list(means_of(view, reader))
+    rows = [[one.pool, one.domain, one.variable, *_spreads(one)] for one in found]
+    columns = ["Pool", "Domain", "Variable", "Members", "Raw", "Adjusted", "Adjusted : raw", "Units"]
+    caption = "Spread between members: standard deviation of their means, averaged over the cells"
+    text = (
+        "Members of a pool are adjusted by the same quantiles: the adjustment brings them together to the reference, "
+        "and has to keep the distance between them, which is the model's own variability. Means are over "
+        f"{view.period[0]}-{view.period[1]}; raw is the simulation on the reference's cells, as under Improvement. Of "
+        "a multiplicative adjustment, the spread is scaled with the mean."
+    )
+    return [
+        Text(text),
+        *([Table(columns, rows, caption)] if rows else []),
+        *(
+            Drawing(
+                f"members+{pool}",
+                f"{pool}: each member's mean, minus that of all",
+                members_figure,
+                [of],
+                {"title": pool},
+            )
+            for pool in view.pools
+            if (of := [one for one in found if one.pool == pool])
+        ),
+    ]
+
+
+def _spreads(one: Means) -> list[str]:
+    raw, adjusted = one.spread("raw"), one.spread("adjusted")
+    share = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+    return [
+        str(one.raw.sizes["realization"]),
+        f"{raw:.3f}",
+        f"{adjusted:.3f}",
+        share,
+        label(one.adjusted).rpartition("[")[2].rstrip("]"),
+    ]
+
+
+@drawing
+def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
+    """Draw how far the members of a pool are apart, raw and adjusted, by variable and domain."""
+    from matplotlib.lines import Line2D
+
+    variables, domains = (list(dict.fromkeys(getattr(one, name) for one in means)) for name in ("variable", "domain"))
+    figure, axes = panels(9.6, 3.1, 1, len(variables))
+    for place, variable in zip(axes[0], variables, strict=True):
+        of_variable = [one for one in means if one.variable == variable]
+        for one in of_variable:
+            for kind, shift in (("raw", -0.13), ("adjusted", 0.13)):
+                values, at = one.apart(kind), domains.index(one.domain) + shift
+                place.plot([at, at], [values.min(), values.max()], **_STYLES[kind])
+                place.plot(np.full(len(values), at), values, "o", color=_STYLES[kind]["color"], markersize=3.5)
+        place.axhline(0, color="#888888", linewidth=0.6)
+        place.set_xticks(range(len(domains)), [broken(name, 12) for name in domains])
+        place.set_xlim(-0.5, len(domains) - 0.5)
+        place.set_title(variable)
+        place.set_ylabel(label(of_variable[0].adjusted, name="Member minus all"))
+        place.grid(True, axis="y")
+    handles = [Line2D([], [], marker="o", markersize=3.5, **style, label=kind) for kind, style in _STYLES.items()]
+    figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=3.5)
+    figure.suptitle(title, y=1 - 0.08 / figure.get_figheight(), va="top")
+    return figure
+
+
+def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
+    """What was exchanged, repaired and inserted in each simulation, and maps of the exchanges, the most first."""
+    counts = {sim_id: ds for sim_id, path in view.inversions.items() if (ds := reader.dataset(path)) is not None}
+    if not counts:
+        return []
+    names = dict(zip(counts, labels(counts), strict=True))
+    exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
+    shown = sorted((one for one in counts if exchanged[one]), key=lambda one: -exchanged[one])[:MOST_MAPS]
+    left = sum(value > 0 for value in exchanged.values()) - len(shown)
+    text = (
+        "Days of a cell on which the adjusted tasmax was below the adjusted tasmin, before and after they were made "
+        "consistent. Repairs are of known defects of the raw files, and inserted days those that no file had."
+    )
+    columns = ["Simulation", "Before", "Share of days [%]", "Most in a cell", "After", "Repaired", "Inserted days"]
+    rows = [[names[sim_id], *_changed(ds)] for sim_id, ds in counts.items()]
+    more = [Text(f"Maps of the {MOST_MAPS} with the most such days; {left} more have some.")] if left else []
+    return [
+        Heading("Exchanged, repaired and inserted"),
+        Text(text),
+        Table(columns, rows, "What was changed in each simulation"),
+        *more,
+        *(
+            Drawing(
+                f"inversions+{sim_id}",
+                f"{names[sim_id]}: days with tasmax below tasmin",
+                draw_inversions,
+                [view.inversions[sim_id], short(sim_id)],
+            )
+            for sim_id in counts
+            if sim_id in shown
+        ),
+    ]
+
+
+def _changed(counts: xr.Dataset) -> list[str]:
+    before, after, days = (float(counts[name].sum()) for name in ("before", "after", "days"))
+    return [
+        f"{before:,.0f}",
+        f"{100 * before / days:.4f}" if days else "–",
+        f"{float(counts['before'].max()):,.0f}" if days else "–",
+        f"{after:,.0f}",
+        str(counts.attrs.get(REPAIRS, "none")),
+        str(counts.attrs.get(INSERTED_DAYS, "none")),
+    ]
+
+
+def draw_inversions(path: Path, words: str) -> Figure:
+    """Draw the two maps of a store of counts."""
+    counts = store.open_store(path, cut=False).load()
+    fields: Mapping[str, xr.DataArray] = {"Before": counts["before"], "After": counts["after"]}
+    return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")

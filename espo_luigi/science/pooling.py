@@ -1,0 +1,88 @@
+"""The members of a pool along a dimension, and one of them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.filling import INSERTED_DAYS
+
+# Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
+_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS)}
+
+
+def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
+    """Return a pool: its members along `realization`, first, by their names; lazy.
+
+    Parameters
+    ----------
+    members
+        Datasets of the same variables, days and cells. Attributes on which they agree are kept; repairs and inserted
+        days are kept of each member.
+    names
+        The labels along `realization`.
+
+    Raises
+    ------
+    DataError
+        If calendars, days or cells differ.
+    """
+    calendars = {name: calendar_of(member) for name, member in zip(names, members, strict=True)}
+    if len(set(calendars.values())) > 1:
+        listed = ", ".join(f"{calendar} of {name}" for name, calendar in calendars.items())
+        raise DataError(f"members of a pool have several calendars ({listed}); expected one. Exclude some of them.")
+    try:
+        pool = xr.concat(
+            list(members),
+            dim=pd.Index(list(names), name=REALIZATION),
+            data_vars="all",
+            coords="minimal",
+            compat="equals",
+            join="exact",
+            combine_attrs="drop_conflicts",
+        )
+    except (ValueError, xr.MergeError) as error:
+        raise DataError(
+            f"the members {', '.join(names)} of a pool have different days or cells ({error}); expected the same. Make "
+            "the one that is out of date again."
+        ) from error
+    return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
+
+
+def _by_member(members: Sequence[xr.Dataset], names: Sequence[str], attribute: str) -> str:
+    known = {name: one.attrs[attribute] for name, one in zip(names, members, strict=True) if attribute in one.attrs}
+    return json.dumps(known) if known else ""
+
+
+def _with_attrs(ds: xr.Dataset, told: Mapping[str, Any]) -> xr.Dataset:
+    """The dataset with these attributes, of which empty ones are left out, and no others about members."""
+    about = {*_OF_MEMBERS, *_OF_MEMBERS.values()}
+    out = ds.copy(deep=False)
+    out.attrs = {name: value for name, value in ds.attrs.items() if name not in about}
+    out.attrs |= {name: value for name, value in told.items() if value}
+    return out
+
+
+def member(pool: xr.Dataset, name: str) -> xr.Dataset:
+    """Return one member of a pool, without the dimension; a dataset without it as it is. Lazy.
+
+    Raises
+    ------
+    DataError
+        If the pool has no such member.
+    """
+    if REALIZATION not in pool.dims:
+        return pool
+    labels = [str(label) for label in pool[REALIZATION].values]
+    if name not in labels:
+        raise DataError(f"the pool has the members {', '.join(labels)}; expected {name}, too. Make the pool again.")
+    told = {one: json.loads(pool.attrs.get(listed, "{}")).get(name) for one, listed in _OF_MEMBERS.items()}
+    return _with_attrs(pool.isel({REALIZATION: labels.index(name)}, drop=True), told)

@@ -1,0 +1,181 @@
+"""Configurations of ESPO v2, in the institute's spelling: what they become, and what is refused."""
+
+import copy
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from espo_luigi.config import RunConfig, load
+from espo_luigi.errors import ConfigurationError
+
+CONFIG = Path(__file__).parents[2] / "config"
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture()
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunConfig]:
+    """A function that loads the production's configuration after a change."""
+    for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
+        monkeypatch.setenv(f"ESPO_{name}", f"/data/{name}")
+    original = yaml.safe_load((CONFIG / "espo-v2" / "config.yml").read_text())
+    (tmp_path / "properties.yml").write_text((CONFIG / "espo-v2" / "properties.yml").read_text())
+
+    def load_changed(change: Change = lambda content: None, **more: Any) -> RunConfig:
+        content = copy.deepcopy(original)
+        change(content)
+        (tmp_path / "config.yml").write_text(yaml.safe_dump({**content, **more}, sort_keys=False))
+        return load([tmp_path / "config.yml", CONFIG / "espo-v2" / "paths.yml"])
+
+    return load_changed
+
+
+def test_the_values_of_2024s_sections_follow_from_those_of_v2(loaded: Any) -> None:
+    config = loaded()
+    assert config.subregions.n == 50000
+    assert config.custom.ref_period == ("1991", "2020") and config.custom.sim_period == ("1951", "2100")
+    assert config.custom.amno_region.name == "NAM" and config.custom.amno_region.tile_buffer == 1.5
+    assert dict(config.custom.working_chunks) == {"loc": 600, "lat": 20, "lon": 20, "rlat": 20, "rlon": 20, "time": -1}
+    assert dict(config.custom.final_chunks) == {"lat": 50, "lon": 50, "rlat": 50, "rlon": 50}
+    assert config.reference_source == "CaSR" and config.extraction.reference.extract_dataset.mask
+    assert list(config.extraction.simulation.series) == ["tasmax", "tasmin", "pr", "dtr"]
+    assert config.regrid.skip_coarser and config.clean_up.temperatures == "swap" and config.clean_up.bitround is None
+    assert set(config.domain_diag.domains) == {"Magtogoek", "Cree", "Ute", "Tlicho", "Atlas"}
+    assert config.domain_diag.period == ("1991", "2020") and "indicators" in config.domain_diag.properties
+    assert config.treatment("pr")["round_var"] == {"pr": 10}
+
+
+def test_limits_of_inputs_and_products_hold_everywhere_and_in_quebec(loaded: Any) -> None:
+    checks = loaded().health_checks
+    assert checks.flags["tasmax"].temperature_extremely_high.thresh == "61 degC"
+    assert checks.scopes["QC"].flags["pr"].very_large_precipitation_events.thresh == "400 mm/d"
+    assert checks.scopes["QC"].lon_bnds == (-83, -55)
+    assert checks.inputs.flags["tasmin"].temperature_extremely_low.thresh == "-95 degC"
+    assert checks.inputs.scopes["QC"].flags["pr"].very_large_precipitation_events.thresh == "900 mm/d"
+    assert checks.missing == {"missing_some_but_not_all": {"freq": "YS"}}
+
+
+def test_without_keys_of_our_own_the_scripts_repairs_and_filling_hold(loaded: Any) -> None:
+    def institutes_own(content: dict[str, Any]) -> None:
+        for key in ("repairs", "days_to_fill"):
+            del content["extraction"]["simulation"][key]
+
+    ours, theirs = loaded().extraction.simulation, loaded(institutes_own).extraction.simulation
+    assert theirs.repairs == ours.repairs and len(theirs.repairs) == 4
+    assert theirs.days_to_fill == ("2015-01-01",)
+    assert theirs.fill_in_time == {"tasmax": "forward", "tasmin": "both", "dtr": "both", "pr": "zero"}
+
+
+def test_keys_without_effect_are_listed_once(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "espo_luigi")
+    loaded(lambda content: content["clean_up"].update(save={"bitround": 12}))
+    (line,) = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
+    assert "chunks.pre-regrid" in line and "chunks.diag" in line and "clean_up.save.bitround" in line
+    assert "health_checks.NAM.start_date" in line
+
+
+def test_bits_are_rounded_only_where_saving_is_told_to(loaded: Any) -> None:
+    assert loaded(save_to_zarr={"bitround": 12}).clean_up.bitround == 12
+    assert loaded(lambda content: content["clean_up"].update(bitround=10)).clean_up.bitround == 10
+
+
+def test_variants_of_the_institute_load(loaded: Any) -> None:
+    def to_2300(content: dict[str, Any]) -> None:
+        simulation = content["extraction"]["simulation"]
+        simulation["extract_dataset"]["periods"] = simulation["search_data_catalogs"]["periods"] = ["1950", "2300"]
+        simulation["search_data_catalogs"]["restrict_members"]["ordered"] = 1
+        for variable in content["biasadjust"]["variables"].values():
+            variable["adjusting_args"]["periods"] = ["1950", "2300"]
+        content["health_checks"]["finalNAM"]["start_date"] = "1950-01-01"
+
+    def scaling(content: dict[str, Any]) -> None:
+        tasmax = content["biasadjust"]["variables"]["tasmax"]
+        tasmax["training_args"] |= {"method": "Scaling", "xsdba_train_args": {"kind": "+"}}
+        tasmax["adjusting_args"]["xsdba_adjust_args"] = {"interp": "nearest"}
+
+    assert loaded(to_2300).custom.sim_period == ("1950", "2300")
+    assert loaded(scaling).biasadjust.variables["tasmax"].training_args.method == "Scaling"
+
+
+def _set(*path: str, to: Any) -> Change:
+    def change(content: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            content = content.setdefault(key, {})
+        content[path[-1]] = to
+
+    return change
+
+
+BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            _set("biasadjust_extremes", to={"variables": {}}),
+            "`biasadjust_extremes`: .*ExtremeValues.* Take",
+        ),
+        (_set("filter_extremes", to={"factor": 1000}), "`filter_extremes`: .*max_tail_factor"),
+        (_set("custom", "regions", to={"s": BOX}), "`custom.regions` .* both are given"),
+        (_set("extraction", "simulation", "extract_dataset", "mask", to=True), "is a key of the reference only"),
+        (_set("extraction", "simulation", "create_mask", "variable", to="sftof"), "`sftof: fx` in the search's"),
+        (_set("biasadjust", "variables", "tasmax", "training_args", "group", to="time.dayofyear"), "add_dims"),
+        (_set("clean_up", "xscen_clean_up", "tas", to={}), "`clean_up.xscen_clean_up.tas`: tas is no product"),
+        (_set("clean_up", "temperatures", to="swp"), "`clean_up.temperatures`.*swp"),
+        (_set("full_region", "lat_bnds", to=[83, 12]), "`full_region.lat_bnds`"),
+        (_set("chunks", "final", "X", to=0), "`chunks.final"),
+        (_set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": -1}), "`clean_up.xscen_clean_up.pr.round_var"),
+        (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
+        (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
+        (_set("subregions", "n", to=0), "`subregions.n`"),
+        (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
+        (
+            _set("diagnostics", "properties_and_measures", "change_units_arg", to={"tasmax": "degC", "tasmin": "degC"}),
+            "change_units_arg` has no pr, which the property",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_under_the_name_that_the_user_has_written(
+    loaded: Any, change: Change, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        loaded(change)
+
+
+def test_swapping_takes_both_adjusted_temperatures(loaded: Any) -> None:
+    def without_tasmin(content: dict[str, Any]) -> None:
+        del content["biasadjust"]["variables"]["tasmin"]
+        del content["clean_up"]["xscen_clean_up"]["tasmin"]
+
+    with pytest.raises(ConfigurationError, match=r"`clean_up\.temperatures: swap` takes the adjusted tasmax, tasmin"):
+        loaded(without_tasmin)
+
+
+def test_the_limits_of_inputs_in_a_polygon_are_listed_as_without_effect(
+    loaded: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = [[-80, 45], [-60, 45], [-60, 60], [-80, 45]]
+    (tmp_path / "quebec.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [ring]}))
+    caplog.set_level(logging.INFO, "espo_luigi")
+    config = loaded(QC={"name": "QC", "method": "shape", "shape": str(tmp_path / "quebec.geojson")})
+    assert config.health_checks.scopes["QC"].shape and not config.health_checks.inputs.scopes
+    assert "health_checks.QC (raw files are looked at in boxes only" in caplog.text
+
+
+def test_keys_that_only_v2_has_leave_no_trace_in_an_older_configuration() -> None:
+    files = [CONFIG / "demo" / name for name in ("config.yml", "paths.yml")]
+    dump = load(files).model_dump(mode="json", by_alias=True)
+    assert not {"subregions", "domain-diag"} & set(dump)
+    assert not {"temperatures", "bitround", "variables"} & set(dump["clean_up"])
+    assert not {"create_mask", "repairs", "fill_in_time", "days_to_fill"} & set(dump["extraction"]["simulation"])
+    assert "inputs" not in dump["health_checks"] and "skip_coarser" not in dump["regrid"]
+
+
+def test_sections_of_v2_without_subregions_are_refused(loaded: Any) -> None:
+    with pytest.raises(ConfigurationError, match="section of ESPO v2, and there is no section `subregions`"):
+        loaded(lambda content: content.pop("subregions"))

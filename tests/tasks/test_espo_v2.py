@@ -1,0 +1,232 @@
+"""ESPO v2: pools of several members, slices of land cells, and the names of its products; nothing is computed here."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+from complete_demo import complete_all, in_order
+from demo_runs import use
+from luigi.configuration import LuigiConfigParser, get_config
+from luigi.task_register import Register
+
+from espo_luigi import tasks
+from espo_luigi.demo import ensure_demo
+from espo_luigi.errors import CatalogError, DataError, ParameterError
+from espo_luigi.overview.plan import plan_of
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.all import Selection
+from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.publish import products
+
+V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"
+POOL = "ScenarioMIP_Demo-Ensemble_ssp370"
+REGIONAL_POOL = "Demo-Regional_Demo-Ensemble_ssp370"
+ENSEMBLE = [f"CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Ensemble_ssp370_r{number}i1p1f1_global" for number in (1, 2, 3)]
+REGIONAL = "CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_GSL-33"
+
+
+@pytest.fixture(scope="session")
+def v2_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The raw data of the demo of ESPO v2."""
+    return ensure_demo({"folder": str(tmp_path_factory.mktemp("v2") / "raw"), "production": "v2"})
+
+
+@pytest.fixture()
+def v2(tmp_path: Path, v2_raw: Path, own_settings: LuigiConfigParser) -> Callable[..., list[Path]]:
+    """A function that configures this process for the demo of ESPO v2, with changes of dotted keys."""
+
+    def configure(members: int = 5, **changes: Any) -> list[Path]:
+        content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+        content["subregions"] |= changes
+        content["extraction"]["simulation"]["search_data_catalogs"]["restrict_members"]["ordered"] = members
+        paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
+        del paths["demo"]
+        text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(v2_raw)).replace("espo-v2-demo", str(tmp_path))
+        (tmp_path / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+        files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
+        files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+        files[1].write_text(text)
+        use(files, tmp_path)
+        return files
+
+    return configure
+
+
+def test_simulations_are_pooled_by_model_and_experiment_and_regional_ones_by_their_driver(v2: Any) -> None:
+    v2()
+    run = context()
+    assert {name: len(ids) for name, ids in run.pools.items()} == {
+        POOL: 3,
+        "ScenarioMIP_Demo-Single_ssp370": 1,
+        REGIONAL_POOL: 2,
+    }
+    assert list(run.pools[POOL]) == ENSEMBLE
+    assert all(partition.pool_of(run, sim_id) == POOL for sim_id in ENSEMBLE)
+    assert partition.pool_of(run, REGIONAL) == REGIONAL_POOL
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(75, [75, 75, 36]), (93, [93, 93]), (186, [186]), (500, [186])])
+def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_size(
+    v2: Any, n: int, sizes: list[int]
+) -> None:
+    v2(n=n)
+    run = context()
+    pieces = partition.pieces(run)
+    assert pieces == [f"sr-{number}" for number in range(len(sizes))]
+    assert [run.workflow.pieces.cells(run, name) for name in pieces] == sizes
+
+
+def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
+    v2()
+    run = context()
+    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    lands = np.array([grid["land"].values for _, grid in cut])
+    assert lands.sum(axis=0).max() == 1
+    assert np.array_equal(lands.any(axis=0), (maps["tasmax"].isel(time=0).notnull()).values)
+    together = xr.concat([cells["orog"] if "orog" in cells else cells["tasmax"] for cells, _ in cut], "loc")
+    assert together.sizes["loc"] == 186
+    rows = np.concatenate([cells["rlat"].values for cells, _ in cut])
+    assert (np.diff(rows) >= 0).all()
+    assert {"mask", "orog", "rotated_pole"} <= set(cut[0][1].coords), "what describes the grid goes with it"
+
+
+def test_sea_that_the_reference_has_data_on_is_left_out_by_its_mask(v2: Any) -> None:
+    v2()
+    run = context()
+    masked = run.land_cells
+    object.__setattr__(run.config.extraction.reference.extract_dataset, "mask", False)
+    del run.__dict__["land_cells"], run.__dict__["reference_on_its_first_day"]
+    assert run.land_cells > masked == 186
+
+
+def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
+    drawn = {}
+    for n in (75, 40):
+        v2(n=n)
+        run = context()
+        for name in partition.pieces(run):
+            seed, first = run.workflow.pieces.draws(POOL, name, "pr")
+            drawn |= {
+                (n, first + cell): (seed, first + cell) for cell in range(int(run.workflow.pieces.cells(run, name)))
+            }
+    assert all(drawn[75, cell] == drawn[40, cell] for cell in range(186))
+
+
+def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any) -> None:
+    v2()
+    run = context()
+    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    run.__dict__["land_cells"] = 200
+    with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
+        run.workflow.pieces.cut(run, maps, "sr-0")
+    with pytest.raises(DataError, match="186 land cells, and 200"):
+        tasks.MakeRef().compute([])
+
+
+def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:
+    v2()
+    training = tasks.Train(pool=POOL, piece="sr-1", var="pr")
+    assert [bound.task for bound in training.in_regchunked] == [
+        tasks.Rechunk(sim_id=sim_id, piece="sr-1") for sim_id in ENSEMBLE
+    ]
+    product = tasks.ConcatClean(sim_id=ENSEMBLE[1], var="pr")
+    assert [bound.task for bound in product.in_slices] == [
+        tasks.Adjust(pool=POOL, piece=piece, var="pr") for piece in ("sr-0", "sr-1", "sr-2")
+    ]
+    swapped = tasks.ConcatClean(sim_id=ENSEMBLE[1], var="tasmin")
+    assert {bound.task.task_family for bound in swapped.in_slices} == {"Swap"}
+    assert swapped.in_extracted == []
+    assert [bound.task for bound in tasks.ConcatClean(sim_id=REGIONAL, var="dtr").in_extracted] == [
+        tasks.Extract(sim_id=REGIONAL)
+    ]
+
+
+def test_products_lie_in_a_tree_of_facets_and_make_finds_their_tasks(v2: Any, tmp_path: Path) -> None:
+    v2()
+    path = tasks.ConcatClean(sim_id=ENSEMBLE[0], var="pr").out_final().path
+    within = path.relative_to(tmp_path / "final")
+    assert str(within) == (
+        "staging/simulation/biasadjusted/ESPO_v20_Demo-Rotated/CMIP6/ScenarioMIP/NAM/ESPO-DEMO/Demo-Ensemble/ssp370/"
+        f"r1i1p1f1/day/pr/pr_day_ESPO6_v20_Demo-Rotated+{ENSEMBLE[0]}_NAM_1951-2100.zarr.zip"
+    )
+    driven = tasks.ConcatClean(sim_id=REGIONAL, var="pr").out_final().path
+    assert "/Demo-Regional/Demo-Ensemble/r1i1p1f1/ssp370/" in str(driven)
+    for wanted in (path, driven):
+        assert task_for(wanted).out_final().path == wanted
+    assert task_for(tasks.RefDefault(piece="sr-2").out_reference().path) == tasks.RefDefault(piece="sr-2")
+
+
+def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
+    v2()
+    families = {task.task_family for task in in_order(tasks.All())}
+    assert families == {
+        *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
+        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef", "Diag"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("selection", "rules", "about"),
+    [
+        (Selection(sims=ENSEMBLE[0]), {"HealthChecks", "ConcatCleanPreswap", "Diag"}, {ENSEMBLE[0]}),
+        (Selection(pools=POOL), {"HealthChecks", "ConcatCleanPreswap", "Diag"}, set(ENSEMBLE)),
+        (Selection(until="Train", pools=POOL, pieces="sr-1"), {"Train"}, set(ENSEMBLE)),
+        (Selection(until="Regrid", sims=ENSEMBLE[2], pieces="sr-0"), {"Regrid"}, {ENSEMBLE[2]}),
+    ],
+)
+def test_a_run_can_be_narrowed_to_a_simulation_a_pool_or_a_piece(
+    v2: Any, selection: Selection, rules: set[str], about: set[str]
+) -> None:
+    v2()
+    ends = selection.ends(products())
+    assert {task.task_family for task in ends} == rules
+    assert set().union(*(partition.simulations_of(task) for task in ends)) == about
+
+
+def test_a_pool_that_is_not_there_is_refused_with_the_nearest_name(v2: Any) -> None:
+    v2()
+    with pytest.raises(ParameterError, match=f"did you mean {POOL}"):
+        Selection(pools=POOL.replace("Ensemble", "Ensembel")).ends(products())
+
+
+def test_a_job_has_the_members_that_its_driver_found_though_the_catalogue_has_grown_since(v2: Any) -> None:
+    v2(members=2)
+    order = tasks.Train(pool=POOL, piece="sr-0", var="pr").order()
+    assert json.loads(order.settings["espo"]["pool_members"]) == {POOL: ENSEMBLE[:2]}
+    v2(members=3)
+    get_config().set("espo", "pool_members", order.settings["espo"]["pool_members"])
+    assert list(settings().pool_members[POOL]) == ENSEMBLE[:2]
+    assert partition.members(context(), POOL) == ENSEMBLE[:2]
+    get_config().remove_option("espo", "pool_members")
+    assert partition.members(context(), POOL) == ENSEMBLE
+
+
+def test_the_plan_over_a_grown_catalogue_says_who_enters_a_pool_and_which_products_change(v2: Any) -> None:
+    get_config().set("espo", "final_format", "sharded")
+    v2(members=2)
+    complete_all()
+    v2(members=3)
+    Register.clear_instance_cache()
+    found = plan_of((), Selection())
+    stale = {task_id: " ".join(one.state.changed) for task_id, one in found.tasks.items() if one.state.changed}
+    changed = [tasks.ConcatClean(sim_id=sim_id, var="pr").task_id for sim_id in ENSEMBLE[:2]]
+    assert all(f"pool {POOL} ({ENSEMBLE[2]} enters)" in stale[task_id] for task_id in changed)
+    assert not [name for name in stale if "Demo_Single" in name], "products of other pools stay as they are"
+
+
+def test_a_member_of_another_domain_does_not_enter_a_pool_unnoticed(v2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    v2()
+    run = context()
+    match = run.simulations[ENSEMBLE[1]]
+    other = replace(match, columns={**match.columns, "domain": "elsewhere"})
+    monkeypatch.setitem(run.__dict__, "simulations", {**run.simulations, ENSEMBLE[1]: other})
+    with pytest.raises(CatalogError, match=r"several kinds \(domain: elsewhere, global\)"):
+        _ = run.pools

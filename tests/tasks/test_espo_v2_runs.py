@@ -1,0 +1,136 @@
+"""A pool of ESPO v2, by the command: here in slices of 75 cells, on Slurm in slices of 40, with the same bytes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+from test_espo_v2 import REGIONAL_POOL, V2_DEMO
+from test_production_shape import assert_same
+from throwaway_slurm import ClusterSpec, ThrowawayCluster
+from throwaway_slurm import missing_packages as missing_for_slurm
+
+from espo_luigi import store
+from espo_luigi.demo import ensure_demo
+
+_NO_SLURM = missing_for_slurm(False)
+pytestmark = pytest.mark.timeout(900)
+
+
+class Made(NamedTuple):
+    """The folder of a run, its exit code and its log."""
+
+    folder: Path
+    code: int
+    said: str
+
+    def product(self, member: int, var: str) -> Path:
+        (found,) = (self.folder / "final").rglob(f"{var}_day_*_r{member}i1p1f1_ESPO-DEMO_Demo-Regional_*.zarr.zip")
+        return Path(found)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_demo({"folder": str(tmp_path_factory.mktemp("v2") / "raw"), "production": "v2"})
+
+
+def make(
+    folder: Path, raw: Path, n: int, engine: str, options: str = "", environ: Mapping[str, str] = os.environ
+) -> Made:
+    """Make the products of the pool of two regional members, one of whose years lacks its first day."""
+    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+    content["subregions"]["n"] = n
+    (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+    paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
+    del paths["demo"]
+    text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(raw)).replace("espo-v2-demo", str(folder))
+    (folder / "paths.yml").write_text(text)
+    sections = (V2_DEMO / "luigi.cfg").read_text()
+    (folder / "luigi.cfg").write_text(
+        "[core]\nworkers = 500\nlog_level = WARNING\nno_lock = true\n"
+        f"[espo]\nengine = {engine}\nworkdir = run\nconfig = config.yml paths.yml\n{options}"
+        "[worker]\nwait_interval = 0.5\n[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
+        + re.sub("memory = .*", "memory = 2GB", sections)
+    )
+    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler", "All"]
+    with (folder / "stderr").open("w") as stderr:
+        command = [*luigi, "--pool", REGIONAL_POOL, "--until", "ConcatClean"]
+        code = subprocess.call(command, cwd=folder, env=dict(environ), stderr=stderr, timeout=800)
+    return Made(folder, code, (folder / "stderr").read_text()[-4000:])
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
+    return make(tmp_path_factory.mktemp("here"), raw, 75, "local")
+
+
+def test_a_pool_of_regional_members_has_values_on_all_land_inside_of_its_outline_and_nowhere_else(here: Made) -> None:
+    assert here.code == 0, here.said
+    for var in ("tasmax", "tasmin", "dtr", "pr"):
+        for member in (1, 2):
+            ds = store.open_store(here.product(member, var))
+            values = ds[var].values
+            land = np.isfinite(values[0])
+            assert land.sum() == 95 and np.isfinite(values[:, land]).all() and np.isnan(values[:, ~land]).all()
+            assert (ds["mask"].values[land] == 1).all()
+            assert ds[ds[var].attrs["grid_mapping"]].attrs["grid_mapping_name"] == "rotated_latitude_longitude"
+
+
+def test_tasmax_is_nowhere_below_tasmin_in_the_products(here: Made) -> None:
+    for member in (1, 2):
+        high, low = (store.open_store(here.product(member, var))[var] for var in ("tasmax", "tasmin"))
+        assert int((high < low).sum()) == 0
+
+
+def test_members_keep_their_differences_and_the_day_that_all_files_lack_is_filled_and_recorded(here: Made) -> None:
+    one, two = (store.open_store(here.product(member, "tasmax")) for member in (1, 2))
+    assert float(abs(one["tasmax"] - two["tasmax"]).max()) > 1
+    day = one["tasmax"].sel(time="2015-01-01")
+    assert int(day.notnull().sum()) == 95
+    assert one.attrs["espo_luigi_inserted_days"] == "2015-01-01"
+    assert [ds.attrs["cat:id"] for ds in (one, two)] == [
+        f"CMIP6_DD_Demo-Ensemble_r{member}i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_GSL-33" for member in (1, 2)
+    ]
+    assert [ds.attrs["cat:driving_member"] for ds in (one, two)] == ["r1i1p1f1", "r2i1p1f1"]
+
+
+def test_the_pools_mean_over_the_calibration_is_the_references_and_members_need_not_be(here: Made, raw: Path) -> None:
+    years = slice("1991", "2020")
+    adjusted = [store.open_store(here.product(member, "tasmax"))["tasmax"].sel(time=years) for member in (1, 2)]
+    files = (raw / "reconstruction" / "Demo-Rotated").glob("tasmax_*.nc")
+    reference = xr.open_dataset(next(iter(files)))["tasmax"].sel(time=years).mean("time")
+    on_grid = reference.sel(rlat=adjusted[0]["rlat"], rlon=adjusted[0]["rlon"], method="nearest")
+    pooled = sum(each.mean("time") for each in adjusted) / 2
+    assert float(abs(pooled - on_grid.values).max()) < 0.15
+
+
+def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:
+    results = [json.loads(path.read_text()) for path in (here.folder / "run" / "jobs" / "Swap").glob("*.result.json")]
+    assert len(results) == 3
+    # Three outputs, each with a file for a member and 20 cells, and some with coordinates.
+    assert all(result["made"]["files"] < 3 * (2 * 4 + 20) for result in results)
+
+
+@pytest.mark.slurm()
+@pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))
+def test_on_slurm_in_slices_of_another_size_the_products_have_the_same_bytes(
+    here: Made, raw: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    times = "poll_seconds = 1\nresult_seconds = 1\n"
+    slurm = f"[slurm]\nnode_cpus = 2\n{times}max_jobs = 4\nnode_memory = 4GB\npack = 6\nbundle = pilot\n"
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
+        there = make(tmp_path_factory.mktemp("slurm"), raw, 40, "slurm", slurm, cluster.environ)
+    assert there.code == 0, there.said
+    assert len(list((there.folder / "final").glob("reference/split_regions/*_default.zarr"))) == 5
+    for var in ("tasmax", "tasmin", "dtr", "pr"):
+        for member in (1, 2):
+            assert_same(there.product(member, var), here.product(member, var))

@@ -117,7 +117,7 @@ def our_steps(
     def adjust(training: Any) -> np.ndarray:
         days = np.arange(n_times)
         made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
-        return qm.adjust(series.simulation, training, made, kind=kind, threads=threads)
+        return qm.adjust(series.simulation, training, made, kind=kind, threads=threads)[0]
 
     seconds["prepare"], prepared = timed(prepare, clock)
     seconds["train"], training = timed(
@@ -163,7 +163,7 @@ def our_pools(
             more = qm.Adaptation(threshold, training.shares, of_members, limits)
         return qm.adjust(
             series.simulation, training, made, kind=kind, skips_zeros=kind == "*", adaptation=more, threads=threads
-        )
+        )[0]
 
     seconds: dict[str, float] = {}
     seconds["train"], training = timed(train, clock)

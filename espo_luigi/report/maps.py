@@ -89,6 +89,33 @@ def count_maps(fields: Mapping[str, xr.DataArray], *, title: str = "") -> Figure
     return figure
 
 
+@drawing
+def share_maps(fields: Mapping[str, xr.DataArray], *, title: str = "", label: str = "") -> Figure:
+    """Draw maps (y, x) side by side, each under its words and above a scale of its own from 0."""
+    from matplotlib.figure import Figure
+
+    first = next(iter(fields.values()))
+    height = min(max(_PANEL_WIDTH / _shape(first), 1.2), 4.0)
+    width, total = len(fields) * (_PANEL_WIDTH + 0.25) + 0.9, height + 1.95
+    figure = Figure(figsize=(width, total))
+    grid = figure.subplots(1, len(fields), squeeze=False)
+    figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
+    coast = coast_lines(first)
+    for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
+        most = spread_of(field)[1]
+        image = _map(axes, field, coast, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
+        axes.set_title(words)
+        left, _, across, _ = axes.get_position().bounds
+        place = figure.add_axes((left, 0.5 / total, across, 0.12 / total))
+        bar = figure.colorbar(image, cax=place, orientation="horizontal")
+        bar.set_label(label)
+        bar.ax.locator_params(axis="x", nbins=4)
+    for axes in grid[0][1:]:
+        axes.set(yticks=[], ylabel="")
+    figure.suptitle(broken(title, int(9 * width)), y=1 - 0.05 / total)
+    return figure
+
+
 def is_ratio(measure: xr.DataArray) -> bool:
     """Whether a measure is a quotient, by its history, rather than a difference."""
     return "RATIO" in str(measure.attrs.get("history", ""))

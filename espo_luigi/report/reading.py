@@ -36,9 +36,16 @@ class Reader:
 
     def dataset(self, path: Path) -> xr.Dataset | None:
         """Return a small store in memory, or None if it is missing or unreadable."""
+        return self._read(path, load=True)
+
+    def lazy(self, path: Path) -> xr.Dataset | None:
+        """Return a store whose variables are not read, or None if it is missing or unreadable."""
+        return self._read(path, load=False)
+
+    def _read(self, path: Path, *, load: bool) -> xr.Dataset | None:
         try:
-            with store.open_store(path, cut=False) as opened:
-                return opened.load()
+            opened = store.open_store(path, cut=False)
+            return opened.load() if load else opened
         except Exception as error:  # a damaged chunk raises whatever its codec does
             self.lacking.append(f"{path}: not made" if not path.exists() else _words(path, error))
             return None

@@ -21,6 +21,7 @@ from espo_luigi.report.job_use import Job, accounted, by_rule, read_accounts, su
 from espo_luigi.report.members import members_section
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records
+from espo_luigi.report.treated import treated_section
 from espo_luigi.report.view import RunView
 from espo_luigi.store.publish import written_aside
 
@@ -76,6 +77,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         improved,
         product_sections.maps_section(view, shares),
         *members_section(view),
+        *treated_section(view),
         product_sections.series_section(found, reader, view.period),
         product_sections.change_section(found, reader, WANTED_PERIODS),
         problem_sections.health_section(view),

@@ -33,11 +33,24 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
+class TreatedStores:
+    """What was counted of a simulation: treated days by variable and piece, and days repaired; a product has the grid.
+
+    Each may be missing: an earlier version counted nothing, nor does xsdba, and few simulations need repairs.
+    """
+
+    product: Path
+    counts: Mapping[str, tuple[Path, ...]]
+    repaired: Path
+
+
+@dataclass(frozen=True)
 class RunView:
     """A run: its inputs, its products, and their places.
 
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
-    `inversions` counts days with tasmax below tasmin, by simulation.
+    `inversions` counts days with tasmax below tasmin, and `treated` days that were not mapped between quantiles, by
+    simulation.
     """
 
     config_files: tuple[Path, ...]
@@ -55,3 +68,4 @@ class RunView:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)
+    treated: Mapping[str, TreatedStores] = field(default_factory=dict)

@@ -60,6 +60,12 @@ MissingMethod = Literal[
     "missing_any", "missing_some_but_not_all", "missing_pct", "missing_wmo",
 ]  # fmt: skip
 
+# What the adjustment does to a day's value besides mapping it between quantiles: noise takes the place of a value under
+# a threshold, a dry day is made wet, a value beyond the calibration's quantiles gets the last one's factor, a value in
+# the tail is kept. The kernels count days in this order.
+TREATED = "treated"
+TREATMENTS = ("jittered", "made_wet", "extrapolated", "limited")
+
 # What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.
 UnusableInput = Literal[
     "unreadable_files",

@@ -119,6 +119,25 @@ def unstack_fill_nan(
     return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
 
 
+def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
+    """Put values of the cells of several pieces on the maps of a grid (…, y, x), in memory; NaN where there are none.
+
+    Pieces are stacked or not; cells are recognised by exact equality of their coordinates. Those that the grid lacks
+    are left out.
+    """
+    y, x = horizontal_dims(grid)
+    first = pieces[0]
+    others = [dim for dim in first.dims if dim not in (STACKED_DIM, y, x)]
+    maps = np.full((*(first.sizes[dim] for dim in others), grid.sizes[y], grid.sizes[x]), np.nan, np.float32)
+    for piece in pieces:
+        cells = piece if STACKED_DIM in piece.dims else piece.stack({STACKED_DIM: (y, x)}, create_index=False)
+        rows, columns = (grid.get_index(dim).get_indexer(cells[dim].values) for dim in (y, x))
+        there = (rows >= 0) & (columns >= 0)
+        maps[..., rows[there], columns[there]] = cells.transpose(*others, STACKED_DIM).values[..., there]
+    coords = {name: coord for name, coord in first.coords.items() if set(coord.dims) <= set(others) and coord.dims}
+    return xr.DataArray(maps, {**coords, **grid.coords}, (*others, y, x), first.name, first.attrs)
+
+
 def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return slices of stacked cells one after the other; lazy. Attributes are those of the first.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
+from espo_luigi import store
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.adjust import biasadjust
-from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.choices import NEEDED_FOR, TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes, rechunk
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
@@ -108,7 +110,7 @@ class Adjust(EspoTask):
         config = self.context.config
         variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
         seed, first_cell = self.context.workflow.pieces.draws(self.pool, self.piece, self.var)
-        scenario = biasadjust.adjust(
+        made = biasadjust.adjust_and_count(
             simulation[self.var],
             training,
             **variable.adjusting_args.arguments(*MAKERS),
@@ -118,7 +120,7 @@ class Adjust(EspoTask):
             first_cell=first_cell,
             engine=variable.engine,
         )
-        return scenario.to_dataset(name=self.var).assign_attrs(
+        return made.rename(scenario=self.var).assign_attrs(
             simulation.attrs
             | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
             | {f"cat:{name}": maker for name in MAKERS if (maker := getattr(variable.adjusting_args, name))}
@@ -127,6 +129,20 @@ class Adjust(EspoTask):
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
         return {"chunks": chunks_of_pools(dataset), "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+
+    def publish(self, outputs: Mapping[str, xr.Dataset]) -> None:
+        """Publish, and keep the counts of treated days for the report: `out_adjusted` will be deleted."""
+        super().publish(outputs)
+        made = store.open_store(self.out_adjusted().path)
+        if TREATED in made:
+            store.write_store(made[[TREATED]].load(), self.treated_path, self.marker())
+        else:
+            store.remove(self.treated_path)
+
+    @property
+    def treated_path(self) -> Path:
+        """The store of `treated` (cells, realization, treatment); none is there where xsdba has adjusted."""
+        return self.for_report("{pool}+{piece}+{var}+treated.zarr")
 
 
 def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
@@ -220,7 +236,7 @@ class CleanUp(EspoTask):
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
         return finalize.clean_up(
-            adjusted,
+            [one.drop_vars([TREATED, "treatment"], errors="ignore") for one in adjusted],
             grid=grid if config.custom.stack_drop_nans else None,
             land=grid["land"],
             chunks=rows_of_chunks(files, grid),

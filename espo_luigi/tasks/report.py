@@ -15,13 +15,15 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.run.run import walk
 from espo_luigi.jobs.resources import Resources, machine_cpus
-from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import samples, stack
 from espo_luigi.science.diagnose import flags, summaries
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import Adjust
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
@@ -31,7 +33,7 @@ from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, ConcatenationFinal, HealthChecks, Move
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk
+from espo_luigi.tasks.simulation import Extract, Rechunk
 
 # How many cells of a domain are described day by day.
 SAMPLE_CELLS = 16
@@ -247,6 +249,22 @@ def run_view() -> RunView:
         },
         pools=dict(run.pools),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
+        treated={sim_id: _treated(sim_id) for sim_id in simulations},
+    )
+
+
+def _treated(sim_id: str) -> TreatedStores:
+    """Where the counts of a simulation's treated and repaired days are, if they are there."""
+    run, pool = context(), partition.pool_of(context(), sim_id)
+    finals = (task for task in products() if isinstance(task, (ConcatenationFinal, ConcatClean)))
+    product = next(task for task in finals if task.sim_id == sim_id)
+    return TreatedStores(
+        product=product.out_final().path,
+        counts={
+            name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
+            for name in run.config.biasadjust.variables
+        },
+        repaired=Extract(sim_id=sim_id).repaired_path,
     )
 
 

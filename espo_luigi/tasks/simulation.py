@@ -18,7 +18,7 @@ from espo_luigi.science import calendar
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.extract.mask import create_mask
-from espo_luigi.science.extract.repairs import Repair, repair
+from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
 from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.regrid import cascade as regrid
@@ -68,7 +68,8 @@ class Extract(EspoTask):
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
-        repaired, _ = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
+        repaired, counts = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
+        self._repaired_days = repaired_days(counts.values())
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
@@ -76,6 +77,11 @@ class Extract(EspoTask):
         single = repaired.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps)
+
+    @property
+    def repaired_path(self) -> Path:
+        """The store of the days on which each cell's variables (y, x) were repaired; none is there without repairs."""
+        return self.for_report("{sim_id}+repaired.zarr")
 
     def _mask(self, opened: xr.Dataset, variable: str, **where: Any) -> xr.DataArray:
         options = self.context.config.extraction.simulation.extract_dataset
@@ -88,6 +94,10 @@ class Extract(EspoTask):
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Publish; warn of cells that lack whole years, since the scenario's cells around them will lack years, too."""
         super().write(dataset, path, marker)
+        if self._repaired_days:
+            store.write_store(self._repaired_days, self.repaired_path, marker)
+        else:
+            store.remove(self.repaired_path)
         incomplete = store.open_store(path)[gaps.INCOMPLETE]
         if incomplete.any():
             logger.warning(

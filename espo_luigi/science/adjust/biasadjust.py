@@ -28,7 +28,7 @@ from espo_luigi.science.adjust.training import (
     with_variable_attributes,
 )
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine, each_period
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TREATED, TREATMENTS, AlignOn, Engine, each_period
 from espo_luigi.science.chunks import REALIZATION, Blocks, assign_coords, check_same_cells, rechunk_variable
 from espo_luigi.science.units import convert_to, threshold_in, units_of
 
@@ -140,7 +140,12 @@ def train(
     return training.assign_attrs(_training_attributes(str(historical.name), setup, params))
 
 
-def adjust(
+def adjust(simulation: xr.DataArray, training: xr.Dataset, **arguments: Any) -> xr.DataArray:
+    """Return the scenario of `adjust_and_count`, whose arguments these are, under the simulation's name."""
+    return adjust_and_count(simulation, training, **arguments)["scenario"].rename(simulation.name)
+
+
+def adjust_and_count(
     simulation: xr.DataArray,
     training: xr.Dataset,
     *,
@@ -153,12 +158,14 @@ def adjust(
     seed: str | None = None,
     first_cell: int = 0,
     engine: Engine = "auto",
-) -> xr.DataArray:
-    """Adjust a simulation with what `train` made of it.
+) -> xr.Dataset:
+    """Adjust a simulation with what `train` made of it, and count the days that got no factor of their own quantile.
 
-    The scenario has the simulation's dimensions, their order, its dtype and attributes, the reference's units and the
-    training's calendar; lazy if the simulation or the training is. The members of a pool (`realization`) share the
-    corrections and the trend, which is that of the mean over them.
+    The variable `scenario` has the simulation's dimensions, their order, its dtype and attributes, the reference's
+    units and the training's calendar; lazy if the simulation or the training is. The members of a pool (`realization`)
+    share the corrections and the trend, which is that of the mean over them. Our kernels add `treated`: days (cells,
+    realization, treatment) by the coordinate `treatment` (`choices.TREATMENTS`); its attribute `days` is the number of
+    all days. xsdba does not tell.
 
     Parameters
     ----------
@@ -203,12 +210,13 @@ def adjust(
             additive_space=params.get("additive_space"),
         )
         parts.append(_adjust_in_blocks(part, training, setup, engine))
-    scenario = parts[0] if len(parts) == 1 else xr.concat(parts, dim="time", coords="minimal", compat="override")
+    several = [one["simulation"] for one in parts]
+    scenario = several[0] if len(parts) == 1 else xr.concat(several, dim="time", coords="minimal", compat="override")
     scenario = (
         scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data) if scenario.chunks else scenario
     )
     described = _described(training, trained, arguments)
-    return scenario.transpose(*simulation.dims).assign_attrs(
+    scenario = scenario.transpose(*simulation.dims).assign_attrs(
         {
             **simulation.attrs,
             "history": "\n".join(filter(None, [f"Bias-adjusted with {described}", simulation.attrs.get("history")])),
@@ -216,6 +224,12 @@ def adjust(
             "units": trained.units,
         }
     )
+    made = scenario.to_dataset(name="scenario")
+    if TREATED in parts[0]:
+        days = scenario.sizes["time"]
+        treated = sum((one[TREATED] for one in parts[1:]), parts[0][TREATED])
+        made[TREATED] = treated.assign_attrs(long_name="Days that were treated so", units="d", days=days)
+    return made
 
 
 def _train_in_blocks(
@@ -302,7 +316,7 @@ def _additive_space(given: Mapping[str, Any] | None, units: str) -> dict[str, An
 
 def _adjust_in_blocks(
     simulation: xr.DataArray, training: xr.Dataset, setup: AdjustmentSetup, engine: Engine
-) -> xr.DataArray:
+) -> xr.Dataset:
     backend = _choose(engine, kernel_backend.why_not_adjust(setup), f"adjustment of {simulation.name}")
     check_same_cells(simulation, training, ("simulation", "training"))
     unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
@@ -313,8 +327,12 @@ def _adjust_in_blocks(
         fixed=backend.FIXED_BLOCKS,
     )
     template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
-    adjusted = blocks.map(backend.adjust_block, template, setup)["simulation"]
-    return assign_coords(adjusted, dict(simulation.coords)).rename(simulation.name)
+    if backend.COUNTS_TREATMENTS:
+        by_cell = xr.zeros_like(template["simulation"].isel(time=0), dtype=np.int32)
+        template[TREATED] = by_cell.expand_dims(treatment=len(TREATMENTS), axis=-1)
+        template = template.assign_coords(treatment=list(TREATMENTS))
+    adjusted = blocks.map(backend.adjust_block, template, setup)
+    return assign_coords(adjusted, dict(simulation.coords))
 
 
 def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:

@@ -23,7 +23,7 @@ from espo_luigi.science.adjust.training import (
 )
 from espo_luigi.science.adjust.windows import plan_windows
 from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.choices import DEFAULT_METHOD
+from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, TREATMENTS
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import threshold_in
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CELLS_IN_A_BLOCK = 600
 # Every cell is computed, and draws, by itself.
 FIXED_BLOCKS = False
+COUNTS_TREATMENTS = True
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
@@ -196,11 +197,14 @@ def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
 
 
 def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
-    """Adjust a block with the variables `simulation`, `cell` and the training's; `simulation` becomes the scenario."""
+    """Adjust a block with the variables `simulation`, `cell` and the training's.
+
+    `simulation` becomes the scenario; `treated` counts the days of each cell (and member), as `TREATMENTS` names them.
+    """
     from espo_luigi.science.adjust import quantile_mapping
 
     trained = setup.trained
-    simulation = _simulation(block, setup)
+    simulation, n_jittered = _simulation(block, setup)
     _check_members(simulation, setup)
     training = quantile_mapping.Training(
         _flat(block, "af", _BY_QUANTILE), _flat(block, "hist_q", _BY_QUANTILE), _flat(block, "scaling", _BY_DAY)
@@ -212,7 +216,7 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         fraction=_fraction(setup.adjust_args),
         n_training_days=block.sizes["dayofyear"],
     )
-    adjusted = quantile_mapping.adjust(
+    adjusted, treated = quantile_mapping.adjust(
         simulation,
         training,
         plan,
@@ -221,7 +225,11 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         adaptation=_adaptation(block, setup),
         threads=_threads(),
     )
-    return xr.Dataset({"simulation": _shaped(block, adjusted, _series_dims(setup))})
+    treated[..., TREATMENTS.index("jittered")] = n_jittered
+    dims = _series_dims(setup)
+    return xr.Dataset(
+        {"simulation": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
+    )
 
 
 def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation:
@@ -255,13 +263,16 @@ def _seeds_of_members(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup)
     return np.stack([_cell_seeds(block, setup, seed) for seed in member_seeds(setup)], axis=-1)
 
 
-def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> np.ndarray:
-    """Simulation as (cell, time) or (cell, member, time), jittered if that is asked for."""
+def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> tuple[np.ndarray, np.ndarray | int]:
+    """Simulation as (cell, time) or (cell, member, time), jittered if that is asked for, and on how many days."""
     values = _flat(block, "simulation", _series_dims(setup))
     if setup.jitter_under is None:
-        return values
+        return values, 0
     cells = block["cell"].values.ravel() + setup.first_cell
-    return seeds.jitter_members(values, setup.jitter_under, seeds=member_seeds(setup), role="simulation", cells=cells)
+    of_members, n_jittered = member_seeds(setup), (values < setup.jitter_under).sum(axis=-1)
+    return seeds.jitter_members(
+        values, setup.jitter_under, seeds=of_members, role="simulation", cells=cells
+    ), n_jittered
 
 
 def _check_members(values: np.ndarray, setup: TrainingSetup | AdjustmentSetup) -> None:

@@ -27,6 +27,7 @@ from espo_luigi.science.adjust.kernels.preparation import (
 )
 from espo_luigi.science.adjust.kernels.training import train_cells
 from espo_luigi.science.adjust.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
+from espo_luigi.science.choices import TREATMENTS
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 4
@@ -385,8 +386,10 @@ def adjust(
     skips_zeros: bool = False,
     adaptation: Adaptation | None = None,
     threads: int = 1,
-) -> np.ndarray:
-    """Adjust a simulation (cell, time) with its training; the result has the simulation's type.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adjust a simulation (cell, time) with its training; the first result has the simulation's type and shape.
+
+    The second counts days (cell, treatment), or (cell, member, treatment) of a pool, as `TREATMENTS` names them.
 
     Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
     extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
@@ -396,6 +399,7 @@ def adjust(
     adjusted = np.empty(simulation.shape, simulation.dtype)
     shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
     members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
+    counts = np.zeros((*shape[:2], len(TREATMENTS)), np.int32)
     more = adaptation or Adaptation.none(training.factors.dtype)
 
     def kernel(cells: slice) -> None:
@@ -414,7 +418,8 @@ def adjust(
             more.limits[cells],
             more.seeds[cells],
             out[cells],
+            counts[cells],
         )
 
     run_by_cells(kernel, len(simulation), threads)
-    return adjusted
+    return adjusted, counts.reshape(*simulation.shape[:-1], len(TREATMENTS))

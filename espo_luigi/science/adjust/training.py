@@ -111,6 +111,8 @@ class Backend(Protocol):
     CELLS_IN_A_BLOCK: int
     # Whether blocks of the same grid have to be the same each time, because random numbers are drawn by block.
     FIXED_BLOCKS: bool
+    # Whether `adjust_block` returns the counts `treated`, too.
+    COUNTS_TREATMENTS: bool
 
     def layout(self, inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
         """Return the training dataset that will be made of `reference` and `historical`, as a lazy template."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CELLS_IN_A_BLOCK = 300
 # It draws random numbers for a block at a time, and the shape of a block decides how its means round off.
 FIXED_BLOCKS = True
+COUNTS_TREATMENTS = False
 
 
 def grouper(group: Grouping) -> xsdba.Grouper:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
@@ -50,7 +50,7 @@ class Repair:
         return f"{' '.join(str(part) for part in parts if part)}: {self.what}"
 
 
-def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[int, int]]:
+def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[int, xr.DataArray]]:
     """Repair this dataset by the rows of a table that name it, in their order.
 
     Parameters
@@ -63,9 +63,10 @@ def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[
     -------
     ds : xarray.Dataset
         Lazy if `ds` is, in the same chunks; other values keep their bytes. `REPAIRS` lists what was changed.
-    counts : dict of int to int
-        By the row's number, from 1, how many values it changed, of all rows for this dataset. Counting reads the days
-        and cells that a row names, a chunk at a time. A warning names each row that changed nothing.
+    counts : dict of int to xarray.DataArray
+        By the row's number, from 1, on how many days it changed each cell (y, x), of all rows for this dataset that
+        name one of its variables; in memory. Counting reads the days and cells that a row names, a chunk at a time. A
+        warning names each row that changed nothing.
 
     Raises
     ------
@@ -83,11 +84,23 @@ def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[
     repaired, changes = ds, {}
     for number, row in own.items():
         repaired, changes[number] = _repaired(repaired, row, f"repair {number} ({row})")
-    counts = {number: int(count) for number, count in zip(changes, dask.compute(*changes.values()), strict=True)}
-    for number in (number for number, count in counts.items() if not count):
+    counts = dict(zip(changes, dask.compute(*changes.values()), strict=True))
+    values = {number: int(count.sum()) for number, count in counts.items()}
+    for number in (number for number, count in values.items() if not count):
         logger.warning("repair %d (%s) changes nothing in %s. Correct or remove it.", number, own[number], name)
-    done = [f"{own[number]}, {count} value{'' if count == 1 else 's'}" for number, count in counts.items() if count]
+    done = [f"{own[number]}, {count} value{'' if count == 1 else 's'}" for number, count in values.items() if count]
     return (repaired.assign_attrs({REPAIRS: "; ".join(done)}) if done else repaired), counts
+
+
+def repaired_days(counts: Iterable[xr.DataArray]) -> xr.Dataset:
+    """Return the days on which each cell (y, x) of a variable was changed, summed over rows of the table.
+
+    `counts` are those of `repair`; variables without a change are left out.
+    """
+    by_variable: dict[Hashable, xr.DataArray] = {}
+    for count in (one for one in counts if one.any()):
+        by_variable[count.name] = by_variable[count.name] + count if count.name in by_variable else count
+    return xr.Dataset(by_variable).astype("float32").map(lambda one: one.assign_attrs(units="d"))
 
 
 def _check(row: Repair, where: str) -> None:
@@ -115,11 +128,11 @@ def _comparison(text: str, where: str) -> tuple[str, float, str]:
     raise ConfigurationError(f'{where}: where is {text!r}; expected one of {known}, a number and units, as "> 335 K".')
 
 
-def _repaired(ds: xr.Dataset, row: Repair, where: str) -> tuple[xr.Dataset, Any]:
-    """Return the dataset with a row's repair, and the number of changed values, which may be lazy."""
+def _repaired(ds: xr.Dataset, row: Repair, where: str) -> tuple[xr.Dataset, xr.DataArray]:
+    """Return the dataset with a row's repair, and the number of changed days of each cell, which may be lazy."""
     places = _places(ds, row)
     if places is None:
-        return ds, 0
+        return ds, xr.DataArray(0, name=row.variable)
     data = ds[row.variable]
     old = data.isel(places)
     if row.what == "missing":
@@ -128,19 +141,26 @@ def _repaired(ds: xr.Dataset, row: Repair, where: str) -> tuple[xr.Dataset, Any]
             sign, threshold, units = _comparison(row.where, where)
             limit = convert_to(xr.DataArray(threshold, name=row.variable, attrs={"units": units}), units_of(data))
             wrong &= OPERATORS[sign](old, float(limit))
-        new, count = old.where(~wrong), wrong.sum().data
+        new, changed = old.where(~wrong), wrong.sum("time")
     else:
-        new, count = _mean_of_neighbours(data, places, where), old.size
+        new = _mean_of_neighbours(data, places, where)
+        changed = xr.ones_like(old, dtype=np.int64).sum("time")
+    cell = {dim: at for dim, at in places.items() if dim != "time"}
+    days = xr.zeros_like(data.isel(time=0, drop=True), dtype=np.int64).drop_attrs(deep=False).compute()
+    if cell:
+        days[cell] = changed
+    else:
+        days = days + changed
     if set(places):
         result = data.copy()
         result[places] = new
     else:
         result = new
-    return ds.assign({row.variable: result}), count
+    return ds.assign({row.variable: result}), days.rename(row.variable)
 
 
 def _places(ds: xr.Dataset, row: Repair) -> dict[Hashable, Any] | None:
-    """Return the indices of a row's days and cell, by dimension; None if they are absent."""
+    """Return the indices of a row's days, as a slice, and of its cell, by dimension; None if they are absent."""
     if row.variable not in ds.data_vars:
         return None
     places: dict[Hashable, Any] = {}

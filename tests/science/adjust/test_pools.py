@@ -104,6 +104,13 @@ def by_xsdba(reference: xr.DataArray, historical: xr.DataArray, simulation: xr.D
 def ours(
     reference: xr.DataArray, historical: xr.DataArray, simulation: xr.DataArray, train: dict[str, Any], **options: Any
 ) -> tuple[xr.Dataset, xr.DataArray]:
+    training, made = ours_counted(reference, historical, simulation, train, **options)
+    return training, made["scenario"]
+
+
+def ours_counted(
+    reference: xr.DataArray, historical: xr.DataArray, simulation: xr.DataArray, train: dict[str, Any], **options: Any
+) -> tuple[xr.Dataset, xr.Dataset]:
     first, last = (int(reference.time.dt.year[place]) for place in (0, -1))
     options = {"maximal_calendar": "standard", "seed": "pools", **options}
     training = biasadjust.train(
@@ -111,8 +118,9 @@ def ours(
     )
     adjust_args = {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"}
     periods = [int(simulation.time.dt.year[place]) for place in (0, -1)]
-    scenario = biasadjust.adjust(simulation, training, periods=periods, xsdba_adjust_args=adjust_args, **options)
-    return training, scenario
+    return training, biasadjust.adjust_and_count(
+        simulation, training, periods=periods, xsdba_adjust_args=adjust_args, **options
+    )
 
 
 def by_day(training: xr.DataArray) -> np.ndarray:
@@ -152,13 +160,14 @@ def adapted(request: pytest.FixtureRequest) -> dict[str, Any]:
     reference, historical, simulation = rainy(*request.param)
     train = {name: value for name, value in PR.items()}
     trained, theirs = by_xsdba(reference, historical, simulation, **train)
-    training, scenario = ours(reference, historical, simulation, train)
+    training, made = ours_counted(reference, historical, simulation, train)
     return {
         "series": (reference, historical, simulation),
         "trained": trained.ds,
         "theirs": theirs,
         "training": training,
-        "scenario": scenario,
+        "scenario": made["scenario"],
+        "treated": made["treated"].transpose("realization", "loc", "treatment"),
     }
 
 
@@ -211,15 +220,72 @@ def test_the_scenario_has_xsdbas_distribution(adapted: dict[str, Any]) -> None:
         assert stats.ks_2samp(one, two).statistic < 0.06, cell
 
 
+def test_days_made_wet_are_counted(adapted: dict[str, Any]) -> None:
+    """xsdba's shares of dry days tell how many of a day of year become wet, to one."""
+    simulation = adapted["series"][2].drop_attrs()
+    by_day = simulation.groupby("time.dayofyear")
+    dry, shares = (simulation <= THRESHOLD).groupby("time.dayofyear").sum(), adapted["trained"].drop_attrs()
+    excess = (1 - shares["P0_ref"] / shares["P0_hist"]).sel(dayofyear=dry.dayofyear).where(by_day.count() > 0)
+    expected = (dry * excess.clip(min=0)).sum("dayofyear").transpose("realization", "loc")
+    found = adapted["treated"].sel(treatment="made_wet")
+    assert found.max() > 50 and found.min() == 0
+    assert abs(found - expected.drop_vars("treatment", errors="ignore")).max() <= dry.dayofyear.size
+
+
 def test_the_tail_is_what_xsdba_leaves_unadjusted(adapted: dict[str, Any]) -> None:
     simulation = adapted["series"][2]
     raw = adapted["trained"]["hist_q_raw"].isel(quantiles=-1, drop=True)
     limit = 2 * raw.sel(dayofyear=simulation.time.dt.dayofyear.clip(max=raw.dayofyear.size), method="nearest")
     over = (simulation > limit).transpose(*simulation.dims).values
     assert over.any()
+    counted, made_wet = (adapted["treated"].sel(treatment=one).values for one in ("limited", "made_wet"))
+    # A day that was made so wet counts, too.
+    more = counted - over.sum(axis=simulation.dims.index("time"))
+    assert (more >= 0).all() and (more <= made_wet).all() and (more == 0).mean() > 0.5
     for which in ("scenario", "theirs"):
         kept = adapted[which].transpose(*simulation.dims).values
         np.testing.assert_array_equal(kept[over], simulation.values[over])
+
+
+@pytest.mark.parametrize("kind", ["+", "*"])
+def test_days_beyond_the_quantiles_are_counted(kind: str) -> None:
+    """Of anomalies from xsdba's trend; a value on an edge may round to either side."""
+    import xsdba
+
+    reference, historical, simulation = (
+        one if one.dims == ("loc", "time") else one.isel(realization=0, drop=True) for one in rainy("noleap", 1)
+    )
+    if kind == "+":
+        reference, historical, simulation = (one + np.float32(270) for one in (reference, historical, simulation))
+    picked = [0, 1, 3]
+    reference, historical, simulation = (
+        one.isel(loc=picked).assign_attrs(units="K").rename("tasmax") for one in (reference, historical, simulation)
+    )
+    group = {"group": "time.dayofyear", "window": 31}
+    training = biasadjust.train(
+        reference,
+        historical,
+        period=[1999, 2004],
+        group=group,
+        xsdba_train_args={"kind": kind, "nquantiles": 20},
+        seed="beyond",
+    )
+    arguments = {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"}
+    made = biasadjust.adjust_and_count(simulation, training, periods=[1999, 2008], xsdba_adjust_args=arguments)
+    days = simulation.time.dt.dayofyear
+    scaling, edges = (training[name].sel(dayofyear=days).drop_attrs() for name in ("scaling", "hist_q"))
+    scaled = (simulation * scaling if kind == "*" else simulation + scaling).assign_attrs(units="K")
+    detrend = xsdba.detrending.LoessDetrend(
+        group=xsdba.Grouper("time.dayofyear", 31), kind=kind, f=0.2, niter=1, d=0, weights="tricube",
+        mult_skip_zeros=kind == "*",
+    )  # fmt: skip
+    anomalies = detrend.fit(scaled).detrend(scaled)
+    below = (anomalies < edges.isel(quantiles=0)) & (anomalies != 0)
+    beyond = (below | (anomalies > edges.isel(quantiles=-1))).sum("time")
+    found = made["treated"].sel(treatment="extrapolated")
+    assert (beyond > 10).all()
+    np.testing.assert_allclose(found, beyond, atol=2)
+    assert made["treated"].attrs["days"] == simulation.sizes["time"]
 
 
 def brute_force_sample(

@@ -14,6 +14,10 @@ from espo_luigi.science.adjust.kernels.adapting import adapt_simulation
 from espo_luigi.science.adjust.kernels.compiled import compiled, inlined
 from espo_luigi.science.adjust.kernels.loess import BLOCK, smooth_block, smooth_incomplete
 from espo_luigi.science.adjust.kernels.quantiles import TILE, add_to, copy_to, pad_series, window_counts, window_sums
+from espo_luigi.science.choices import TREATMENTS
+
+# Places in the counts of days.
+MADE_WET, EXTRAPOLATED, LIMITED = (TREATMENTS.index(one) for one in ("made_wet", "extrapolated", "limited"))
 
 
 class Tables(NamedTuple):
@@ -166,20 +170,24 @@ def any_factor(x, row, tables):
 
 @inlined
 def find_factors(anomalies, rows, tables, factors):
-    """Find the factors of successive days (year, day).
+    """Find the factors of successive days (year, day); return how many values lie beyond their day's quantiles.
 
     Most values lie within one unit of a point of their own day: no other day's, at least one unit away, is nearer.
     Years are looped over in here, and the tables taken apart once: numba counts references at each call.
     """
     plain, known_x, known_factors = tables.plain, tables.known_x, tables.known_factors
-    middles = tables.middles
+    middles, edges = tables.middles, tables.edges
+    n_beyond = 0
     for year in range(anomalies.shape[0]):
         for day in range(rows.size):
             x, row = anomalies[year, day], np.uint64(rows[day])
+            # A day without rain stays dry, whatever its factor.
+            n_beyond += ((x < edges[row, 0]) & (x != 0)) | (x > edges[row, 1])
             place = nearest_in_row(x, row, middles)
             factors[year, day] = known_factors[row, place]
             if not plain[row] or abs(x - known_x[row, place]) > 1:
                 factors[year, day] = any_factor(x, rows[day], tables)
+    return n_beyond
 
 
 @inlined
@@ -274,8 +282,12 @@ def adjust_run(
     multiplicative,
     skips_zeros,
     out,
+    counts,
 ):
-    """Adjust the days of a run, a block of days of year at a time; members (member, time) share their trends."""
+    """Adjust the days of a run, a block of days of year at a time; members (member, time) share their trends.
+
+    ``counts`` (member, treatment) grow by the extrapolated days.
+    """
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
     anomalies, factors = np.empty(trends.shape), np.empty(trends.shape)
@@ -285,16 +297,28 @@ def adjust_run(
         block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
         for member in range(scaled.shape[0]):
             remove_trends(scaled[member], centres + start, trends, multiplicative, skips_zeros, anomalies[:, :size])
-            find_factors(anomalies, rows, tables, factors)
+            counts[member, EXTRAPOLATED] += find_factors(anomalies, rows, tables, factors)
             put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out[member])
 
 
 @inlined
 def keep_tails(adapted, limits, rows, out):
-    """Put values above their day's limit back, neither scaled nor adjusted."""
+    """Put values above their day's limit back, neither scaled nor adjusted; return their number."""
+    n_kept = 0
     for time in range(adapted.size):
         if adapted[time] > limits[rows[time]]:
             out[time] = adapted[time]
+            n_kept += 1
+    return n_kept
+
+
+@inlined
+def count_changed(before, after):
+    """Return the number of values that differ; NaN stays NaN."""
+    n_changed = 0
+    for time in range(before.size):
+        n_changed += (before[time] < after[time]) | (before[time] > after[time])
+    return n_changed
 
 
 @compiled
@@ -312,10 +336,12 @@ def adjust_cells(
     limits,
     seeds,
     out,
+    counts,
 ):
     """Adjust the members (cell, member, time) of each cell; scratch is per call, little more than the members' series.
 
     Frequencies are adapted if ``shares`` (see `Shares`) have cells; tails are kept if ``limits`` (cell, day) do.
+    ``counts`` (cell, member, treatment) grow by the days made wet, extrapolated and limited.
     """
     members, n_times = simulation.shape[1], simulation.shape[2]
     half = plan.window // 2
@@ -341,6 +367,7 @@ def adjust_cells(
                     adapted[member],
                 )
                 series = adapted
+                counts[cell, member, MADE_WET] += count_changed(simulation[cell, member], adapted[member])
             scale_series(series[member], scaling[cell], plan.scaling_rows, multiplicative, scaled[member])
         complete = pool_means(scaled, half, plan.window, padded, means)
         for run in range(plan.run_groups.size):
@@ -358,7 +385,10 @@ def adjust_cells(
                 multiplicative,
                 skips_zeros,
                 out[cell],
+                counts[cell],
             )
         if limits.shape[0] > 0:
             for member in range(members):
-                keep_tails(series[member], limits[cell], plan.scaling_rows, out[cell, member])
+                counts[cell, member, LIMITED] += keep_tails(
+                    series[member], limits[cell], plan.scaling_rows, out[cell, member]
+                )

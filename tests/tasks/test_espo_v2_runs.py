@@ -43,7 +43,15 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(
-    folder: Path, raw: Path, n: int, engine: str, options: str = "", environ: Mapping[str, str] = os.environ
+    folder: Path,
+    raw: Path,
+    n: int,
+    engine: str,
+    options: str = "",
+    environ: Mapping[str, str] = os.environ,
+    *,
+    pools: str = REGIONAL_POOL,
+    until: str = "ConcatClean",
 ) -> Made:
     """Make the products of the pool of two regional members, one of whose years lacks its first day."""
     content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
@@ -63,7 +71,7 @@ def make(
     )
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler", "All"]
     with (folder / "stderr").open("w") as stderr:
-        command = [*luigi, "--pool", REGIONAL_POOL, "--until", "ConcatClean"]
+        command = [*luigi, "--pool", pools, "--until", until]
         code = subprocess.call(command, cwd=folder, env=dict(environ), stderr=stderr, timeout=800)
     return Made(folder, code, (folder / "stderr").read_text()[-4000:])
 
@@ -118,6 +126,23 @@ def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:
     assert len(results) == 3
     # Three outputs, each with a file for a member and 20 cells, and some with coordinates.
     assert all(result["made"]["files"] < 3 * (2 * 4 + 20) for result in results)
+
+
+def test_a_member_that_cannot_be_read_stops_its_own_pool_by_name_and_no_other(raw: Path, tmp_path: Path) -> None:
+    other = "ScenarioMIP_Demo-Single_ssp370"
+    damaged = sorted(path for path in raw.rglob("*Demo-Regional*") if path.is_file() and "r2i1p1f1" in str(path))[0]
+    whole = damaged.read_bytes()
+    try:
+        damaged.write_bytes(whole[: len(whole) // 2])
+        made = make(tmp_path, raw, 200, "local", pools=f"{REGIONAL_POOL},{other}", until="Train")
+    finally:
+        damaged.write_bytes(whole)
+    assert made.code == 30, made.said
+    assert damaged.name in made.said and "r2i1p1f1" in made.said
+    done = {pool: len(list((tmp_path / "tmp").glob(f"{pool}+*+training.zarr"))) for pool in (REGIONAL_POOL, other)}
+    assert done == {REGIONAL_POOL: 0, other: 4}
+    # The member that can be read was prepared, and waits for the other.
+    assert list((tmp_path / "tmp").glob("*r1i1p1f1_ESPO-DEMO_Demo-Regional*+regchunked.zarr"))
 
 
 @pytest.mark.slurm()

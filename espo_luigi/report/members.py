@@ -87,8 +87,9 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
     text = (
         "Members of a pool are adjusted by the same quantiles: the adjustment brings them together to the reference, "
         "and has to keep the distance between them, which is the model's own variability. Means are over "
-        f"{view.period[0]}-{view.period[1]}; raw is the simulation on the reference's cells, as under Improvement. Of "
-        "a multiplicative adjustment, the spread is scaled with the mean."
+        f"{view.period[0]}-{view.period[1]}; raw is the simulation on the reference's cells, as under Improvement. "
+        "That one passes all intermediate grids, as in ESPO v2: of a model that is finer than these, the raw spread is "
+        "smoothed, and the quotient too large. A multiplicative adjustment scales the spread with the mean."
     )
     return [
         Text(text),

@@ -73,6 +73,8 @@ def _check_no_other(content: Mapping[str, Any]) -> None:
         )
 
 
+# The names of the dimensions of chunks, on both kinds of grids.
+_NAMES: Mapping[str, tuple[str, ...]] = {"X": ("lon", "rlon"), "Y": ("lat", "rlat"), "realization": ()}
 Translation = tuple[dict[str, Any], dict[KeyPath, KeyPath], list[str]]
 
 
@@ -104,6 +106,13 @@ def _custom(content: Mapping[str, Any]) -> Translation:
     moved: dict[KeyPath, KeyPath] = {
         ("custom", key): path for key, (path, value) in sources.items() if value and key not in given
     }
+    for section in ("final", "workingXY", "workingloc"):
+        key = "final_chunks" if section == "final" else "working_chunks"
+        moved |= {
+            ("custom", key, name): ("chunks", section, given_name)
+            for given_name in _mapping(content, "chunks", section)
+            for name in _NAMES.get(given_name, ())
+        }
     unused = [f"chunks.{name}" for name in _mapping(content, "chunks") if name in ("pre-regrid", "diag")]
     return {"custom": {**derived, "regions": {}, **given}}, moved, unused
 
@@ -119,9 +128,8 @@ def _first(content: Mapping[str, Any], where: KeyPath, *places: KeyPath) -> tupl
 
 def _horizontal(chunks: Any) -> dict[str, Any]:
     """Chunks with X and Y under the names of both kinds of grids, without members: each is a chunk."""
-    named = {"X": ("lon", "rlon"), "Y": ("lat", "rlat"), "realization": ()}
     given = chunks if isinstance(chunks, Mapping) else {}
-    return {name: size for key, size in given.items() for name in named.get(key, (key,))}
+    return {name: size for key, size in given.items() for name in _NAMES.get(key, (key,))}
 
 
 def _extraction(content: Mapping[str, Any]) -> Translation:
@@ -182,6 +190,7 @@ def _health_checks(content: Mapping[str, Any]) -> Translation:
     if "finalQC" in sets:
         made["scopes"] = {"QC": {**extent, **sets["finalQC"]}}
         moved["health_checks", "scopes", "QC"] = ("health_checks", "finalQC")
+        moved |= {("health_checks", "scopes", "QC", key): ("QC", key) for key in extent}
     inputs: dict[str, Any] = {}
     if "NAM" in sets:
         inputs["flags"] = sets["NAM"].get("flags")
@@ -192,6 +201,7 @@ def _health_checks(content: Mapping[str, Any]) -> Translation:
     elif "QC" in sets:
         inputs["scopes"] = {"QC": {**extent, "flags": sets["QC"].get("flags")}}
         moved["health_checks", "inputs", "scopes", "QC"] = ("health_checks", "QC")
+        moved |= {("health_checks", "inputs", "scopes", "QC", key): ("QC", key) for key in extent}
     if inputs:
         made["inputs"] = inputs
     return {"health_checks": made}, moved, unused

@@ -140,7 +140,8 @@ class Diag(DiagTask):
     ) -> dict[str, xr.Dataset]:
         """Compute all five, a few maps each."""
         reference, ref_properties = self.cut(fullregion), ref_prop.compute()
-        scenario = domains.spread_over(self.cut(finalize.together(final)), stack.grid_of(reference))
+        # A regional simulation's product may have few of the domain's cells, or none.
+        scenario = self.cut(domains.spread_over(finalize.together(final), stack.grid_of(fullregion)))
         properties = {"sim": self.properties(self._simulated(reference)), "scen": self.properties(scenario)}
         measured = {
             name: comparison.measures(found, ref_properties, to_level="diag-measures")

@@ -493,6 +493,7 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.long()
 def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_products_whatever_is_killed(
     run: Path, demo_raw: Path, tmp_path: Path
 ) -> None:

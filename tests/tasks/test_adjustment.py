@@ -48,7 +48,9 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
     adjusting: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(tmp_path, **adjusting)
-    monkeypatch.setattr(biasadjust, "adjust", lambda simulation, training, **kwargs: simulation)
+    monkeypatch.setattr(
+        biasadjust, "adjust_and_count", lambda simulation, training, **kwargs: simulation.to_dataset(name="scenario")
+    )
     regchunked = make_regchunked()
     out = tasks.Adjust(**WILDCARDS).compute(xr.Dataset(), [regchunked])
     common = ORIGIN | {"title": "t", "cat:processing_level": "biasadjusted", "cat:variable": "tasmax"}

@@ -76,6 +76,10 @@ class Run:
     def total(self, what: str) -> float:
         return sum(rule[what] for rule in self.rules.values())
 
+    def millions(self, rule: str) -> float:
+        """Millions of cells x years x variables x members of a job; its size is in degrees squared and days."""
+        return self.rules[rule]["size"] / self.rules[rule]["jobs"] * self.density / 365e6
+
 
 def configure(folder: Path, workflow: Workflow, size: Size) -> None:
     """Write the workflow's configuration for the one region and domain, and luigi.cfg."""
@@ -185,6 +189,15 @@ class Kept:
     of_reference: int
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A run, what of it is kept, and its summary."""
+
+    run: Run
+    kept: Kept
+    summary: dict[str, Any]
+
+
 def show(run: Run, spent: dict[str, float], kept: Kept) -> dict[str, Any]:
     print(f"\n{run.size.cells} land cells, {run.size.members} simulations, until {run.size.last_year}")
     print(f"{'rule':24}{'jobs':>5}{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'read GB':>9}{'written GB':>12}")
@@ -200,6 +213,8 @@ def show(run: Run, spent: dict[str, float], kept: Kept) -> dict[str, Any]:
     job_seconds, floor_seconds = run.total("seconds"), sum(spent.values())
     return {
         "job_seconds": round(job_seconds, 1),
+        # On a machine that has other work, jobs wait for a CPU: these count their own work alone.
+        "job_cpu_seconds": round(run.total("cpu_seconds"), 1),
         "floor_seconds": round(floor_seconds, 1),
         "ratio": round(job_seconds / floor_seconds, 2) if floor_seconds else None,
         "peak_mib": round(max(rule["peak"] for rule in run.rules.values()) / 2**20),
@@ -210,49 +225,57 @@ def show(run: Run, spent: dict[str, float], kept: Kept) -> dict[str, Any]:
     }
 
 
-def show_whole(run: Run, workflow: Workflow, kept: Kept) -> None:
-    """What the whole production would take, by this run's figures: the only extrapolation here."""
-    whole, here = workflow.whole, run.size
-    of_cells, of_members = whole.cells / here.cells, whole.members / here.members
-    total = {name: of_cells * (of_members if rule["sim_id"] or rule["pool"] else 1) for name, rule in run.rules.items()}
-    hours = {name: rule["cpu_seconds"] * total[name] / 3600 for name, rule in run.rules.items()}
-    written = sum(rule["written_bytes"] * total[name] for name, rule in run.rules.items())
-    print(f"\n{whole.name}, in proportion:")
-    print(f"  {sum(hours.values()):.0f} core-hours, {written / 1e12:.1f} TB written; ESPO-G asks for {whole.requested}")
-    pool = whole.members / whole.pools / here.members
+def show_whole(runs: Sequence[Run], workflow: Workflow, kept: Kept) -> None:
+    """What the whole production would take, by these runs' figures: the only extrapolation here.
+
+    By one run, all is in proportion to cells and simulations. By several, a job takes what the line through their sizes
+    says; its memory then is an upper limit, as most rules hold no more than some blocks of cells.
+    """
+    whole, run = workflow.whole, runs[-1]
+    of_cells, of_members = whole.cells / run.size.cells, whole.members / run.size.members
+    pool = whole.members / whole.pools / run.size.members
     products = kept.of_reference + (kept.size - kept.of_reference) * of_members
-    print(
-        f"  {products * of_cells / 1e12:.1f} TB kept; temporary stores of a pool of mean size "
-        f"{run.most_temporary * of_cells * pool / 1e12:.2f} TB at most"
-    )
+    basis = "in proportion" if len(runs) == 1 else f"by the lines through {len(runs)} sizes"
+    print(f"\n{whole.name}, {basis} (ESPO-G asks for {whole.requested}):")
+    hours, written = 0.0, 0.0
+    lines = lines_of(runs)
     for name, rule in run.rules.items():
+        times = of_cells * (of_members if rule["sim_id"] or rule["pool"] else 1)
         more = {"piece": whole.pieces / workflow.pieces, "sim_id": of_members, "pool": whole.pools}
-        jobs = rule["jobs"] * np.prod([times for one, times in more.items() if rule[one]])
-        minutes = rule["seconds"] * total[name] / jobs / 60
-        peak = rule["peak"] / GIB
-        print(
-            f"  {name:24}{hours[name]:8.1f} core-hours{jobs:7.0f} jobs{minutes:6.0f} minutes each on one CPU, "
-            f"{peak:.1f} GiB here"
-        )
+        jobs = rule["jobs"] * np.prod([number for one, number in more.items() if rule[one]])
+        seconds, peak = rule["cpu_seconds"] * times / jobs, f"{rule['peak'] / GIB:.1f} GiB here"
+        if len(runs) > 1:
+            line, millions = lines[name], run.millions(name) * rule["jobs"] * times / jobs
+            seconds = line["seconds"] + line["seconds_a_million"] * millions
+            peak += f", at most {(line['mib'] + line['mib_a_million'] * millions) / 1024:.1f} there"
+        print(f"  {name:24}{seconds * jobs / 3600:8.1f} core-hours{jobs:7.0f} jobs{seconds / 60:7.1f} minutes, {peak}")
+        hours += seconds * jobs / 3600
+        written += rule["written_bytes"] * times
+    print(f"  {hours:.0f} core-hours, {written / 1e12:.1f} TB written, {products * of_cells / 1e12:.1f} TB kept")
+    print(f"  temporary stores of a pool of mean size: {run.most_temporary * of_cells * pool / 1e12:.2f} TB at most")
+
+
+def lines_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """What a job of each rule took: a constant, and so much for a million cells x years x variables x members."""
+    lines: dict[str, dict[str, float]] = {}
+    for name in sorted(runs[0].rules):
+        measured = [run.rules[name] for run in runs]
+        millions = [run.millions(name) for run in runs]
+        seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in measured])
+        mib = line_through(millions, [rule["peak"] / 2**20 for rule in measured])
+        lines[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
+    return lines
 
 
 def table_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """What a job of each rule took: a constant, and so much for a million cells x years x variables x members."""
-    rules: dict[str, dict[str, float]] = {}
-    for name in sorted(runs[0].rules):
-        measured = [run.rules[name] for run in runs]
-        # A size is degrees squared x days x variables x members.
-        millions = [run.rules[name]["size"] / run.rules[name]["jobs"] * run.density / 365e6 for run in runs]
-        seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in measured])
-        mib = line_through(millions, [rule["peak"] / 2**20 for rule in measured])
-        rules[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
+    """The lines of all rules, and where they were measured."""
     processors = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "processor": processors[0].partition(":")[2].strip() if processors else platform.processor(),
         "date": date.today().isoformat(),
         "cells": [run.size.cells for run in runs],
         "load": round(os.getloadavg()[1], 1),
-        "rules": rules,
+        "rules": lines_of(runs),
     }
 
 
@@ -309,7 +332,7 @@ def arithmetic(_: None = None) -> float:
     return time.perf_counter() - started
 
 
-def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -> tuple[Run, dict[str, Any]]:
+def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -> Measured:
     """Run the chain and its floor, and print what they took."""
     configure(folder, workflow, size)
     run = run_chain(folder, size, cores=2)
@@ -321,9 +344,8 @@ def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -
         with ProcessPoolExecutor(1) as alone:
             spent = alone.submit(production_floor.floor, folder, workflow.describer).result()
     summary = show(run, spent, kept)
-    show_whole(run, workflow, kept)
     print(json.dumps(summary), flush=True)
-    return run, summary
+    return Measured(run, kept, summary)
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -353,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     workflow, last_year = WORKFLOWS[options.workflow], 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
-    measured: list[tuple[Run, dict[str, Any]]] = []
+    measured: list[Measured] = []
     for wanted in options.cells:
         folder = base.absolute() / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -366,15 +388,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measured.append(measure(folder, workflow, size, with_floor=not options.no_floor))
         if len(options.cells) > 1 or options.folder is None:
             shutil.rmtree(folder)
+    runs = [one.run for one in measured]
     if options.table:
-        write_table(options.table, f"espo-{options.workflow}", table_of([run for run, _ in measured]))
-    if len(measured) > 1:
-        print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
-        for _, one in measured:
-            print(
-                f"{one['cells']:8}{one['job_seconds'] / one['cells']:16.4f}{one['peak_mib']:10}{one['ratio'] or 0:8.2f}"
-            )
-        print(json.dumps(measured[-1][1]))
+        write_table(options.table, f"espo-{options.workflow}", table_of(runs))
+    if measured:
+        show_whole(runs, workflow, measured[-1].kept)
+        show_sizes([one.summary for one in measured])
+
+
+def show_sizes(summaries: Sequence[dict[str, Any]]) -> None:
+    """Compare the sizes; the last line is the last's."""
+    print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
+    for one in summaries:
+        print(f"{one['cells']:8}{one['job_seconds'] / one['cells']:16.4f}{one['peak_mib']:10}{one['ratio'] or 0:8.2f}")
+    print(json.dumps(summaries[-1]))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from espo_luigi.science.adjust import quantile_mapping
 from espo_luigi.science.adjust.kernels import compiled
 from espo_luigi.science.adjust.kernels.bits import trailing_zeros
 from espo_luigi.science.adjust.kernels.compiled import inlined
-from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted, series_means
+from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted
 
 MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adapting", "training", "adjusting")
 PACKAGE = compiled.__package__
@@ -40,17 +40,17 @@ _ONE = np.uint64(1)
 # Plain code in the place of each device
 
 
-def sorted_window(values, keys, plan, quantiles, multiplicative, means, out):  # type: ignore[no-untyped-def]
-    """Replace `series_quantiles`: gather and sort each day's window."""
-    series_means(values, plan, means)
+def sorted_window(ranks, sorted_values, plan, quantiles, multiplicative, means, out):  # type: ignore[no-untyped-def]
+    """Replace `window_quantiles`: gather and sort each day's window."""
     half = plan.window // 2
-    window = np.empty(values.size, dtype=out.dtype)
+    window = np.empty(ranks.size, dtype=out.dtype)
     for group in range(means.size):
         count = 0
         for centre in plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]]:
-            for place in range(max(centre - half, 0), min(centre + half + 1, values.size)):
-                window[count] = anomaly(out, values[place], means[group], multiplicative)
-                count += not np.isnan(window[count])
+            for place in range(max(centre - half, 0), min(centre + half + 1, ranks.size)):
+                if ranks[place] < sorted_values.size:
+                    window[count] = anomaly(out, sorted_values[ranks[place]], means[group], multiplicative)
+                    count += not np.isnan(window[count])
         window[:count].sort()
         quantiles_of_sorted(window[:count], quantiles, out[group])
 
@@ -116,7 +116,7 @@ class Device:
 
 
 DEVICES = (
-    Device("bit sets over ranks, against sorting each window", "series_quantiles", sorted_window, "tasmax", "train"),
+    Device("bit sets over ranks, against sorting each window", "window_quantiles", sorted_window, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "tasmax", "train"),
     Device("radix sort, against argsort", "sort_cell", argsorted, "pr", "prepare"),
     Device("the n-th bit after Vigna, against clearing bits", "nth_bit", nth_bit_by_clearing, "tasmax", "train"),
@@ -139,10 +139,12 @@ def load(changes: dict[str, Any]) -> dict[str, ModuleType]:
         sys.modules.update(kept)
         for name, module in kept.items():
             setattr(sys.modules[PACKAGE], name.rpartition(".")[2], module)
-    for module in loaded:
-        for name, function in changes.items():
-            if hasattr(module, name):
-                setattr(module, name, function)
+    for name, function in changes.items():
+        having = [module for module in loaded if hasattr(module, name)]
+        if not having:
+            raise SystemExit(f"no module of the kernels has {name}; expected one: name its successor in DEVICES")
+        for module in having:
+            setattr(module, name, function)
     return dict(zip(MODULES, loaded, strict=True))
 
 

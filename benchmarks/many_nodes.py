@@ -23,19 +23,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import xarray as xr
-
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from adjustment import DAYS, FIRST_YEAR, REFERENCE_FIRST_YEAR, TRAINING_YEARS, as_series, make
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
+from espo_luigi import store
 from espo_luigi.cluster import session
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.adjust import biasadjust
 
 YEARS = 151
+MARKER = store.Marker("Benchmark")
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 
 
@@ -53,22 +53,22 @@ def prepare(folder: Path, cells: int, block: int) -> None:
         xclim_train_args={"kind": "+", "nquantiles": 50},
         seed="benchmark",
     )
-    training.to_zarr(folder / "training.zarr", mode="w", zarr_format=3)
-    simulation.to_dataset(name="tasmax").to_zarr(folder / "simulation.zarr", mode="w", zarr_format=3)
+    store.write_store(training, folder / "training.zarr", MARKER)
+    store.write_store(simulation.to_dataset(name="tasmax"), folder / "simulation.zarr", MARKER)
 
 
 def adjust(folder: Path) -> float:
     """Adjust from store to store; return how long it took."""
     started = time.monotonic()
-    simulation = xr.open_zarr(folder / "simulation.zarr")["tasmax"]
+    simulation = store.open_store(folder / "simulation.zarr")["tasmax"]
     scenario = biasadjust.adjust(
         simulation,
-        xr.open_zarr(folder / "training.zarr"),
+        store.open_store(folder / "training.zarr"),
         periods=[[str(FIRST_YEAR), str(FIRST_YEAR + YEARS - 1)]],
         xclim_adjust_args={"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"},
         seed="benchmark",
     )
-    scenario.to_dataset(name="tasmax").drop_encoding().to_zarr(folder / "scenario.zarr", mode="w", zarr_format=3)
+    store.write_store(scenario.to_dataset(name="tasmax"), folder / "scenario.zarr", MARKER)
     return time.monotonic() - started
 
 

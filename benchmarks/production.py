@@ -1,23 +1,24 @@
-"""Measure production's size: one region of 0.1° land, one simulation, 151 years, every rule, as a user runs it.
+"""Measure production's size: one region of 0.1° land, one pool of simulations, every rule, as a user runs it.
 
-Makes its input (land with a coast and a lake; a simulation of 1°), runs `luigi … All` under `config/espo-g6` with jobs
-fitted to one CPU, two at a time, and prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar
-of /proc/PID/io) and written (its write_bytes). Then the floor, in the same run, by one process on one CPU with the
-machine for itself: CPU seconds of the numerical work on data that lie in memory (regridding's product, preparation,
-training, adjusting, the domain's properties), seconds to read the source once, and to write each kept product once
-with the same codec. Nothing is extrapolated but what the last table says is. Last line: one JSON object.
+Makes its input (land with a coast and a lake; simulations of 1°), runs `luigi … All` under `config/espo-g6` (a
+simulation, 151 years) or, with `--workflow v2`, under `config/espo-v2` (a pool of some members on a rotated grid with
+mask and orography, from 1951 on, three slices that divide nothing), with jobs fitted to one CPU, two at a time, and
+prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar of /proc/PID/io) and written (its
+write_bytes); and the most that temporary stores took. Then the floor, in the same run (`production_floor.py`). Nothing
+is extrapolated but what the last table says is. Last line: one JSON object.
 
-    python benchmarks/production.py [--cells 10000] [--years 151] [--columns 125] [--folder FOLDER]
-                                    [--no-floor | --threads] [--table FILE]
+    python benchmarks/production.py [--workflow 2024|v2] [--members 3] [--cells 10000] [--years 151] [--columns 125]
+                                    [--folder FOLDER] [--no-floor | --threads] [--table FILE]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
 then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
 prints how many times as fast two are, beside work that needs but a core.
 
 `--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
-of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables. The report and the
-diagnostics of whole regions are then made, too. The package's table, after `espo env --compile`:
-`--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`.
+of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules
+of other workflows stay. The report and the diagnostics of whole regions are then made, too. The package's table, after
+`espo env --compile`: `--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`, and the same with
+`--workflow v2 --cells 1000 2500`.
 """
 
 from __future__ import annotations
@@ -32,117 +33,124 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import dask
-import dask.array
 import numpy as np
-import xarray as xr
+import production_floor
 import yaml
-from production_input import SIMULATION, SOUTH, Region, make_input, region_of
+from production_input import REFERENCE, Region, make_input, region_of
+from production_workflows import ROOT, WORKFLOWS, Workflow
 
-ROOT = Path(__file__).parent.parent
 GIB, GB = 2**30, 1e9
-# ESPO-G's requests: memory of a job, and its time limit in minutes.
-REQUESTED = "48 to 100 GB and up to 1000 minutes a job"
-BANDS, BAND_CELLS, SIMULATIONS = 3, 150_000, 11
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a run, and how its jobs are fitted."""
+
+    region: Region
+    cells: int
+    last_year: int
+    members: int = 1
+    cpus: int = 1
+    side_by_side: bool = True
+    all_rules: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the chain: its folder, what each rule took, and the number of land cells."""
+    """One run of the chain: its folder and size, what each rule took, and the most bytes of temporary stores."""
 
     folder: Path
+    size: Size
     rules: dict[str, dict[str, float]]
-    cells: int
+    most_temporary: int
+    # Cells of the reference in a degree squared.
+    density: float
 
     def total(self, what: str) -> float:
         return sum(rule[what] for rule in self.rules.values())
 
+    def millions(self, rule: str) -> float:
+        """Millions of cells x years x variables x members of a job; its size is in degrees squared and days."""
+        return self.rules[rule]["size"] / self.rules[rule]["jobs"] * self.density / 365e6
 
-def configure(
-    folder: Path, region: Region, last_year: int, cpus: int, *, side_by_side: bool, all_rules: bool = False
-) -> None:
-    """Write the configuration of `config/espo-g6` for the one region and domain, and luigi.cfg."""
-    config = yaml.safe_load((ROOT / "config/espo-g6/config.yml").read_text())
-    longitudes = [region.west - 0.05, region.west - 0.05 + region.columns / 10]
-    box = {"method": "bbox", "lon_bnds": longitudes, "lat_bnds": [SOUTH - 0.05, SOUTH - 0.05 + region.rows / 10]}
-    config["custom"]["regions"] = {"south": {"name": "south", **box}}
-    config["custom"]["amno_region"] |= box
-    period = ["1950", str(last_year)]
-    config["custom"]["sim_period"] = period
-    simulation = config["extraction"]["simulation"]
-    simulation["search_data_catalogs"] |= {
-        "data_catalogs": [str(folder / "raw/simulation.json")],
-        "periods": period,
-        "other_search_criteria": {"source": [SIMULATION], "experiment": ["ssp585"], "processing_level": "raw"},
-    }
+
+def configure(folder: Path, workflow: Workflow, size: Size) -> None:
+    """Write the workflow's configuration for the one region and domain, and luigi.cfg."""
+    shipped = ROOT / "config" / workflow.configuration
+    config = yaml.safe_load((shipped / "config.yml").read_text())
+    period = [str(workflow.first_year), str(size.last_year)]
+    simulation, reference = config["extraction"]["simulation"], config["extraction"]["reference"]
+    simulation["search_data_catalogs"] |= {"data_catalogs": [str(folder / "raw/simulation.json")], "periods": period}
     simulation["extract_dataset"]["periods"] = period
-    simulation.pop("chunks", None)
-    reference = config["extraction"]["reference"]["search_data_catalogs"]
-    reference |= {"data_catalogs": [str(folder / "raw/reconstruction.json")]}
-    reference["other_search_criteria"] = {"source": "Made-Land"}
+    # In v2, a reference has a block of its own, under its name.
+    search = next(one for one in (reference, *reference.values()) if "search_data_catalogs" in one)
+    search["search_data_catalogs"] |= {
+        "data_catalogs": [str(folder / "raw/reconstruction.json")],
+        "other_search_criteria": {"source": REFERENCE},
+    }
     for variable in config["biasadjust"]["variables"].values():
         variable["adjusting_args"]["periods"] = period
-    config["health_checks"]["end_date"] = f"{last_year}-12-30"
-    diagnosed = config["off-diag"]
-    diagnosed["domains"] = {"Domain": {**box, "name": "Domain", **domain_of(region)}}
-    for step in diagnosed["steps"].values():
-        step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
-    if all_rules:
-        diagnose_regions(config)
+    workflow.reduce(config, size.region, size.cells, size.last_year)
+    if size.all_rules:
+        workflow.add_all_rules(config)
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
-    for properties in (ROOT / "config/espo-g6").glob("*propert*.yml"):
+    for properties in shipped.glob("*propert*.yml"):
         shutil.copy(properties, folder)
     (folder / "paths.yml").write_text(
         yaml.safe_dump({"paths": {"tmpdir": str(folder / "tmp"), "final": str(folder / "final")}})
     )
     (folder / "luigi.cfg").write_text(
-        f"[core]\nworkers = {500 if side_by_side else 1}\nlog_level = WARNING\nno_lock = true\n"
-        f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {2 * cpus}\n"
-        f"report = {all_rules}\n"
-        "local_memory = 21600MB\n[worker]\nwait_interval = 0.2\n" + (ROOT / "config/espo-g6/luigi.cfg").read_text()
+        f"[core]\nworkers = {500 if size.side_by_side else 1}\nlog_level = WARNING\nno_lock = true\n"
+        f"[espo]\nconfig = config.yml paths.yml\nengine = local\nworkdir = run\nlocal_cpus = {2 * size.cpus}\n"
+        f"report = {size.all_rules}\n"
+        "local_memory = 21600MB\n[worker]\nwait_interval = 0.2\n" + (shipped / "luigi.cfg").read_text()
     )
 
 
-def diagnose_regions(config: dict[str, Any]) -> None:
-    """Add the diagnostics of whole regions, as the demo has them."""
-    demo = yaml.safe_load((ROOT / "config/demo/config.yml").read_text())
-    config["diagnostics"] = demo["diagnostics"]
-    of_reference = demo["extraction"]["reference"]["properties_and_measures"]
-    config["extraction"]["reference"]["properties_and_measures"] = of_reference
-    for step in (of_reference, *(one["properties_and_measures"] for one in demo["diagnostics"].values())):
-        step["properties"] = "properties_ESPO-G.yml"
-
-
-def domain_of(region: Region) -> dict[str, list[float]]:
-    """A domain of the diagnostics of about an eighth of the region's cells."""
-    west, width, height = region.west + 1.95, region.columns * 0.032, region.rows * 0.03
-    return {"lon_bnds": [west, west + width], "lat_bnds": [40.5, 40.55 + height]}
-
-
-def run_chain(folder: Path, cells: int, cores: int) -> Run:
+def run_chain(folder: Path, size: Size, cores: int) -> Run:
     """Run the command that a user gives, on so many cores, and add up what its jobs took."""
     shutil.rmtree(folder / "tmp", ignore_errors=True)
     shutil.rmtree(folder / "final", ignore_errors=True)
     shutil.rmtree(folder / "run", ignore_errors=True)
-    luigi = Path(sys.executable).parent / "luigi"
-    command = [str(luigi), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
+    most_temporary = luigi(folder, cores)
+    with ProcessPoolExecutor(1) as alone:
+        density = alone.submit(density_of, folder).result()
+    return Run(folder, size, rules_of(folder / "run"), most_temporary, density)
+
+
+def luigi(folder: Path, cores: int, *words: str) -> int:
+    """Run `luigi … All` with these words; return the most bytes that temporary stores had, looked at each second."""
+    command = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    pinned = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores])), *command]
-    done = subprocess.run(pinned, cwd=folder, check=False, stderr=subprocess.PIPE, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"the chain ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    return Run(folder, rules_of(folder / "run"), cells)
+    pinned = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores])), *command, *words]
+    most = 0
+    with (folder / "luigi.log").open("w") as log:
+        running = subprocess.Popen(pinned, cwd=folder, stderr=log, env=environment)
+        while running.poll() is None:
+            most = max(most, size_of(folder / "tmp"))
+            time.sleep(1)
+    if running.returncode:
+        raise SystemExit(f"the chain ended with {running.returncode}:\n{(folder / 'luigi.log').read_text()[-4000:]}")
+    return most
+
+
+def density_of(folder: Path) -> float:
+    """Cells of the reference in a degree squared, by which a task's size was counted."""
+    from espo_luigi.config import load
+    from espo_luigi.tasks.context import RunContext
+
+    return RunContext(load([folder / "config.yml", folder / "paths.yml"])).cells_by_area
 
 
 def rules_of(workdir: Path) -> dict[str, dict[str, float]]:
-    """What the jobs of each rule took, in the order of the chain."""
+    """What the jobs of each rule took, in the order of the chain; and by what they are multiplied."""
     rules: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     results = [json.loads(path.read_text()) for path in workdir.glob("jobs/*/*.result.json")]
     for result in sorted(results, key=lambda one: one["started"]):
@@ -152,184 +160,46 @@ def rules_of(workdir: Path) -> dict[str, dict[str, float]]:
         for name in ("cpu_seconds", "read_bytes", "written_bytes", "size"):
             rule[name] += result[name]
         rule["peak"] = max(rule["peak"], result["peak_memory_bytes"])
+        for name in ("piece", "pool", "sim_id"):
+            rule[name] = float(name in result["parameters"])
     return rules
 
 
 def size_of(folder: Path) -> int:
-    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
-
-
-# The floor
-
-
-def floor(folder: Path) -> dict[str, float]:
-    """Seconds of the floor, on one CPU."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "BLOSC_NTHREADS")})
-    from espo_luigi.jobs.dask.local import keep_freed_memory
-
-    keep_freed_memory()
-    dask.config.set(scheduler="synchronous")
-    seconds: dict[str, float] = defaultdict(float)
-    numerical_work(folder, seconds)
-    read_source(folder, seconds)
-    write_products(folder, seconds)
-    return dict(seconds)
-
-
-def cpu_seconds(work: Any, *arguments: Any, **keywords: Any) -> tuple[Any, float]:
-    started = time.process_time()
-    result = work(*arguments, **keywords)
-    return result, time.process_time() - started
-
-
-def numerical_work(folder: Path, seconds: dict[str, float]) -> None:
-    """CPU seconds of regridding's product, training, adjusting and properties, block by block in memory."""
-    from espo_luigi.config import load
-    from espo_luigi.science.adjust import biasadjust
-    from espo_luigi.science.regrid.cascade import apply_weights
-    from espo_luigi.store import open_store
-    from espo_luigi.tasks.adjustment import MAKERS
-
-    config = load([folder / "config.yml", folder / "paths.yml"])
-    final = folder / "final"
-    reference = open_store(next(final.glob("reference/*+noleap.zarr")))
-    regridded = open_store(next(final.glob("regridded/*.zarr.zip")))
-    warm_up(config, reference, regridded)
-    cells = int(config.custom.working_chunks["loc"])
-    weights = example_weights(cells)
-    for first in range(0, reference.sizes["loc"], cells):
-        block = {"loc": slice(first, first + cells)}
-        for name, variable in config.biasadjust.variables.items():
-            ours, theirs = in_memory(reference[name].isel(block)), in_memory(regridded[name].isel(block))
-            trained = biasadjust.train(ours, theirs, **variable.training_args.arguments(), seed="x")
-            training, spent = cpu_seconds(trained.compute)
-            seconds["train"] += spent
-            adjusted = biasadjust.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
-            seconds["adjust"] += cpu_seconds(adjusted.compute)[1]
-            del adjusted, trained
-        source = np.random.default_rng(1).random((regridded.sizes["time"], 1, weights.shape[1]), np.float32)
-        for _ in regridded.data_vars:
-            _, spent = cpu_seconds(apply_weights, source, weights[: ours.sizes["loc"]], (ours.sizes["loc"],))
-            seconds["regrid"] += spent
-    seconds["properties"] = properties(config, final)
-
-
-def in_memory(data: xr.DataArray, chunks: Any = -1) -> xr.DataArray:
-    """The values in memory as Dask blocks, by default one; nobody makes a token, which would read them once more."""
-    return data.copy(data=dask.array.from_array(data.values, chunks=chunks, name=False))
-
-
-def warm_up(config: Any, reference: xr.Dataset, regridded: xr.Dataset) -> None:
-    """Load the kernels' machine code, and take the dates apart once."""
-    from espo_luigi.science.adjust import biasadjust
-    from espo_luigi.tasks.adjustment import MAKERS
-
-    for name, variable in config.biasadjust.variables.items():
-        ours, theirs = reference[name].isel(loc=slice(2)).load(), regridded[name].isel(loc=slice(2)).load()
-        training = biasadjust.train(ours, theirs, **variable.training_args.arguments(), seed="x")
-        biasadjust.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
-
-
-def example_weights(cells: int) -> Any:
-    """The weights of a block in the middle of the region, as `Regrid` has them."""
-    from espo_luigi.science.regrid.cascade import Stage, cascade
-    from espo_luigi.science.regrid.sphere import Extrapolation, Grid
-
-    how = Extrapolation()
-    rows, columns = np.arange(36.0, 50.0), np.arange(276.0, 300.0)
-    lat, lon = np.divmod(np.arange(cells), 125)
-    stages = [
-        Stage(Grid(np.arange(9.5, 84), np.arange(179.55, 351), "rectilinear"), how),
-        Stage(Grid(np.arange(9.15, 84, 0.5), np.arange(179.29, 351, 0.5), "rectilinear"), how),
-        Stage(Grid(43 + lat / 10, 281 + lon / 10, "points"), how),
-    ]
-    weights = cascade(Grid(rows, columns, "rectilinear"), stages)
-    return weights[:, np.unique(weights.indices)].tocsr()
-
-
-def properties(config: Any, final: Path) -> float:
-    """CPU seconds of the three steps' properties over the domain, in memory."""
-    from espo_luigi.science import stack
-    from espo_luigi.science.diagnose import comparison, domains
-    from espo_luigi.store import open_store
-
-    box = config.off_diag.domains["Domain"].arguments()
-    grid = open_store(next(final.glob("reference/*+coords.zarr"))).drop_vars("land")
-    part = domains.cut_domain(grid, box)
-    stores = {
-        "ref": next(final.glob("reference/*+default.zarr")),
-        "sim": next(final.glob("regridded/*.zarr.zip")),
-        "scen": next(final.glob("final/*/*.zarr.zip")),
-    }
-    spent = 0.0
-    for step, path in stores.items():
-        settings = config.off_diag.steps[step].properties_and_measures
-        ds = open_store(path, cut=False).sel(time=slice(*settings.period))
-        local = domains.cut_domain(ds, box) if step == "scen" else stack.unstack_fill_nan(ds, grid, {}, part=part)
-        local = local.load()
-        options = {"definitions": settings.properties, "period": settings.period, "to_level": settings.to_level_prop}
-        comparison.properties(local.isel(lat=slice(1), lon=slice(1)), **options)
-        spent += cpu_seconds(comparison.properties, local, **options)[1]
-    return spent
-
-
-def read_source(folder: Path, seconds: dict[str, float]) -> None:
-    """Seconds to read every raw file once."""
-    for path in sorted((folder / "raw").rglob("*.nc")):
-        started = time.perf_counter()
-        with xr.open_dataset(path, decode_times=False) as ds:
-            ds.load()
-        seconds["read the source"] += time.perf_counter() - started
-
-
-def write_products(folder: Path, seconds: dict[str, float]) -> None:
-    """Seconds to write every kept product once, in its own chunks with its own codec, onto the disk."""
-    from espo_luigi.store.disk import sync_tree
-
-    kept = sorted([*(folder / "final").rglob("*.zarr"), *(folder / "final").rglob("*.zarr.zip")])
-    for path in kept:
-        scratch = folder / "floor.zarr"
-        for part in parts_of(path):
-            seconds["write the products"] += write_part(part, scratch)
-        started = time.perf_counter()
-        if scratch.exists():
-            sync_tree(scratch)
-            seconds["write the products"] += time.perf_counter() - started
-            shutil.rmtree(scratch)
-
-
-def parts_of(path: Path) -> Iterator[xr.Dataset]:
-    """A product, a row of its chunks at a time, in memory."""
-    from espo_luigi.store import open_store
-
-    ds = open_store(path)
-    for name, data in ds.data_vars.items():
-        if data.ndim < 2:
-            continue
-        dim = "loc" if "loc" in data.dims else "time" if "time" in data.dims else data.dims[0]
-        edges = np.cumsum((0, *data.variable.chunksizes[dim]))
-        for place in range(len(edges) - 1):
-            whole = data.isel({dim: slice(edges[place], edges[place + 1])}).load().drop_vars(data.coords)
-            yield whole.to_dataset(name=f"{name}-{place}")
-
-
-def write_part(part: xr.Dataset, scratch: Path) -> float:
-    from espo_luigi.store.write import laid_out_for, prepared, write_zarr
-
-    chunks = {dim: n for data in part.values() for dim, n in zip(data.dims, data.encoding["chunks"], strict=True)}
-    lazy = part.map(lambda data: in_memory(data, tuple(chunks[dim] for dim in data.dims)))
-    started = time.perf_counter()
-    laid_out, encoding = laid_out_for(prepared(lazy), chunks, None)
-    write_zarr(laid_out, scratch, mode="a", encoding=encoding)
-    return time.perf_counter() - started
+    """Bytes of the files in a folder, of which others may be deleted meanwhile; linked files count once."""
+    sizes = {}
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                found = os.stat(os.path.join(path, name))
+            except FileNotFoundError:
+                continue
+            sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
 
 
 # Reports
 
 
-def show(run: Run, spent: dict[str, float], kept: int) -> dict[str, Any]:
-    print(f"\n{run.cells} land cells")
+@dataclass(frozen=True)
+class Kept:
+    """Bytes of what is kept, and of the reference's part of it, which a production has once."""
+
+    size: int
+    of_reference: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run, what of it is kept, and its summary."""
+
+    run: Run
+    kept: Kept
+    summary: dict[str, Any]
+
+
+def show(run: Run, spent: dict[str, float], kept: Kept) -> dict[str, Any]:
+    print(f"\n{run.size.cells} land cells, {run.size.members} simulations, until {run.size.last_year}")
     print(f"{'rule':24}{'jobs':>5}{'seconds':>9}{'CPU s':>8}{'peak MiB':>10}{'read GB':>9}{'written GB':>12}")
     for name, rule in run.rules.items():
         print(
@@ -338,57 +208,86 @@ def show(run: Run, spent: dict[str, float], kept: int) -> dict[str, Any]:
         )
     for name, value in spent.items():
         print(f"floor: {name:24}{value:9.1f}")
-    print(f"kept products: {kept / GB:.2f} GB; 1-minute load now {os.getloadavg()[0]:.1f}")
+    print(f"kept products: {kept.size / GB:.2f} GB; temporary stores: {run.most_temporary / GB:.2f} GB at most")
+    print(f"load over 15 minutes now {os.getloadavg()[2]:.1f}")
     job_seconds, floor_seconds = run.total("seconds"), sum(spent.values())
     return {
         "job_seconds": round(job_seconds, 1),
+        # On a machine that has other work, jobs wait for a CPU: these count their own work alone.
+        "job_cpu_seconds": round(run.total("cpu_seconds"), 1),
         "floor_seconds": round(floor_seconds, 1),
         "ratio": round(job_seconds / floor_seconds, 2) if floor_seconds else None,
         "peak_mib": round(max(rule["peak"] for rule in run.rules.values()) / 2**20),
-        "bytes_written_per_product_byte": round(run.total("written_bytes") / kept, 2),
-        "cells": run.cells,
+        "bytes_written_per_product_byte": round(run.total("written_bytes") / kept.size, 2),
+        "kept_gb": round(kept.size / GB, 2),
+        "most_temporary_gb": round(run.most_temporary / GB, 2),
+        "cells": run.size.cells,
     }
 
 
-def show_continent(run: Run) -> None:
-    """What the whole of North America would take, by this run's figures: the only extrapolation here."""
-    once = ("RefInputCheck", "RefDefault", "ReferenceCalendar", "OffDiagRefProp", "MoveRef")
-    factor = BANDS * BAND_CELLS / run.cells
-    cpu = {
-        name: rule["cpu_seconds"] * factor * (1 if name in once else SIMULATIONS) / 3600
-        for name, rule in run.rules.items()
-    }
-    written = sum(
-        rule["written_bytes"] * factor * (1 if name in once else SIMULATIONS) for name, rule in run.rules.items()
-    )
-    print(f"\nNorth America ({BANDS} bands of {BAND_CELLS} land cells, {SIMULATIONS} simulations), in proportion:")
-    print(f"  {sum(cpu.values()):.0f} core-hours, {written / 1e12:.1f} TB written; ESPO-G asks for {REQUESTED}")
+def show_whole(runs: Sequence[Run], workflow: Workflow, kept: Kept) -> None:
+    """What the whole production would take, by these runs' figures: the only extrapolation here.
+
+    By one run, all is in proportion to cells and simulations. By several, a job takes what the line through their sizes
+    says; its memory then is an upper limit, as most rules hold no more than some blocks of cells.
+    """
+    whole, run = workflow.whole, runs[-1]
+    of_cells, of_members = whole.cells / run.size.cells, whole.members / run.size.members
+    pool = whole.members / whole.pools / run.size.members
+    products = kept.of_reference + (kept.size - kept.of_reference) * of_members
+    basis = "in proportion" if len(runs) == 1 else f"by the lines through {len(runs)} sizes"
+    print(f"\n{whole.name}, {basis} (ESPO-G asks for {whole.requested}):")
+    hours, written = 0.0, 0.0
+    lines = lines_of(runs)
     for name, rule in run.rules.items():
-        minutes = rule["seconds"] / rule["jobs"] * BAND_CELLS / run.cells / 60
-        peak = rule["peak"] / GIB
-        print(f"  {name:24}{cpu[name]:8.1f} core-hours{minutes:6.0f} minutes a job on one CPU, {peak:.1f} GiB here")
+        times = of_cells * (of_members if rule["sim_id"] or rule["pool"] else 1)
+        more = {"piece": whole.pieces / workflow.pieces, "sim_id": of_members, "pool": whole.pools}
+        jobs = rule["jobs"] * np.prod([number for one, number in more.items() if rule[one]])
+        seconds, peak = rule["cpu_seconds"] * times / jobs, f"{rule['peak'] / GIB:.1f} GiB here"
+        if len(runs) > 1:
+            line, millions = lines[name], run.millions(name) * rule["jobs"] * times / jobs
+            seconds = line["seconds"] + line["seconds_a_million"] * millions
+            peak += f", at most {(line['mib'] + line['mib_a_million'] * millions) / 1024:.1f} there"
+        print(f"  {name:24}{seconds * jobs / 3600:8.1f} core-hours{jobs:7.0f} jobs{seconds / 60:7.1f} minutes, {peak}")
+        hours += seconds * jobs / 3600
+        written += rule["written_bytes"] * times
+    print(f"  {hours:.0f} core-hours, {written / 1e12:.1f} TB written, {products * of_cells / 1e12:.1f} TB kept")
+    print(f"  temporary stores of a pool of mean size: {run.most_temporary * of_cells * pool / 1e12:.2f} TB at most")
 
 
-def table_of(runs: Sequence[Run]) -> str:
-    """What a job of each rule took, as YAML: a constant, and so much for a million cells x years x variables."""
-    rules: dict[str, dict[str, float]] = {}
-    for name in runs[0].rules:
+def lines_of(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """What a job of each rule took: a constant, and so much for a million cells x years x variables x members."""
+    lines: dict[str, dict[str, float]] = {}
+    for name in sorted(runs[0].rules):
         measured = [run.rules[name] for run in runs]
-        # A size is degrees squared x days x variables, of cells of 0.1 degrees.
-        millions = [rule["size"] / rule["jobs"] * 100 / 365 / 1e6 for rule in measured]
+        millions = [run.millions(name) for run in runs]
         seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in measured])
         mib = line_through(millions, [rule["peak"] / 2**20 for rule in measured])
-        rules[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
+        lines[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
+    return lines
+
+
+def table_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """The lines of all rules, and where they were measured."""
     processors = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    head = {
+    return {
         "processor": processors[0].partition(":")[2].strip() if processors else platform.processor(),
         "date": date.today().isoformat(),
-        "cells": [run.cells for run in runs],
+        "cells": [run.size.cells for run in runs],
         "load": round(os.getloadavg()[1], 1),
+        "rules": lines_of(runs),
     }
-    comment = "# What a job of each rule took: written by benchmarks/production.py --table, whose docstring says how.\n"
-    rows = "".join(f"  {name}: {json.dumps(rules[name])}\n" for name in sorted(rules))
-    return f"{comment}{yaml.safe_dump(head, sort_keys=False)}rules:\n{rows}"
+
+
+def write_table(path: Path, workflow: str, table: dict[str, Any]) -> None:
+    """Write a workflow's table beside those of others, as YAML with a line for each rule."""
+    tables = (yaml.safe_load(path.read_text()) if path.exists() else {}) | {workflow: table}
+    text = "# What a job of each rule took: written by benchmarks/production.py --table, whose docstring says how.\n"
+    for name, one in tables.items():
+        head = yaml.safe_dump({key: value for key, value in one.items() if key != "rules"}, sort_keys=False)
+        rules = "".join(f"    {rule}: {json.dumps(line)}\n" for rule, line in one["rules"].items())
+        text += f"{name}:\n" + "".join(f"  {line}\n" for line in head.splitlines()) + f"  rules:\n{rules}"
+    path.write_text(text)
 
 
 def line_through(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
@@ -402,12 +301,12 @@ def line_through(sizes: Sequence[float], values: Sequence[float]) -> tuple[float
     return float(f"{constant:.3g}"), float(f"{slope:.3g}")
 
 
-def compare_threads(folder: Path, region: Region, cells: int, last_year: int) -> None:
+def compare_threads(folder: Path, workflow: Workflow, size: Size) -> None:
     """Run the chain with jobs of one CPU and of two, one at a time, and print how many times as fast two are."""
     runs = []
     for cpus in (1, 2):
-        configure(folder, region, last_year, cpus, side_by_side=False)
-        runs.append(run_chain(folder, cells, cores=cpus))
+        configure(folder, workflow, replace(size, cpus=cpus, side_by_side=False))
+        runs.append(run_chain(folder, size, cores=cpus))
     print(f"{'rule':24}{'1 CPU s':>9}{'2 CPUs s':>10}{'times':>7}")
     times = {}
     for name, one in runs[0].rules.items():
@@ -433,8 +332,26 @@ def arithmetic(_: None = None) -> float:
     return time.perf_counter() - started
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def measure(folder: Path, workflow: Workflow, size: Size, *, with_floor: bool) -> Measured:
+    """Run the chain and its floor, and print what they took."""
+    configure(folder, workflow, size)
+    run = run_chain(folder, size, cores=2)
+    final = folder / "final"
+    kept = Kept(size_of(final), size_of(final / "reference"))
+    spent: dict[str, float] = {}
+    if with_floor:
+        luigi(folder, 2, "--until", "Rechunk")
+        with ProcessPoolExecutor(1) as alone:
+            spent = alone.submit(production_floor.floor, folder, workflow.describer).result()
+    summary = show(run, spent, kept)
+    print(json.dumps(summary), flush=True)
+    return Measured(run, kept, summary)
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workflow", choices=WORKFLOWS, default="2024")
+    parser.add_argument("--members", type=int, default=None, help="simulations of the pool of v2, 1 to 5; 3 by default")
     parser.add_argument("--cells", type=int, nargs="+", default=[10_000], help="1000 or more")
     parser.add_argument("--years", type=int, default=151, help="from 1950 on; 71 or more")
     parser.add_argument("--columns", type=int, default=125, help="width of the region; North America's is 1700")
@@ -443,40 +360,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", action="store_true", help="jobs of one CPU and of two")
     parser.add_argument("--table", type=Path, default=None, help="file for the table of `espo plan`")
     options = parser.parse_args(arguments)
+    most = WORKFLOWS[options.workflow].most_members
+    options.members = min(3, most) if options.members is None else options.members
+    if not 1 <= options.members <= most:
+        parser.error(f"--members {options.members}: a pool of the workflow {options.workflow} has 1 to {most}")
     if min(options.cells) < 1000 or options.years < 71:
         parser.error("the diagnostics' domain has 1000 cells, and the reference period ends in 2020, after 71 years")
     if options.table and len(set(options.cells)) < 2:
         parser.error("a table needs two sizes: --cells 1000 5000")
-    last_year = 1949 + options.years
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
+    workflow, last_year = WORKFLOWS[options.workflow], 1949 + options.years
     base = options.folder or Path(tempfile.mkdtemp(prefix="espo-production-"))
-    summaries, runs = [], []
+    measured: list[Measured] = []
     for wanted in options.cells:
         folder = base.absolute() / f"cells{wanted}"
         folder.mkdir(parents=True, exist_ok=True)
-        region, cells = region_of(wanted, options.columns)
-        make_input(folder / "raw", region, last_year)
+        region, cells = region_of(wanted, options.columns, workflow.pole)
+        size = Size(region, cells, last_year, options.members, all_rules=options.table is not None)
+        make_input(folder / "raw", region, last_year, options.members)
         if options.threads:
-            compare_threads(folder, region, cells, last_year)
+            compare_threads(folder, workflow, size)
             continue
-        configure(folder, region, last_year, 1, side_by_side=True, all_rules=options.table is not None)
-        run = run_chain(folder, cells, cores=2)
-        runs.append(run)
-        with ProcessPoolExecutor(1) as alone:
-            spent = alone.submit(floor, folder).result() if not options.no_floor else {}
-        summaries.append(show(run, spent, size_of(folder / "final")))
-        show_continent(run)
-        print(json.dumps(summaries[-1]), flush=True)
+        measured.append(measure(folder, workflow, size, with_floor=not options.no_floor))
         if len(options.cells) > 1 or options.folder is None:
             shutil.rmtree(folder)
+    runs = [one.run for one in measured]
     if options.table:
-        options.table.write_text(table_of(runs))
-    if len(summaries) > 1:
-        print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
-        for one in summaries:
-            print(
-                f"{one['cells']:8}{one['job_seconds'] / one['cells']:16.4f}{one['peak_mib']:10}{one['ratio'] or 0:8.2f}"
-            )
-        print(json.dumps(summaries[-1]))
+        write_table(options.table, f"espo-{options.workflow}", table_of(runs))
+    if measured:
+        show_whole(runs, workflow, measured[-1].kept)
+        show_sizes([one.summary for one in measured])
+
+
+def show_sizes(summaries: Sequence[dict[str, Any]]) -> None:
+    """Compare the sizes; the last line is the last's."""
+    print(f"\n{'cells':>8}{'seconds a cell':>16}{'peak MiB':>10}{'ratio':>8}")
+    for one in summaries:
+        print(f"{one['cells']:8}{one['job_seconds'] / one['cells']:16.4f}{one['peak_mib']:10}{one['ratio'] or 0:8.2f}")
+    print(json.dumps(summaries[-1]))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import xarray as xr
-from zarr.storage import ZipStore
 
 from espo_luigi.report.maps import property_maps
+from espo_luigi.store import open_store
 
 HERE = Path(__file__).parent
 CALIBRATION = slice("1991", "2020")
@@ -50,8 +50,7 @@ def on_map(paths: Iterable[Path]) -> xr.DataArray:
 
 def january(path: Path) -> xr.DataArray:
     """Return the mean tasmax of January in °C, on a map."""
-    dataset = xr.open_zarr(ZipStore(path, mode="r") if path.suffix == ".zip" else path)
-    tasmax = dataset.tasmax.sel(time=CALIBRATION)
+    tasmax = open_store(path).tasmax.sel(time=CALIBRATION)
     mean = tasmax.sel(time=tasmax.time.dt.month == 1).mean("time").load() - 273.15
     return mean.set_index(loc=["lat", "lon"]).unstack("loc") if "loc" in mean.dims else mean
 

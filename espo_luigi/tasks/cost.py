@@ -105,9 +105,9 @@ class Experience:
             return Cost(core_seconds / cpus, cpus, memory, files, made, Basis.JOBS, memory_basis)
         longest, most = 60.0 * allocation.time_minutes, allocation.memory_bytes
         made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area if task.values_in_outputs else 0.0
-        if rule not in measured()["rules"]:
+        if rule not in self._measured_rules:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
-        seconds, memory = _by_table(rule, size * self._cells_by_area)
+        seconds, memory = _by_table(self._measured_rules[rule], size * self._cells_by_area)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
 
     def size_bytes(self, task: SlurmTask) -> float:
@@ -124,6 +124,10 @@ class Experience:
         return max(peak, min(int(of_largest * size / largest), limit)), Basis.LIMITS
 
     @cached_property
+    def _measured_rules(self) -> dict[str, dict[str, float]]:
+        return dict(measured()["rules"])
+
+    @cached_property
     def _cells_by_area(self) -> float:
         """Cells of the reference in a degree squared; of 0.1 degrees if it cannot be opened."""
         try:
@@ -133,15 +137,19 @@ class Experience:
             return _MEASURED_DENSITY
 
 
-@cache
 def measured() -> dict[str, Any]:
-    """Return the package's table: the measured cost of each rule's jobs, the processor, the date."""
+    """Return the package's table for the run's workflow: the measured cost of each rule's jobs, processor, date."""
+    return _tables()[context().workflow.name]
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
     return dict(yaml.safe_load(_MEASURED.read_text()))
 
 
-def _by_table(rule: str, values: float) -> tuple[float, int]:
-    """Core-seconds and bytes of memory of a job of so many cells x days x variables."""
-    line, millions = measured()["rules"][rule], values / 365e6
+def _by_table(line: Mapping[str, float], values: float) -> tuple[float, int]:
+    """Core-seconds and bytes of memory of a job of so many cells x days x variables x members, by a rule's line."""
+    millions = values / 365e6
     mib = line["mib"] + line["mib_a_million"] * millions
     return line["seconds"] + line["seconds_a_million"] * millions, int(mib * MIB)
 

@@ -22,6 +22,7 @@ from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.cost import Basis
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.publish import products
 
@@ -230,3 +231,12 @@ def test_a_member_of_another_domain_does_not_enter_a_pool_unnoticed(v2: Any, mon
     monkeypatch.setitem(run.__dict__, "simulations", {**run.simulations, ENSEMBLE[1]: other})
     with pytest.raises(CatalogError, match=r"several kinds \(domain: elsewhere, global\)"):
         _ = run.pools
+
+
+def test_before_any_job_has_ended_the_plan_estimates_every_rule_of_v2(v2: Any) -> None:
+    v2()
+    get_config().set("espo", "report", "true")
+    found = plan_of((), Selection())
+    bases = {one.rule: one.cost.basis for one in found.tasks.values() if one.cost is not None}
+    assert {"MakeRef", "Swap", "ConcatCleanPreswap", "Diag", "Inversions", "Report"} <= bases.keys()
+    assert {rule for rule, basis in bases.items() if basis is not Basis.TABLE} == set()

@@ -1,0 +1,129 @@
+"""What each workflow has of its own in `production.py`: how it is made small, and how large it really is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from production_floor import Describer, of_2024, of_v2
+from production_input import ROTATED_POLE, SIMULATION, Region
+
+ROOT = Path(__file__).parent.parent
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a whole production has of land cells, pieces, pools and simulations, and what it asked for."""
+
+    name: str
+    cells: int
+    pieces: int
+    pools: int
+    members: int
+    requested: str
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """What a workflow's benchmark has of its own."""
+
+    configuration: str
+    first_year: int
+    pole: tuple[float, float] | None
+    # Makes the regions, slices and domains small: the configuration, the region, its land cells, the last year.
+    reduce: Callable[[Config, Region, int, int], None]
+    add_all_rules: Callable[[Config], None]
+    describer: Describer
+    pieces: int
+    most_members: int
+    whole: Whole
+
+
+def reduce_2024(config: Config, region: Region, cells: int, last_year: int) -> None:
+    """Leave one region, and a domain of the diagnostics of about an eighth of its cells."""
+    box = {"method": "bbox", **region.box()}
+    config["custom"]["regions"] = {"south": {"name": "south", **box}}
+    config["custom"]["amno_region"] |= box
+    config["custom"]["sim_period"] = ["1950", str(last_year)]
+    config["extraction"]["simulation"].pop("chunks", None)
+    config["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"] = {
+        "source": [SIMULATION],
+        "experiment": ["ssp585"],
+        "processing_level": "raw",
+    }
+    config["health_checks"]["end_date"] = f"{last_year}-12-30"
+    domain = {**box, "name": "Domain", **region.box(*part_of(region, 0.3, 0.32))}
+    config["off-diag"]["domains"] = {"Domain": domain}
+    for step in config["off-diag"]["steps"].values():
+        step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
+
+
+def reduce_v2(config: Config, region: Region, cells: int, last_year: int) -> None:
+    """Leave the region, slices of 37 % of its cells, and a domain of about a quarter, as v2's five are of its land."""
+    config["subregions"]["n"] = cells * 37 // 100
+    config["full_region"] |= region.box()
+    for name in ("NAM", "finalNAM"):
+        config["health_checks"][name]["end_date"] = f"{last_year}-12-30"
+    domain = {"name": "Domain", "method": "bbox", **region.box(*part_of(region, 0.5, 0.5))}
+    config["diagregion"] = {"Domain": domain}
+    config["QC"] |= region.box(slice(region.rows // 2))
+
+
+def part_of(region: Region, of_rows: float, of_columns: float) -> tuple[slice, slice]:
+    """Some rows and columns in the west of a region."""
+    row, column = min(4, region.rows // 5), region.columns // 6
+    return slice(row, row + 1 + int(of_rows * region.rows)), slice(column, column + int(of_columns * region.columns))
+
+
+def diagnose_regions(config: Config) -> None:
+    """Add the diagnostics of whole regions, as the demo has them."""
+    demo = yaml.safe_load((ROOT / "config/demo/config.yml").read_text())
+    config["diagnostics"] = demo["diagnostics"]
+    of_reference = demo["extraction"]["reference"]["properties_and_measures"]
+    config["extraction"]["reference"]["properties_and_measures"] = of_reference
+    for step in (of_reference, *(one["properties_and_measures"] for one in demo["diagnostics"].values())):
+        step["properties"] = "properties_ESPO-G.yml"
+
+
+WORKFLOWS = {
+    "2024": Workflow(
+        configuration="espo-g6",
+        first_year=1950,
+        pole=None,
+        reduce=reduce_2024,
+        add_all_rules=diagnose_regions,
+        describer=of_2024,
+        pieces=1,
+        most_members=1,
+        whole=Whole(
+            "North America (three bands of 150 000 land cells, 11 simulations)",
+            cells=450_000,
+            pieces=3,
+            pools=11,
+            members=11,
+            requested="48 to 100 GB and up to 1000 minutes a job",
+        ),
+    ),
+    "v2": Workflow(
+        configuration="espo-v2",
+        first_year=1951,
+        pole=ROTATED_POLE,
+        reduce=reduce_v2,
+        add_all_rules=lambda config: None,
+        describer=of_v2,
+        pieces=3,
+        most_members=5,
+        whole=Whole(
+            "ESPO v2.0 (six slices of 50 000 land cells, 80 pools of 211 simulations)",
+            cells=300_000,
+            pieces=6,
+            pools=80,
+            members=211,
+            requested="50 to 500 GB a job",
+        ),
+    ),
+}

@@ -21,6 +21,9 @@ from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
 
+# The levels of products whose clean-up may have removed the attribute (ESPO v2's does), by the task that makes them.
+_LEVELS = {"ConcatClean": "final", "ConcatCleanPreswap": "preswap"}
+
 
 @dataclass(frozen=True)
 class Catalogued:
@@ -72,6 +75,8 @@ def row_of(product: Product) -> Row:
         if product.path.exists():
             raise StoreError(f"cannot read {product.path} ({first_line(error)}); {REMAKE}") from error
         return {}
+    if row and not row.get("processing_level"):
+        row["processing_level"] = _LEVELS.get(product.marker.task, "")
     # Else the reference and its copies in two calendars would be the same dataset, of the same level.
     copy = product.marker.parameters.get("calendar")
     if row and copy:
@@ -81,8 +86,9 @@ def row_of(product: Product) -> Row:
 
 def _described(path: Path) -> Row:
     with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
-        # Two days only: making the dates of a hundred and fifty years takes half a second.
-        ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
+        # Three days only: making the dates of a hundred and fifty years takes half a second.
+        last = ds.sizes.get("time", 0) - 1
+        ends = ds.isel(time=sorted({0, min(1, last), last})) if last >= 0 else ds
         return describe_product(xr.decode_cf(ends, decode_timedelta=False))
 
 

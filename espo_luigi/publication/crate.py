@@ -38,6 +38,9 @@ class About:
     config_text: str = ""
     config_files: Mapping[str, str] = field(default_factory=dict)
     """The text of each file, by its path."""
+    cite_as: str = ""
+    """The address of the products' DOI or page."""
+    institution: str = ""
 
 
 def crate(

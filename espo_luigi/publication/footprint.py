@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def _listed(ring: Any) -> list[list[float]]:
 def _clipped(ring: tuple[tuple[float, float], ...], side: float) -> list[tuple[float, float]]:
     """The part of a closed ring west (`side` 1) or east (-1) of the 180th meridian, after Sutherland and Hodgman."""
     kept: list[tuple[float, float]] = []
-    for (lon, lat), (lon2, lat2) in zip(ring[:-1], ring[1:], strict=True):
+    for (lon, lat), (lon2, lat2) in pairwise(ring):
         if side * (180 - lon) >= 0:
             kept.append((lon, lat))
         if (lon - 180) * (lon2 - 180) < 0:
@@ -144,11 +145,11 @@ def _of_sides(sides: list[np.ndarray]) -> Footprint:
         return _of_box(np.array(ends), np.array([-180.0, 180.0]))
     lon = closed[:-1] - 360 * np.floor((closed.min() + 180) / 360)
     starts = np.cumsum([0, *(side.shape[1] for side in sides)])
-    kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in zip(starts[:-1], starts[1:], strict=True)]
+    kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in pairwise(starts)]
     points = [(float(lon[one]), float(lat[one])) for one in np.unique(np.concatenate(kept).astype(int))]
-    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in zip(points, [*points[1:], points[0]], strict=True))
-    points = points if area > 0 else points[::-1]
-    return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), (*points, points[0]))
+    ring = (*points, points[0])
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
+    return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])
 
 
 def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:

@@ -163,7 +163,9 @@ def _lines(table: Path) -> list[tuple[int, str, str]]:
             reader = csv.DictReader(stream, strict=True, restval="")
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CatalogError(f"{table} cannot be read: {error}; expected a CSV file with {' and '.join(_COLUMNS)}") from None
+        raise CatalogError(
+            f"{table} cannot be read: {error}; expected a CSV file with {' and '.join(_COLUMNS)}"
+        ) from None
     columns = [name.strip() for name in reader.fieldnames or ()]
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise CatalogError(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from espo_luigi.publication.stac import StacOptions
+from espo_luigi.publication.assets import StacOptions
 from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
 
 # More names than this are counted.

@@ -22,8 +22,10 @@ from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
 
-# The levels of products whose clean-up may have removed the attribute (ESPO v2's does), by the task that makes them.
-_LEVELS = {"ConcatClean": "final", "ConcatCleanPreswap": "preswap"}
+# What ESPO v2 keeps from before the exchange of tasmax and tasmin; its attribute is that of the final data.
+_PRESWAP = "ConcatCleanPreswap"
+# The levels of products whose clean-up removes the attribute, by the task that makes them.
+_LEVELS = {"ConcatClean": "final", _PRESWAP: "preswap"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def row_of(product: Product) -> Row:
         if product.path.exists():
             raise StoreError(f"cannot read {product.path} ({first_line(error)}); {REMAKE}") from error
         return {}
-    if row and not row.get("processing_level"):
+    if row and (product.marker.task == _PRESWAP or not row.get("processing_level")):
         row["processing_level"] = _LEVELS.get(product.marker.task, "")
     # Else the reference and its copies in two calendars would be the same dataset, of the same level.
     copy = product.marker.parameters.get("calendar")

@@ -45,7 +45,7 @@ class Relations:
     without_doi: tuple[str, ...]
     """Datasets to which no line of the table gives a DOI."""
     without_tracking_id: tuple[str, ...]
-    """Raw files without an identifier of their own."""
+    """Names of raw files without an identifier of their own."""
     unknown: tuple[str, ...]
     """Datasets whose table of raw files is gone."""
 
@@ -109,7 +109,7 @@ def relations(products: Sequence[Product], dois: Mapping[str, str]) -> Relations
     return Relations(
         tuple(sorted(found, key=lambda one: (one.kind, one.value))),
         tuple(sorted(datasets - set(dois))),
-        tuple(sorted(path for path, one in by_file.items() if one is None)),
+        tuple(sorted({Path(path).name for path, one in by_file.items() if one is None})),
         tuple(sorted({dataset for dataset, fingerprint in raw if (dataset, fingerprint) not in tables})),
     )
 

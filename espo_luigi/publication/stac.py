@@ -5,33 +5,41 @@ https://github.com/radiantearth/stac-spec/tree/v1.1.0
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import xarray as xr
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import write_new
 from espo_luigi.publication import footprint, references
+from espo_luigi.publication.assets import (
+    ITEMS,
+    REFERENCES,
+    Order,
+    StacOptions,
+    archive_asset,
+    checksum_of,
+    netcdf_assets,
+    references_of,
+    relative,
+)
 from espo_luigi.publication.catalogue import Row, ends_of, row_of
 from espo_luigi.publication.crate import About
 from espo_luigi.publication.exported import ExportedFile
 from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.publication.relations import identifier_of
-from espo_luigi.store.identity import check_still, identity_of
-from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.publish import written_aside
 
 VERSION = "1.1.0"
-COLLECTION, ITEMS, REFERENCES = "collection.json", "items", "kerchunk"
+COLLECTION = "collection.json"
 _OURS = {COLLECTION, ITEMS, REFERENCES}
 _SCHEMAS = {
     name: f"https://stac-extensions.github.io/{name}/{version}/schema.json"
@@ -42,37 +50,11 @@ _SCHEMAS = {
         ("alternate-assets", "v1.2.0"),
     )
 }
-# A multihash begins with the code of SHA-256 and its length, 32 bytes.
-_SHA256 = "1220"
 _READERS = 4
-_NETCDF, _JSON, _GEOJSON = "application/netcdf", "application/json", "application/geo+json"
-_KERCHUNK = "application/vnd.zarr+kerchunk"
+_JSON, _GEOJSON = "application/json", "application/geo+json"
 # Of a row, these are said in other places.
 _NOT_PROPERTIES = ("path", "format", "date_start", "date_end", "variable")
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
-
-
-@dataclass(frozen=True)
-class StacOptions:
-    """What the user asks for.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the catalogue goes.
-    addresses : tuple of str
-        The URLs under which the folder of products can be reached; the first is the main, the others are alternates.
-        Without, links are relative.
-    exported : Path, optional
-        A folder of NetCDF files of `espo export`.
-    with_references : bool
-        Whether the NetCDF files get references of kerchunk.
-    """
-
-    folder: Path
-    addresses: tuple[str, ...] = ()
-    exported: Path | None = None
-    with_references: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,19 +68,6 @@ class StacCatalogue:
     references: int
     left_out: tuple[Path, ...]
     """Data that are no simulations on a map with times: references, diagnostics, checks."""
-
-
-@dataclass(frozen=True)
-class _Order:
-    """All that an item is made from besides its product."""
-
-    options: StacOptions
-    final: Path
-    about: About
-    exported: Mapping[str, Sequence[ExportedFile]]
-    inputs: Mapping[tuple[str, str], Mapping[str, str]]
-    former: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Items of the catalogue that is replaced, by product."""
 
 
 @dataclass(frozen=True)
@@ -136,23 +105,24 @@ def write_stac(
         references.check_installed()
     folder, final = options.folder.absolute(), final.absolute()
     _check_ours(folder)
-    found = {product: described for product in products if product.is_data and (described := _describe(product, final))}
+    data = [product for product in products if product.is_data]
+    found = _distinct([described for product in data if (described := _describe(product))], final)
     if not found:
         raise StoreError(f"no simulation with times and a map is complete in {final}: run `All`, or some of it, first")
-    _check_distinct(found.values(), final)
-    order = _Order(options, final, about, exported, raw_files(products), _former_items(folder))
+    order = Order(options, final, about, exported, raw_files(products), _former_items(folder))
     with ThreadPoolExecutor(_READERS) as pool:
-        checksums = list(pool.map(lambda product: _checksum(product, order), found))
+        checksums = list(pool.map(lambda one: checksum_of(one.product, order), found))
     texts: dict[str, str] = {}
-    for described, checksum in zip(found.values(), checksums, strict=True):
+    for described, checksum in zip(found, checksums, strict=True):
         texts |= _files_of_item(described, checksum, order)
-    texts[COLLECTION] = _render(_collection(list(found.values()), about))
+    texts[COLLECTION] = _render(_collection(found, about))
     with written_aside(folder) as partial:
         for name, text in texts.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             write_new(partial / name, text, durable=True)
-    files = sum(len(exported.get(_relative(product, final), ())) for product in found)
-    left_out = tuple(product.path for product in products if product.is_data and product not in found)
+    files = sum(len(exported.get(relative(one.product, final), ())) for one in found)
+    items = {one.product.path for one in found}
+    left_out = tuple(product.path for product in data if product.path not in items)
     count = sum(name.startswith(REFERENCES) for name in texts)
     return StacCatalogue(folder / COLLECTION, len(found), files, count, left_out)
 
@@ -170,22 +140,28 @@ def _check_ours(folder: Path) -> None:
         )
 
 
-def _check_distinct(found: Iterable[_Described], final: Path) -> None:
+def _distinct(found: Sequence[_Described], final: Path) -> list[_Described]:
+    """Give products of the same name their folder in the id; refuse ids that are the same nevertheless."""
+    names = Counter(one.id for one in found)
+    named = [one if names[one.id] == 1 else replace(one, id=_id(relative(one.product, final))) for one in found]
     seen: dict[str, Path] = {}
-    for one in found:
+    for one in named:
         other = seen.setdefault(one.id, one.product.path)
         if other != one.product.path:
             raise StoreError(
                 f"{other.relative_to(final)} and {one.product.path.relative_to(final)} would both be the item "
                 f"{one.id}; rename one of them"
             )
+    return named
 
 
-def _relative(product: Product, final: Path) -> str:
-    return product.path.relative_to(final).as_posix()
+def _id(path: str) -> str:
+    """The path without its ending, in the letters that STAC recommends for ids."""
+    stem = path.removesuffix(".zip").removesuffix(".zarr").replace("/", ".")
+    return re.sub(r"[^A-Za-z0-9._-]", "_", stem)
 
 
-def _describe(product: Product, final: Path) -> _Described | None:
+def _describe(product: Product) -> _Described | None:
     """Return nothing of a product that is no simulation with times, rows and columns."""
     row = row_of(product)
     if not row or row.get("type") == "reconstruction" or not row.get("date_start"):
@@ -198,9 +174,7 @@ def _describe(product: Product, final: Path) -> _Described | None:
             "cube:dimensions": {**_time(ds, period, row), **footprint.dimensions(ds)},
             "cube:variables": _variables(ds),
         }
-        stem = _relative(product, final).removesuffix(".zip").removesuffix(".zarr")
-        id = re.sub(r"[^A-Za-z0-9._-]", "_", stem.replace("/", "."))
-        return _Described(product, id, row, footprint.footprint_of(ds), period, cube)
+        return _Described(product, _id(product.path.name), row, footprint.footprint_of(ds), period, cube)
 
 
 def _period(row: Row) -> tuple[str, str]:
@@ -228,22 +202,6 @@ def _variable(data: xr.DataArray, kind: str) -> dict[str, Any]:
     }
 
 
-def _checksum(product: Product, order: _Order) -> str:
-    """The multihash of an archive; of a folder, whose chunks have checksums of their own, nothing."""
-    if product.path.suffix != ".zip":
-        return ""
-    former = order.former.get(_relative(product, order.final), {})
-    properties, archive = former.get("properties", {}), former.get("assets", {}).get("zarr", {})
-    same = (properties.get("espo_luigi:marker"), properties.get("created"), archive.get("file:size"))
-    if same == (product.marker.id, product.marker.created, product.path.stat().st_size):
-        return str(archive.get("file:checksum") or "")
-    opened = identity_of(product.path)
-    with product.path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    check_still(product.path, opened)
-    return _SHA256 + digest
-
-
 def _former_items(folder: Path) -> dict[str, dict[str, Any]]:
     """The items of the catalogue that is there, by their products; unreadable items count as missing."""
     found: dict[str, dict[str, Any]] = {}
@@ -256,28 +214,17 @@ def _former_items(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _files_of_item(described: _Described, checksum: str, order: _Order) -> dict[str, str]:
+def _files_of_item(described: _Described, checksum: str, order: Order) -> dict[str, str]:
     """The texts of an item and of its references, by their names below the folder."""
-    product, made = described.product, _relative(described.product, order.final)
-    files = order.exported.get(made, ())
-    assets = {"zarr": _archive(product, checksum, order)} | _netcdf(files, order)
-    texts: dict[str, str] = {}
-    if files and order.options.with_references and order.options.exported is not None:
-        exported = order.options.exported.absolute()
-        address = _address(order, exported) or str(exported)
-        refs = references.references([file.path for file in files], exported, address)
-        for number, one in enumerate(refs, 1):
-            key = "kerchunk" if len(refs) == 1 else f"kerchunk-{number}"
-            name = f"{REFERENCES}/{described.id}{key.removeprefix('kerchunk')}.json"
-            texts[name] = _render(one)
-            assets[key] = {"href": f"../{name}", "type": _KERCHUNK, "roles": ["data", "virtual"], "title": _REFERENCE}
+    product = described.product
+    files = order.exported.get(relative(product, order.final), ())
+    virtual, contents = references_of(described.id, files, order)
+    assets = {"zarr": archive_asset(product, checksum, order), **netcdf_assets(files, order), **virtual}
+    texts = {name: _render(content) for name, content in contents.items()}
     return {f"{ITEMS}/{described.id}.json": _render(_item(described, assets, order)), **texts}
 
 
-_REFERENCE = "the NetCDF files as one Zarr store, without a copy"
-
-
-def _item(described: _Described, assets: Mapping[str, Any], order: _Order) -> dict[str, Any]:
+def _item(described: _Described, assets: Mapping[str, Any], order: Order) -> dict[str, Any]:
     product, row = described.product, described.row
     start, end = described.period
     properties = {
@@ -287,7 +234,7 @@ def _item(described: _Described, assets: Mapping[str, Any], order: _Order) -> di
         "end_datetime": end,
         "created": product.marker.created,
         **{f"cat:{name}": text for name, text in row.items() if text and name not in _NOT_PROPERTIES},
-        "espo_luigi:product": _relative(product, order.final),
+        "espo_luigi:product": relative(product, order.final),
         "espo_luigi:task": product.marker.task,
         "espo_luigi:marker": product.marker.id,
         **described.cube,
@@ -308,7 +255,7 @@ def _item(described: _Described, assets: Mapping[str, Any], order: _Order) -> di
     }
 
 
-def _links(product: Product, archive: Mapping[str, Any], order: _Order) -> list[dict[str, str]]:
+def _links(product: Product, archive: Mapping[str, Any], order: Order) -> list[dict[str, str]]:
     up = [{"rel": rel, "href": f"../{COLLECTION}", "type": _JSON} for rel in ("root", "parent", "collection")]
     store = {"rel": "store", "href": archive["href"], "type": archive["type"]}
     return [*up, store, *_cited(order.about), *_derived_from(product, order.inputs)]
@@ -323,66 +270,6 @@ def _derived_from(product: Product, inputs: Mapping[tuple[str, str], Mapping[str
 
 def _cited(about: About) -> list[dict[str, str]]:
     return [{"rel": "cite-as", "href": about.cite_as}] if about.cite_as else []
-
-
-def _archive(product: Product, checksum: str, order: _Order) -> dict[str, Any]:
-    is_packed = product.path.suffix == ".zip"
-    described = {
-        "type": product.format if is_packed else "application/vnd.zarr; version=3",
-        "title": "Zarr 3 store in an uncompressed zip" if is_packed else "Zarr 3 store",
-        "roles": ["data"],
-        "zarr:zarr_format": 3,
-        "zarr:node_type": "group",
-        "zarr:consolidated": True,
-        "file:size": size_bytes(product.path),
-    }
-    known = {"file:checksum": checksum} if checksum else {}
-    return {**_hrefs(product.path, order), **described, **known}
-
-
-def _netcdf(files: Iterable[ExportedFile], order: _Order) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for file in files:
-        key = (
-            file.path.stem if file.path.stem not in found else str(file.path.relative_to(order.options.exported or "/"))
-        )
-        found[key] = {
-            **_hrefs(file.path, order),
-            "type": _NETCDF,
-            "roles": ["data"],
-            "title": file.path.name,
-            "file:size": file.size_bytes,
-            "file:checksum": _SHA256 + file.sha256,
-            "espo_luigi:tracking_id": file.tracking_id,
-        }
-    return found
-
-
-def _hrefs(path: Path, order: _Order) -> dict[str, Any]:
-    """The address of an asset, and its alternates by the name of their host."""
-    if not order.options.addresses:
-        return {"href": quote(os.path.relpath(path, order.options.folder.absolute() / ITEMS), safe="/+")}
-    first, *others = [_address(order, path, base) for base in order.options.addresses]
-    if not others:
-        return {"href": first}
-    hosts = [urlsplit(base).netloc for base in order.options.addresses]
-    names = hosts if len(set(hosts)) == len(hosts) else list(order.options.addresses)
-    alternates = {name: {"href": href, "alternate:name": name} for name, href in zip(names[1:], others, strict=True)}
-    return {"href": first, "alternate:name": names[0], "alternate": alternates}
-
-
-def _address(order: _Order, path: Path, base: str = "") -> str:
-    """The URL of a file or folder; nothing without a base.
-
-    A folder of NetCDF files that is not below the folder of products is expected beside the products, by its name.
-    """
-    base = base or next(iter(order.options.addresses), "")
-    exported = order.options.exported.absolute() if order.options.exported else None
-    if path.is_relative_to(order.final):
-        below = path.relative_to(order.final)
-    else:
-        below = path.relative_to(exported.parent) if exported else Path(path.name)
-    return f"{base.rstrip('/')}/{quote(below.as_posix(), safe='/+')}" if base else ""
 
 
 def _collection_id(about: About) -> str:

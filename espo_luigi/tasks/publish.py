@@ -15,13 +15,14 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication.alone import alone
+from espo_luigi.publication.assets import StacOptions
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate
 from espo_luigi.publication.exported import ExportedFile, find_exported, unfinished
 from espo_luigi.publication.products import Product, find_products
 from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
-from espo_luigi.publication.stac import StacCatalogue, StacOptions, write_stac
+from espo_luigi.publication.stac import StacCatalogue, write_stac
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context, settings

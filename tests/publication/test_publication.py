@@ -181,7 +181,9 @@ def test_a_row_has_level_and_frequency_though_the_clean_up_removed_the_attribute
 ) -> None:
     """As ESPO v2's `remove_all_attrs_except` leaves them."""
     kept = {name: value for name, value in SIM_ATTRS.items() if name in ("cat:id", "cat:source", "cat:domain")}
-    make(tmp_path / "a.zarr.zip", daily(calendar="360_day").assign_attrs(kept), task, sim_id=SIM, var="pr")
+    # The preswapped are joined like the final data, which writes that level.
+    said = {"cat:processing_level": "final"} if level == "preswap" else {}
+    make(tmp_path / "a.zarr.zip", daily(calendar="360_day").assign_attrs(kept | said), task, sim_id=SIM, var="pr")
     make(tmp_path / "one_day.zarr", daily().isel(time=[0]).assign_attrs(kept), task, sim_id=SIM, var="pr")
     days, one_day = (row_of(product) for product in find_products(tmp_path))
     assert (days["processing_level"], days["xrfreq"], days["frequency"]) == (level, xr.infer_freq(daily().time), "day")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import StoreError, nearest
 
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
+# Optional: the id of the archive's marker when it was exported.
+MARKER = "espo_luigi_marker"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _EXPORT_AGAIN = "give `espo export` again"
 
@@ -28,22 +30,25 @@ class ExportedFile:
     tracking_id: str
     sha256: str
     size_bytes: int
+    marker: str = ""
+    """The id of the marker of the archive from which it was made, if the file says it."""
 
 
-def find_exported(folder: Path, products: Collection[str]) -> dict[str, list[ExportedFile]]:
+def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[ExportedFile]]:
     """Return the files of each product that was exported whole, in the order of their paths.
 
     Parameters
     ----------
     folder : Path
         The folder that was given to `espo export`.
-    products : collection of str
-        The paths of this run's products below their folder.
+    products : mapping of str to str
+        The id of the marker of each of this run's products, by its path below their folder.
 
     Raises
     ------
     StoreError
-        If the folder holds no whole product, a product of another run, or not what its checksum files say.
+        If the folder holds no whole product, a product of another run, a product that was made again since, or not
+        what its checksum files say.
     """
     folder = folder.absolute()
     found = sorted((one for table in _checksum_files(folder) for one in _files_of(table, folder)), key=lambda f: f.path)
@@ -56,6 +61,11 @@ def find_exported(folder: Path, products: Collection[str]) -> dict[str, list[Exp
                 f"{file.path} is of the product {file.product}, which is not complete in this run"
                 f"{nearest(file.product, products)}; expected files of this run's products only: name the folder of "
                 "this run's export, or remove what is not of it"
+            )
+        if file.marker not in ("", products[file.product]):
+            raise StoreError(
+                f"{file.path} was exported from an earlier {file.product}: it has the marker {file.marker}, expected "
+                f"{products[file.product]}; {_EXPORT_AGAIN}"
             )
         by_product.setdefault(file.product, []).append(file)
     return by_product
@@ -98,16 +108,16 @@ def _described(path: Path, sha256: str, table: Path) -> ExportedFile:
     try:
         # xarray needs ten times as long, and an export may have ten thousands of files.
         with h5py.File(path) as file:
-            attributes = {name: _text(file.attrs.get(name, "")) for name in (PRODUCT, TRACKING_ID)}
+            attributes = {name: _text(file.attrs.get(name, "")) for name in (PRODUCT, TRACKING_ID, MARKER)}
         size = path.stat().st_size
     except FileNotFoundError:
         raise StoreError(f"{path} is missing, though {table} lists it; {_EXPORT_AGAIN}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read as NetCDF-4 ({first_line(error)}); {_EXPORT_AGAIN}") from error
-    for name, value in attributes.items():
-        if not value:
+    for name in (PRODUCT, TRACKING_ID):
+        if not attributes[name]:
             raise StoreError(f"{path} has no global attribute {name}; expected a file that `espo export` has made")
-    return ExportedFile(path, attributes[PRODUCT], attributes[TRACKING_ID], sha256, size)
+    return ExportedFile(path, attributes[PRODUCT], attributes[TRACKING_ID], sha256, size, attributes[MARKER])
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import xarray as xr
 
-from espo_luigi.errors import StoreError
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import write_new
 from espo_luigi.publication import footprint, references
 from espo_luigi.publication.assets import (
@@ -36,6 +36,7 @@ from espo_luigi.publication.crate import About
 from espo_luigi.publication.exported import ExportedFile
 from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.publication.relations import identifier_of
+from espo_luigi.store.marker import REMAKE
 from espo_luigi.store.publish import written_aside
 
 VERSION = "1.1.0"
@@ -174,7 +175,11 @@ def _describe(product: Product) -> _Described | None:
             "cube:dimensions": {**_time(ds, period, row), **footprint.dimensions(ds)},
             "cube:variables": _variables(ds),
         }
-        return _Described(product, _id(product.path.name), row, footprint.footprint_of(ds), period, cube)
+        try:
+            place = footprint.footprint_of(ds)
+        except DataError as error:
+            raise DataError(f"{product.path}: {error}; {REMAKE}, or move it out of the folder of products") from None
+        return _Described(product, _id(product.path.name), row, place, period, cube)
 
 
 def _period(row: Row) -> tuple[str, str]:

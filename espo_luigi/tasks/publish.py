@@ -175,7 +175,8 @@ def publish(
 
 
 def _exported(products: Sequence[Product], final: Path, folder: Path) -> dict[str, list[ExportedFile]]:
-    return find_exported(folder, [one.path.relative_to(final).as_posix() for one in products if one.is_data])
+    markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
+    return find_exported(folder, markers)
 
 
 def _related(products: Sequence[Product], options: RelationsOptions) -> Relations:

@@ -42,11 +42,12 @@ from espo_luigi.store.publish import written_aside
 VERSION = "1.1.0"
 COLLECTION = "collection.json"
 _OURS = {COLLECTION, ITEMS, REFERENCES}
+# pystac 1.15 reads datacube 2.2.0, and nothing of 2.3.0 is needed.
 _SCHEMAS = {
     name: f"https://stac-extensions.github.io/{name}/{version}/schema.json"
     for name, version in (
         ("file", "v2.1.0"),
-        ("datacube", "v2.3.0"),
+        ("datacube", "v2.2.0"),
         ("zarr", "v1.1.0"),
         ("alternate-assets", "v1.2.0"),
     )

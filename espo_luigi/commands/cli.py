@@ -389,7 +389,6 @@ def tasks(as_json: bool) -> None:
 @click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
 @click.option(
     "--stac",
-    type=_PATH,
     is_flag=False,
     flag_value="",
     metavar="[FOLDER]",
@@ -402,7 +401,6 @@ def tasks(as_json: bool) -> None:
 )
 @click.option(
     "--datacite",
-    type=_PATH,
     is_flag=False,
     flag_value="",
     metavar="[FILE]",

@@ -13,14 +13,15 @@ from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
 
 # More names than this are counted.
 _NAMED = 20
-_DEFAULT = Path()
-"""What an option without its value gives."""
 
 
 def stac_options(
-    folder: Path | None, exported: Path | None, kerchunk: bool, addresses: tuple[str, ...]
+    folder: str | None, exported: Path | None, kerchunk: bool, addresses: tuple[str, ...]
 ) -> StacOptions | None:
-    """Return what is asked of a STAC catalogue; nothing if none is. Raises click.UsageError."""
+    """Return what is asked of a STAC catalogue; nothing if none is. Raises click.UsageError.
+
+    `folder` is an empty text if the option was given without it.
+    """
     given = {"--exported": exported, "--kerchunk": kerchunk, "--href": addresses}
     if folder is None and any(given.values()):
         raise click.UsageError(f"{next(name for name, value in given.items() if value)} needs --stac.")
@@ -31,16 +32,19 @@ def stac_options(
             raise click.UsageError(f"--href {address} is not a URL; expected https://… or the like.")
     if folder is None:
         return None
-    return StacOptions(default_folder() / "stac" if folder == _DEFAULT else folder, addresses, exported, kerchunk)
+    return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported, kerchunk)
 
 
-def relations_options(file: Path | None, doi_table: Path | None) -> RelationsOptions | None:
-    """Return what is asked of the relations to the inputs; nothing if none is. Raises click.UsageError."""
+def relations_options(file: str | None, doi_table: Path | None) -> RelationsOptions | None:
+    """Return what is asked of the relations to the inputs; nothing if none is. Raises click.UsageError.
+
+    `file` is an empty text if the option was given without it.
+    """
     if file is None and doi_table is not None:
         raise click.UsageError("--doi-table needs --datacite.")
     if file is None:
         return None
-    return RelationsOptions(default_folder() / "datacite.json" if file == _DEFAULT else file, doi_table)
+    return RelationsOptions(Path(file) if file else default_folder() / "datacite.json", doi_table)
 
 
 def render_published(done: Published) -> str:

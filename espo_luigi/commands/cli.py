@@ -384,7 +384,7 @@ def tasks(as_json: bool) -> None:
     say(job_table(workdir))
 
 
-@espo.command(epilog="Example: espo publish --stac --exported netcdf --datacite --doi-table dois.csv")
+@espo.command(epilog="Example: espo publish --stac --datacite")
 @click.option("--catalog", is_flag=True, help="The catalogue of the products only.")
 @click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
 @click.option(

@@ -1,4 +1,4 @@
-"""The options of `espo publish` for others, and its words about what they lack."""
+"""The options of `espo publish` for STAC and DataCite, and the lines that it prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = 20
 def stac_options(
     folder: str | None, exported: Path | None, kerchunk: bool, addresses: tuple[str, ...]
 ) -> StacOptions | None:
-    """Return what is asked of a STAC catalogue; nothing if none is. Raises click.UsageError.
+    """Return the options of the STAC catalogue; None without `--stac`. Raises click.UsageError.
 
     `folder` is an empty text if the option was given without it.
     """
@@ -36,7 +36,7 @@ def stac_options(
 
 
 def relations_options(file: str | None, doi_table: Path | None) -> RelationsOptions | None:
-    """Return what is asked of the relations to the inputs; nothing if none is. Raises click.UsageError.
+    """Return the options of the relations to inputs; None without `--datacite`. Raises click.UsageError.
 
     `file` is an empty text if the option was given without it.
     """
@@ -48,7 +48,7 @@ def relations_options(file: str | None, doi_table: Path | None) -> RelationsOpti
 
 
 def render_published(done: Published) -> str:
-    """Return the lines about a publication: what was written, and what is missing in it."""
+    """Return the lines about a publication: the files written, and the gaps in them."""
     lines = [str(done)]
     if done.catalogued:
         lines += [f"  of no dataset, not listed: {path}" for path in done.catalogued.left_out]

@@ -25,7 +25,7 @@ _NETCDF, _KERCHUNK = "application/netcdf", "application/vnd.zarr+kerchunk"
 
 @dataclass(frozen=True)
 class StacOptions:
-    """What the user asks for.
+    """The options of a STAC catalogue.
 
     Parameters
     ----------
@@ -131,7 +131,8 @@ def references_of(id: str, files: Sequence[ExportedFile], order: Order) -> tuple
 def _hrefs(path: Path, order: Order) -> dict[str, Any]:
     """The address of an asset, and its alternates by the name of their host."""
     if not order.options.addresses:
-        return {"href": quote(os.path.relpath(path, order.options.folder.absolute() / ITEMS), safe="/+")}
+        place = path.parent.resolve() / path.name
+        return {"href": quote(os.path.relpath(place, order.options.folder / ITEMS), safe="/+")}
     first, *others = [_address(order, path, base) for base in order.options.addresses]
     if not others:
         return {"href": first}
@@ -142,7 +143,7 @@ def _hrefs(path: Path, order: Order) -> dict[str, Any]:
 
 
 def _address(order: Order, path: Path, base: str = "") -> str:
-    """The URL of a file or folder; nothing without a base.
+    """Return the URL of a file or folder; an empty text without a base.
 
     A folder of NetCDF files that is not below the folder of products is expected beside the products, by its name.
     """

@@ -30,9 +30,9 @@ _SPATIAL = {
 
 @dataclass(frozen=True)
 class Footprint:
-    """The outline of all cells on the sphere, in degrees: longitudes from `west`, which is in [-180, 180).
+    """The outline of all cells on the sphere, in degrees.
 
-    `east` exceeds 180 if the cells lie on both sides of the 180th meridian.
+    `west` is in [-180, 180). `east` exceeds 180 if the cells lie on both sides of the 180th meridian.
     """
 
     west: float
@@ -175,7 +175,7 @@ def _dimension(ds: xr.Dataset, name: str) -> dict[str, Any]:
 
 
 def _rotated(ds: xr.Dataset) -> dict[str, Any] | None:
-    """The rotated grid of a dataset as PROJJSON; None if it has none."""
+    """The rotated grid of a dataset as PROJJSON; None for other grids."""
     found = (one.attrs for one in ds.variables.values() if "grid_north_pole_latitude" in one.attrs)
     return next(map(_projjson, found), None)
 
@@ -191,7 +191,7 @@ def _projjson(mapping: Mapping[str, Any]) -> dict[str, Any]:
         "subtype": "ellipsoidal",
         "axis": [dict(zip(("name", "abbreviation", "direction"), axis, strict=True), unit="degree") for axis in axes],
     }
-    # A grid mapping without a radius leaves the shape of the Earth open; PROJJSON needs one, and WGS 84 is usual.
+    # A grid mapping without a radius leaves the shape of the Earth open; PROJJSON needs it, and WGS 84 is usual.
     base = {"name": "WGS 84", "datum": _WGS84, "coordinate_system": system}
     return {
         "type": "DerivedGeographicCRS",

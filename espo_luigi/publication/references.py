@@ -43,7 +43,7 @@ class _File:
         return len(self.along_time["time"])
 
     def axis(self, name: str) -> int | None:
-        """Which dimension of an array is time; None if the array has none."""
+        """Return the place of time among an array's dimensions; None without time."""
         dims = self.attributes[name][_DIMS]
         return dims.index("time") if "time" in dims else None
 
@@ -60,8 +60,8 @@ def check_installed() -> None:
 def references(files: Iterable[Path], folder: Path, address: str) -> list[dict[str, Any]]:
     """Return references that hold all files, each the content of a JSON file.
 
-    Zarr needs chunks of one shape. A file whose chunks have another shape than those before it (often the last, of
-    fewer years) begins a new reference.
+    Zarr needs chunks of equal shape. Where the shape changes (often in the last file, of fewer years), a new reference
+    begins.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _inline(name: str, values: np.ndarray) -> dict[str, str]:
 
 
 def _common(attributes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attributes that all files have; each has a tracking id of its own."""
+    """The attributes that all files share: not the tracking id."""
     return {name: value for name, value in attributes[0].items() if all(one.get(name) == value for one in attributes)}
 
 

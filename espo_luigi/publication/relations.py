@@ -115,7 +115,7 @@ def relations(products: Sequence[Product], dois: Mapping[str, str]) -> Relations
 
 
 def raw_datasets(products: Sequence[Product]) -> set[str]:
-    """Return the ids of the raw datasets from which data were made."""
+    """Return the ids of the raw datasets behind the data among products."""
     return {dataset for product in products if product.is_data for dataset in product.marker.raw}
 
 

@@ -105,13 +105,14 @@ def write_stac(
     """
     if options.with_references:
         references.check_installed()
-    folder, final = options.folder.absolute(), final.absolute()
+    # A folder that is a link stays a link, and relative addresses are those of the folders behind links.
+    folder, final = options.folder.resolve(), final.absolute()
     _check_ours(folder)
     data = [product for product in products if product.is_data]
     found = _distinct([described for product in data if (described := _describe(product))], final)
     if not found:
         raise StoreError(f"no simulation with times and a map is complete in {final}: run `All`, or some of it, first")
-    order = Order(options, final, about, exported, raw_files(products), _former_items(folder))
+    order = Order(replace(options, folder=folder), final, about, exported, raw_files(products), _former_items(folder))
     with ThreadPoolExecutor(_READERS) as pool:
         checksums = list(pool.map(lambda one: checksum_of(one.product, order), found))
     texts: dict[str, str] = {}
@@ -164,7 +165,7 @@ def _id(path: str) -> str:
 
 
 def _describe(product: Product) -> _Described | None:
-    """Return nothing of a product that is no simulation with times, rows and columns."""
+    """Describe a simulation with times, rows and columns; None for other products."""
     row = row_of(product)
     if not row or row.get("type") == "reconstruction" or not row.get("date_start"):
         return None

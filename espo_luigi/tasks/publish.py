@@ -23,6 +23,7 @@ from espo_luigi.publication.products import Product, find_products
 from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
 from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context, settings
@@ -157,7 +158,9 @@ def publish(
     exported = _exported(products, final, stac.exported) if stac and stac.exported else {}
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
-        replace_text(relations.file, json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n", shared=True)
+        with disk_errors(relations.file, "write"):
+            text = json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n"
+            replace_text(relations.file, text, shared=True)
     if with_crate:
         write_crate(final)
     catalogue = context().config.paths.project_catalog or final / "catalog.json"

@@ -265,6 +265,20 @@ def test_the_links_go_on_working_in_a_copy_of_the_folder_of_products(
             assert path.is_relative_to(tmp_path) and path.exists()
 
 
+def test_folders_behind_links_get_the_same_catalogue_and_stay_links(final: Path, tmp_path: Path) -> None:
+    shutil.copytree(final, tmp_path / "disk" / "final", ignore=shutil.ignore_patterns("stac", "netcdf"))
+    (tmp_path / "project").symlink_to(tmp_path / "disk")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "shared").symlink_to(tmp_path / "out")
+    for folder in (tmp_path / "project" / "final" / "stac", tmp_path / "shared"):
+        done = write(tmp_path / "project" / "final", StacOptions(folder))
+        assert done.collection.is_file() and (tmp_path / "shared").is_symlink()
+        for one in items(done).values():
+            assert Path(one.assets["zarr"].get_absolute_href()).exists()
+    inside = items(replace(done, collection=tmp_path / "disk" / "final" / "stac" / "collection.json"))
+    assert {one.assets["zarr"].href for one in inside.values()} == {f"../../{ARCHIVE}", f"../../{DAY360}"}
+
+
 @pytest.mark.parametrize("name", ["notes.txt", ".git"])
 def test_a_folder_that_holds_anything_else_is_refused(name: str, final: Path, tmp_path: Path) -> None:
     write(final, StacOptions(tmp_path / "stac"))

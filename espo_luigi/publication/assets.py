@@ -110,7 +110,7 @@ def netcdf_assets(files: Iterable[ExportedFile], order: Order) -> dict[str, dict
             "title": file.path.name,
             "file:size": file.size_bytes,
             "file:checksum": _SHA256 + file.sha256,
-            "espo_luigi:tracking_id": file.tracking_id,
+            **({"espo_luigi:tracking_id": file.tracking_id} if file.tracking_id else {}),
         }
     return found
 

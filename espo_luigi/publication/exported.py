@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
 
 from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import StoreError, nearest
+from espo_luigi.store.marker import TABLE_MARK, Marker
 
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
-# Optional: the id of the archive's marker when it was exported.
-MARKER = "espo_luigi_marker"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _EXPORT_AGAIN = "give `espo export` again"
 
@@ -28,10 +27,11 @@ class ExportedFile:
     product: str
     """The path of the product's archive below the folder of products."""
     tracking_id: str
+    """Empty if the file has none."""
     sha256: str
     size_bytes: int
-    marker: str = ""
-    """The id of the marker of the archive from which it was made, if the file says it."""
+    made_from: str = ""
+    """The id of the marker of the exported archive, from the marker in the checksum file; empty without a marker."""
 
 
 def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[ExportedFile]]:
@@ -62,10 +62,10 @@ def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[E
                 f"{nearest(file.product, products)}; expected files of this run's products only: name the folder of "
                 "this run's export, or remove what is not of it"
             )
-        if file.marker not in ("", products[file.product]):
+        if file.made_from not in ("", products[file.product]):
             raise StoreError(
-                f"{file.path} was exported from an earlier {file.product}: it has the marker {file.marker}, expected "
-                f"{products[file.product]}; {_EXPORT_AGAIN}"
+                f"{file.path} was exported from an earlier {file.product}: its archive had the marker "
+                f"{file.made_from}, expected {products[file.product]}; {_EXPORT_AGAIN}"
             )
         by_product.setdefault(file.product, []).append(file)
     return by_product
@@ -83,11 +83,14 @@ def _checksum_files(folder: Path) -> Iterator[Path]:
 
 
 def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
-    lines = table.read_text(encoding="utf-8").splitlines()
-    if not lines:
-        raise StoreError(f"{table} is empty; expected a line for each file of a product: {_EXPORT_AGAIN}")
+    lines = list(enumerate(table.read_text(encoding="utf-8").splitlines(), 1))
+    sums = [(number, line) for number, line in lines if not line.startswith("#")]
+    if not sums:
+        raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
+    markers = [_marker(line) for _, line in lines if line.startswith(TABLE_MARK)]
+    inputs = {Path(path).name: id for marker in markers for path, id in marker.inputs.items()}
     products = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in sums:
         match = _LINE.fullmatch(line)
         if match is None:
             raise StoreError(
@@ -99,25 +102,28 @@ def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
             raise StoreError(f"{table}, line {number}: {match[2]} is not in {folder}; expected a path inside")
         file = _described(path, match[1], table)
         products.add(file.product)
-        yield file
+        yield replace(file, made_from=inputs.get(Path(file.product).name, ""))
     if len(products) > 1:
         raise StoreError(f"{table} has files of several products, {', '.join(sorted(products))}; expected those of one")
+
+
+def _marker(line: str) -> Marker:
+    return Marker.from_json(line.removeprefix(TABLE_MARK))
 
 
 def _described(path: Path, sha256: str, table: Path) -> ExportedFile:
     try:
         # xarray needs ten times as long, and an export may have ten thousands of files.
         with h5py.File(path) as file:
-            attributes = {name: _text(file.attrs.get(name, "")) for name in (PRODUCT, TRACKING_ID, MARKER)}
+            product, tracking_id = (_text(file.attrs.get(name, "")) for name in (PRODUCT, TRACKING_ID))
         size = path.stat().st_size
     except FileNotFoundError:
         raise StoreError(f"{path} is missing, though {table} lists it; {_EXPORT_AGAIN}") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read as NetCDF-4 ({first_line(error)}); {_EXPORT_AGAIN}") from error
-    for name in (PRODUCT, TRACKING_ID):
-        if not attributes[name]:
-            raise StoreError(f"{path} has no global attribute {name}; expected a file that `espo export` has made")
-    return ExportedFile(path, attributes[PRODUCT], attributes[TRACKING_ID], sha256, size, attributes[MARKER])
+    if not product:
+        raise StoreError(f"{path} has no global attribute {PRODUCT}; expected a file that `espo export` has made")
+    return ExportedFile(path, product, tracking_id, sha256, size)
 
 
 def _text(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,11 @@ def look_at_raw_files(final: Path) -> None:
     store.write_table(["problem"], [], final / "checks" / "sim_input.csv", marker)
 
 
-def export(product: Path, final: Path, folder: Path, attrs: Mapping[str, Any] | None = None) -> list[Path]:
-    """Write the files of a product: a variable and two years in each, and then the file of their checksums."""
+def export(product: Path, final: Path, folder: Path, made_from: str = "") -> list[Path]:
+    """Write the files of a product: a variable and two years in each, and then the file of their checksums.
+
+    The last line of this file is the marker of the export, by default from the product as it is.
+    """
     ds = store.open_store(product).load()
     stem, files = product.name.removesuffix(".zip").removesuffix(".zarr"), []
     for name in ds.data_vars:
@@ -82,13 +85,15 @@ def export(product: Path, final: Path, folder: Path, attrs: Mapping[str, Any] | 
             part = ds[[name]].sel(time=slice(str(first), str(first + 1)))
             tracking = f"hdl:21.14100/{name}-{first}"
             part.attrs = {"espo_luigi_product": product.relative_to(final).as_posix(), "tracking_id": tracking}
-            part.attrs |= attrs or {}
             path = folder / str(name) / f"{name}_{stem}_{first}.nc"
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(part, path)
             files.append(path)
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
-    (folder / f"{stem}.sha256").write_text("".join(lines))
+    marker = store.read_marker(product)
+    inputs = {f"/elsewhere/final/{product.name}": made_from or (marker.id if marker else "")}
+    last = json.dumps(json.loads(store.Marker("Export", inputs=inputs).to_json()))
+    (folder / f"{stem}.sha256").write_text("".join([*lines, f"# espo.json: {last}\n"]))
     return files
 
 

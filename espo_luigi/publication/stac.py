@@ -19,6 +19,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import write_new
+from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication import footprint, references
 from espo_luigi.publication.assets import (
     ITEMS,
@@ -93,8 +94,8 @@ def write_stac(
 ) -> StacCatalogue:
     """Write a catalogue of the simulations among products, as a whole or not at all.
 
-    The same products give the same bytes. A former catalogue in the folder is replaced; checksums of archives that
-    have not changed are taken from it.
+    The same products give the same bytes. A former catalogue of the same collection is replaced; it gives the checksums
+    of unchanged archives.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def write_stac(
         references.check_installed()
     # A folder that is a link stays a link, and relative addresses are those of the folders behind links.
     folder, final = options.folder.resolve(), final.absolute()
-    _check_ours(folder)
+    _check_ours(folder, about)
     data = [product for product in products if product.is_data]
     found = _distinct([described for product in data if (described := _describe(product))], final)
     if not found:
@@ -130,8 +131,8 @@ def write_stac(
     return StacCatalogue(folder / COLLECTION, len(found), files, count, left_out)
 
 
-def _check_ours(folder: Path) -> None:
-    """Refuse to replace anything but a catalogue."""
+def _check_ours(folder: Path, about: About) -> None:
+    """Refuse to replace anything but an earlier catalogue of the same collection."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
@@ -140,6 +141,11 @@ def _check_ours(folder: Path) -> None:
         raise StoreError(
             f"{folder} is there and is no catalogue of `espo publish --stac` (it has {other}); expected a new folder, "
             "or that of an earlier catalogue: name another folder"
+        )
+    former, new = (read_json(folder / COLLECTION) or {}).get("id"), _collection_id(about)
+    if former != new:
+        raise StoreError(
+            f"{folder} holds the collection {former}, and this run's is {new}; name another folder, or remove that one"
         )
 
 

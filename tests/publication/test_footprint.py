@@ -6,27 +6,13 @@ import exported_products as made
 import numpy as np
 import pytest
 import xarray as xr
+from exported_products import rotated
 from matplotlib.path import Path as Outline
 
 from espo_luigi.errors import DataError
 from espo_luigi.publication.footprint import Footprint, dimensions, footprint_of, union
 
 pyproj = pytest.importorskip("pyproj")
-
-
-def rotated(rlat: np.ndarray, rlon: np.ndarray) -> xr.Dataset:
-    """A rotated grid whose latitudes and longitudes PROJ has computed."""
-    pole = pyproj.CRS.from_cf(made.ROTATED)
-    to_earth = pyproj.Transformer.from_crs(pole, pyproj.CRS.from_epsg(4326), always_xy=True)
-    lon, lat = to_earth.transform(*np.meshgrid(rlon, rlat))
-    coords = {
-        "rlat": ("rlat", rlat, {"standard_name": "grid_latitude"}),
-        "rlon": ("rlon", rlon, {"standard_name": "grid_longitude"}),
-        "lat": (("rlat", "rlon"), lat),
-        "lon": (("rlat", "rlon"), lon),
-        "rotated_pole": ((), 1, made.ROTATED),
-    }
-    return xr.Dataset({"tasmax": (("rlat", "rlon"), lat)}, coords)
 
 
 def holes(place: Footprint, lat: np.ndarray, lon: np.ndarray) -> int:

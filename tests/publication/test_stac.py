@@ -135,6 +135,23 @@ def test_an_item_tells_place_days_grid_variables_and_inputs(written: StacCatalog
     assert item.get_single_link("cite-as").href == made.ABOUT.cite_as
 
 
+def test_a_product_on_a_rotated_grid_has_a_valid_outline_and_its_projection(tmp_path: Path, offline: None) -> None:
+    from pystac.validation.stac_validator import JsonSchemaSTACValidator
+
+    pyproj = pytest.importorskip("pyproj")
+    grid = made.rotated(np.arange(-2.0, 3), np.arange(-75.0, -50))
+    time = xr.date_range("2001-01-01", periods=4, calendar="noleap", use_cftime=True)
+    data = grid["tasmax"].expand_dims(time=time).astype("float32")
+    made.publish(grid.assign(tasmax=data).assign_attrs(made.ATTRS), tmp_path / "final" / "day.zarr", "ConcatClean")
+    (item,) = items(write(tmp_path / "final", StacOptions(tmp_path / "stac"))).values()
+    JsonSchemaSTACValidator().validate_core(item.to_dict(), item.STAC_OBJECT_TYPE, "1.1.0")
+    west, south, east, north = item.bbox
+    assert item.geometry["type"] == "MultiPolygon" and west > 170 and east < -150, "on both sides of the 180th meridian"
+    assert south < float(grid["lat"].min()) and float(grid["lat"].max()) < north
+    said = item.properties["cube:dimensions"]["rlat"]["reference_system"]
+    assert pyproj.CRS.from_json_dict(said).to_cf()["grid_mapping_name"] == "rotated_latitude_longitude"
+
+
 def test_the_30_february_of_a_calendar_of_360_days_becomes_the_28(written: StacCatalogue) -> None:
     item = items(written)["day_360_NAM"]
     last = store.open_store(Path(item.assets["zarr"].get_absolute_href()))["time"].values[-1]
@@ -288,6 +305,16 @@ def test_a_folder_that_holds_anything_else_is_refused(name: str, final: Path, tm
         write(final, StacOptions(tmp_path / "stac"))
     with pytest.raises(StoreError, match="no catalogue"):
         write(final, StacOptions(tmp_path / "stac" / name))
+    assert contents(tmp_path) == before
+
+
+def test_the_catalogue_of_another_collection_is_not_replaced(final: Path, tmp_path: Path) -> None:
+    write(final, StacOptions(tmp_path / "stac"))
+    before = contents(tmp_path)
+    with pytest.raises(StoreError, match=r"holds the collection espo-v1, and this run's is mine-v2"):
+        write_stac(
+            find_products(final), final, replace(made.ABOUT, name="Mine (v2)"), StacOptions(tmp_path / "stac"), {}
+        )
     assert contents(tmp_path) == before
 
 

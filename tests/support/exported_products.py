@@ -55,6 +55,23 @@ def on_map(calendar: str = "noleap", years: int = 3, seed: int = 1) -> xr.Datase
     return xr.Dataset(both, {"time": time, **place}, ATTRS)
 
 
+def rotated(rlat: np.ndarray, rlon: np.ndarray) -> xr.Dataset:
+    """A rotated grid whose latitudes and longitudes PROJ has computed."""
+    import pyproj
+
+    pole = pyproj.CRS.from_cf(ROTATED)
+    to_earth = pyproj.Transformer.from_crs(pole, pyproj.CRS.from_epsg(4326), always_xy=True)
+    lon, lat = to_earth.transform(*np.meshgrid(rlon, rlat))
+    coords = {
+        "rlat": ("rlat", rlat, {"standard_name": "grid_latitude"}),
+        "rlon": ("rlon", rlon, {"standard_name": "grid_longitude"}),
+        "lat": (("rlat", "rlon"), lat),
+        "lon": (("rlat", "rlon"), lon),
+        "rotated_pole": ((), 1, ROTATED),
+    }
+    return xr.Dataset({"tasmax": (("rlat", "rlon"), lat)}, coords)
+
+
 def publish(dataset: xr.Dataset, path: Path, task: str = "ConcatenationFinal", **parameters: str) -> store.Marker:
     """Publish a dataset as an archive or as a folder, with a marker."""
     versions = {"espo_luigi": "0.2.0"}

@@ -139,7 +139,7 @@ def test_a_product_on_a_rotated_grid_has_a_valid_outline_and_its_projection(tmp_
     from pystac.validation.stac_validator import JsonSchemaSTACValidator
 
     pyproj = pytest.importorskip("pyproj")
-    grid = made.rotated(np.arange(-2.0, 3), np.arange(-75.0, -50))
+    grid = made.rotated(np.arange(-2.0, 3), np.arange(-95.0, -60))
     time = xr.date_range("2001-01-01", periods=4, calendar="noleap", use_cftime=True)
     data = grid["tasmax"].expand_dims(time=time).astype("float32")
     made.publish(grid.assign(tasmax=data).assign_attrs(made.ATTRS), tmp_path / "final" / "day.zarr", "ConcatClean")

@@ -182,7 +182,10 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     if "time" not in ds.dims:
         return row | {"xrfreq": "fx", "frequency": "fx"}
     times = ds["time"].values
-    return row | {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
+    # A clean-up that keeps few attributes removes those of the frequency.
+    xrfreq = row.get("xrfreq") or _frequency(times[:2]) or ""
+    found = {"xrfreq": xrfreq, "frequency": row.get("frequency") or _FREQUENCY_OF.get(xrfreq, "")}
+    return row | found | {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
 
 
 def _opened(path: Path) -> xr.Dataset:

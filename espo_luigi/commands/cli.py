@@ -14,7 +14,7 @@ from configparser import DuplicateSectionError
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -384,24 +384,47 @@ def tasks(as_json: bool) -> None:
     say(job_table(workdir))
 
 
-@espo.command(epilog="Example: espo publish --json")
+@espo.command(epilog="Example: espo publish --stac --datacite")
 @click.option("--catalog", is_flag=True, help="The catalogue of the products only.")
 @click.option("--crate", is_flag=True, help="The file that says where each product comes from only.")
+@click.option(
+    "--stac",
+    is_flag=False,
+    flag_value="",
+    metavar="[FOLDER]",
+    help="A static STAC catalogue of the simulations, by default in the folder stac of the products.",
+)
+@click.option("--exported", type=_PATH, metavar="FOLDER", help="Its NetCDF files: a folder made by espo export.")
+@click.option("--kerchunk", is_flag=True, help="References that open the NetCDF files as one Zarr store.")
+@click.option(
+    "--href", multiple=True, metavar="URL", help="Where the products' folder is online; further ones are mirrors."
+)
+@click.option(
+    "--datacite",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Relations to the inputs, for DataCite and Zenodo, by default in datacite.json beside the products.",
+)
+@click.option("--doi-table", type=_PATH, metavar="CSV", help="The inputs' DOIs: columns pattern (of ids) and doi.")
 @_json_option
-def publish(catalog: bool, crate: bool, as_json: bool) -> None:
+def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     """Write the products' catalogue and provenance.
 
     The catalogue of intake-esm and xscen is that of `paths.project_catalog`, in which others' rows stay; provenance is
-    the RO-Crate `ro-crate-metadata.json` in the folder of the products.
+    the RO-Crate `ro-crate-metadata.json` in the folder of the products. With --stac or --datacite, only these are
+    written, unless --catalog or --crate is given, too.
     """
+    from espo_luigi.commands.publishing import relations_options, render_published, stac_options
     from espo_luigi.tasks.publish import publish
 
-    done = publish(with_catalogue=catalog or not crate, with_crate=crate or not catalog)
+    stac = stac_options(asked["stac"], asked["exported"], asked["kerchunk"], asked["href"])
+    relations = relations_options(asked["datacite"], asked["doi_table"])
+    by_default = not (catalog or crate or stac or relations)
+    done = publish(with_catalogue=catalog or by_default, with_crate=crate or by_default, stac=stac, relations=relations)
     if as_json:
         return _print_json(asdict(done))
-    say(done)
-    for path in done.catalogued.left_out if done.catalogued else ():
-        say(f"  of no dataset, not listed: {path}")
+    say(render_published(done))
 
 
 @espo.command(epilog="Example: espo report --out report.html")

@@ -1,4 +1,6 @@
-"""A run's products, published: a catalogue that lists them, and a crate that says where each comes from.
+"""A run's products, published for others.
 
-Imports `store`, from whose markers it reads everything, and `jobs.lock`. Gives `tasks.publish` both files.
+`catalogue` lists them for intake-esm and xscen, `crate` says where each comes from, `stac` makes a STAC catalogue, and
+`relations` relates them to their inputs for DataCite and Zenodo. All read the markers in the products; `exported`
+reads the folder of NetCDF files that `espo export` has made. Imports `store`, `catalog` and `jobs`.
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,11 @@ from espo_luigi.publication.products import Product
 from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
+
+# What ESPO v2 keeps from before the exchange of tasmax and tasmin; its attribute is that of the final data.
+_PRESWAP = "ConcatCleanPreswap"
+# The levels of products whose clean-up removes the attribute, by the task that makes them.
+_LEVELS = {"ConcatClean": "final", _PRESWAP: "preswap"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,8 @@ def row_of(product: Product) -> Row:
         if product.path.exists():
             raise StoreError(f"cannot read {product.path} ({first_line(error)}); {REMAKE}") from error
         return {}
+    if row and (product.marker.task == _PRESWAP or not row.get("processing_level")):
+        row["processing_level"] = _LEVELS.get(product.marker.task, "")
     # Else the reference and its copies in two calendars would be the same dataset, of the same level.
     copy = product.marker.parameters.get("calendar")
     if row and copy:
@@ -79,11 +87,21 @@ def row_of(product: Product) -> Row:
     return row and row | {"format": "zarr", "path": str(product.path)}
 
 
-def _described(path: Path) -> Row:
+@contextmanager
+def ends_of(path: Path) -> Iterator[xr.Dataset]:
+    """Open a product lazily, its first two days and its last only.
+
+    Making the dates of a hundred and fifty years takes half a second.
+    """
     with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
-        # Two days only: making the dates of a hundred and fifty years takes half a second.
-        ends = ds.isel(time=[0, -1]) if ds.sizes.get("time") else ds
-        return describe_product(xr.decode_cf(ends, decode_timedelta=False))
+        last = ds.sizes.get("time", 0) - 1
+        ends = ds.isel(time=sorted({0, min(1, last), last})) if last >= 0 else ds
+        yield xr.decode_cf(ends, decode_timedelta=False)
+
+
+def _described(path: Path) -> Row:
+    with ends_of(path) as ds:
+        return describe_product(ds)
 
 
 def _is_gone(path: Path, folder: Path) -> bool:

@@ -16,14 +16,12 @@ from typing import Any
 from urllib.parse import quote
 
 from espo_luigi.jobs.order import label_of
-from espo_luigi.publication.products import Product
+from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.store import Marker
 
 METADATA_NAME = "ro-crate-metadata.json"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-# The tasks that look at raw files; the inputs in their markers are these files, with tracking ids.
-_LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 
 Entity = dict[str, Any]
 
@@ -40,6 +38,9 @@ class About:
     config_text: str = ""
     config_files: Mapping[str, str] = field(default_factory=dict)
     """The text of each file, by its path."""
+    cite_as: str = ""
+    """The address of the products' DOI or page."""
+    institution: str = ""
 
 
 def crate(
@@ -74,7 +75,7 @@ def listed(value: Any) -> list[Any]:
 
 def _entities(products: Sequence[Product], folder: Path, about: About) -> Iterator[Entity]:
     """Yield all entities; if several have the same id, the last counts."""
-    tables = _raw_tables(products)
+    tables = raw_files(products)
     # By name and marker: the folder of products may have been moved, and an input replaced since.
     ids = {(product.path.name, product.marker.id): _relative(product.path, folder) for product in products}
     by_task: dict[str, list[Product]] = {}
@@ -159,12 +160,6 @@ def _software(versions: Mapping[str, str]) -> Iterator[Entity]:
 def _parameters(parameters: Mapping[str, str]) -> Iterator[Entity]:
     for name, value in parameters.items():
         yield {"@id": _parameter_id(name, value), "@type": "PropertyValue", "name": name, "value": value}
-
-
-def _raw_tables(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The raw files with their tracking ids, by dataset and fingerprint, from the markers of `InputCheck`'s tables."""
-    looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
-    return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
 
 
 def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[Entity]:

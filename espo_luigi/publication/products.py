@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from espo_luigi import store
 from espo_luigi.store import Marker
 
 FORMATS = {".zarr": "application/vnd.zarr", ".zarr.zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
+# The tasks that look at raw files; the inputs in their markers are these files, with tracking ids.
+_LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ def find_products(folder: Path) -> list[Product]:
     """Return the complete products below a folder, sorted by path; stores are not searched."""
     found = ((path, store.read_marker(path)) for path in sorted(_candidates(folder.absolute())))
     return [Product(path, marker) for path, marker in found if marker is not None]
+
+
+def raw_files(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
+    """Return the raw files with their tracking ids, by dataset and fingerprint, from `InputCheck`'s tables."""
+    looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
+    return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

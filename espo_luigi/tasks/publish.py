@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +12,18 @@ from typing import Any
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
+from espo_luigi.files import replace_text
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication.alone import alone
+from espo_luigi.publication.assets import StacOptions
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate
-from espo_luigi.publication.products import find_products
+from espo_luigi.publication.exported import ExportedFile, find_exported, unfinished
+from espo_luigi.publication.products import Product, find_products
+from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
+from espo_luigi.publication.relations import relations as relations_of
+from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context, settings
@@ -34,6 +41,8 @@ from espo_luigi.tasks.reference import MakeRef
 
 # Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
+# Names of the global attribute that has the products' DOI or page.
+_CITED = ("doi", "dataset_doi", "cite_as", "further_info_url")
 
 
 def products() -> Iterator[EspoTask]:
@@ -84,6 +93,14 @@ _ENDS: Mapping[str, Callable[[RunContext], Iterator[EspoTask]]] = {
 
 
 @dataclass(frozen=True)
+class RelationsOptions:
+    """Where the relations to the inputs go, and the table of the inputs' DOIs."""
+
+    file: Path
+    doi_table: Path | None = None
+
+
+@dataclass(frozen=True)
 class Published:
     """The files that were written."""
 
@@ -91,6 +108,11 @@ class Published:
     """How many products are complete."""
     crate: Path | None
     catalogued: Catalogued | None
+    stac: StacCatalogue | None = None
+    unfinished: int = 0
+    """NetCDF files in the exported folder that belong to no finished product."""
+    relations: Relations | None = None
+    relations_file: Path | None = None
 
     def __str__(self) -> str:
         """Return sentences about the files."""
@@ -100,11 +122,27 @@ class Published:
         if (found := self.catalogued) is not None:
             others = f", beside {found.others} rows of others" if found.others else ""
             said.append(f"{found.catalogue} lists the {found.rows} that are data{others}")
+        if (stac := self.stac) is not None:
+            files = f", with {stac.netcdf} NetCDF files" if stac.netcdf else ""
+            refs = f" and {stac.references} references to them" if stac.references else ""
+            said.append(f"{stac.collection} is the STAC collection of {stac.items} simulations{files}{refs}")
+        if self.relations is not None:
+            said.append(
+                f"{self.relations_file} relates them to {len(self.relations.identifiers)} identifiers of inputs"
+            )
         return "; ".join(said)
 
 
-def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Published:
+def publish(
+    *,
+    with_crate: bool = True,
+    with_catalogue: bool = True,
+    stac: StacOptions | None = None,
+    relations: RelationsOptions | None = None,
+) -> Published:
     """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
+
+    `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs.
 
     Raises
     ------
@@ -115,11 +153,43 @@ def publish(*, with_crate: bool = True, with_catalogue: bool = True) -> Publishe
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
+    # What the user gives is read before anything is written.
+    related = _related(products, relations) if relations else None
+    exported = _exported(products, final, stac.exported) if stac and stac.exported else {}
+    stacked = write_stac(products, final, _about(), stac, exported) if stac else None
+    if related and relations:
+        with disk_errors(relations.file, "write"):
+            text = json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n"
+            replace_text(relations.file, text, shared=True)
     if with_crate:
         write_crate(final)
     catalogue = context().config.paths.project_catalog or final / "catalog.json"
-    catalogued = add_to_catalogue(catalogue, products, final) if with_catalogue else None
-    return Published(len(products), final / METADATA_NAME if with_crate else None, catalogued)
+    return Published(
+        len(products),
+        final / METADATA_NAME if with_crate else None,
+        add_to_catalogue(catalogue, products, final) if with_catalogue else None,
+        stacked,
+        unfinished(stac.exported, [one for files in exported.values() for one in files])
+        if stac and stac.exported
+        else 0,
+        related,
+        relations.file if relations else None,
+    )
+
+
+def _exported(products: Sequence[Product], final: Path, folder: Path) -> dict[str, list[ExportedFile]]:
+    markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
+    return find_exported(folder, markers)
+
+
+def _related(products: Sequence[Product], options: RelationsOptions) -> Relations:
+    dois = read_dois(options.doi_table, raw_datasets(products)) if options.doi_table else {}
+    return relations_of(products, dois)
+
+
+def default_folder() -> Path:
+    """Return the folder of files about the products, if none is named."""
+    return context().config.paths.final.absolute()
 
 
 def write_crate(final: Path) -> None:
@@ -149,6 +219,8 @@ def _about() -> About:
         description=f"Daily simulations of {sim}, adjusted to {config.reference_source} over {ref}, with "
         "diagnostics and checks; made by espo_luigi.",
         licence=next((str(attributes[name]) for name in _LICENCES if attributes.get(name)), "none stated"),
+        cite_as=next(filter(None, (_address(str(attributes.get(name, ""))) for name in _CITED)), ""),
+        institution=str(attributes.get("institution") or ""),
         published=datetime.now(UTC).date().isoformat(),
         config_hash=config.hash,
         config_text=json.dumps(
@@ -156,3 +228,10 @@ def _about() -> About:
         ),
         config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in files},
     )
+
+
+def _address(text: str) -> str:
+    """The address of a DOI or a page; nothing of other texts."""
+    if doi := doi_of(text):
+        return f"https://doi.org/{doi}"
+    return text if text.startswith(("https://", "http://")) else ""

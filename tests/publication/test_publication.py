@@ -25,7 +25,7 @@ from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.files import write_new
 from espo_luigi.publication import alone as alone_module
 from espo_luigi.publication.alone import alone
-from espo_luigi.publication.catalogue import add_to_catalogue
+from espo_luigi.publication.catalogue import add_to_catalogue, row_of
 from espo_luigi.publication.crate import About, crate, listed
 from espo_luigi.publication.products import find_products
 
@@ -173,6 +173,21 @@ def test_a_row_says_what_xscen_says_of_the_same_store(final: Path, tmp_path: Pat
     assert read == {str(product.path) for product in find_products(final) if product.marker.task != "InputCheck"} - {
         str(final / "reference" / "Land+south+coords.zarr")
     }
+
+
+@pytest.mark.parametrize(("task", "level"), [("ConcatClean", "final"), ("ConcatCleanPreswap", "preswap")])
+def test_a_row_has_level_and_frequency_though_the_clean_up_removed_the_attributes(
+    task: str, level: str, tmp_path: Path
+) -> None:
+    """As ESPO v2's `remove_all_attrs_except` leaves them."""
+    kept = {name: value for name, value in SIM_ATTRS.items() if name in ("cat:id", "cat:source", "cat:domain")}
+    # The preswapped are joined like the final data, which writes that level.
+    said = {"cat:processing_level": "final"} if level == "preswap" else {}
+    make(tmp_path / "a.zarr.zip", daily(calendar="360_day").assign_attrs(kept | said), task, sim_id=SIM, var="pr")
+    make(tmp_path / "one_day.zarr", daily().isel(time=[0]).assign_attrs(kept), task, sim_id=SIM, var="pr")
+    days, one_day = (row_of(product) for product in find_products(tmp_path))
+    assert (days["processing_level"], days["xrfreq"], days["frequency"]) == (level, xr.infer_freq(daily().time), "day")
+    assert (one_day["processing_level"], one_day["xrfreq"], one_day["frequency"]) == (level, "", "")
 
 
 def test_others_rows_and_columns_stay_and_products_that_are_gone_leave(final: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The whole demo: every rule and both calendars; then second runs."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
 from luigi.configuration import get_config
@@ -439,6 +441,25 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
 def commands(here: Path) -> Path:
     """A folder in which `luigi` and `espo`, as users give them, are about the same run."""
     return here / "commands"
+
+
+def test_the_stac_catalogue_of_the_run_is_valid_and_leads_to_its_numbers(here: Path) -> None:
+    pystac = pytest.importorskip("pystac")
+    validator = importlib.import_module("pystac.validation.stac_validator").JsonSchemaSTACValidator()
+    assert cli.main(["publish", "--stac"]) == 0
+    collection = pystac.Collection.from_file(str(here / "final" / "stac" / "collection.json"))
+    found = {item.properties["espo_luigi:product"]: item for item in collection.get_items()}
+    assert len(found) == len(SIMULATIONS) * 4, "a simulation on the whole domain and in three regions"
+    for one in (collection, *found.values()):
+        validator.validate_core(one.to_dict(), one.STAC_OBJECT_TYPE, "1.1.0")
+    ends = {item.properties["end_datetime"] for item in found.values()}
+    assert ends == {f"{LAST}-12-31T23:59:59Z", f"{LAST}-12-30T23:59:59Z"}
+    (item,) = (one for name, one in found.items() if NOLEAP in name and name.startswith("final/"))
+    opened = xr.open_zarr(zarr.storage.ZipStore(item.assets["zarr"].get_absolute_href(), mode="r"))
+    xr.testing.assert_equal(opened["tasmax"].isel(time=0).load(), final(here, NOLEAP)["tasmax"].isel(time=0).load())
+    west, south, east, north = item.bbox
+    assert west < opened["lon"].min() < opened["lon"].max() < east
+    assert south < opened["lat"].min() < opened["lat"].max() < north
 
 
 def test_a_second_command_on_the_same_folders_is_refused_and_the_product_has_data_on_all_land(

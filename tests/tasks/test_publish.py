@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from complete_demo import complete_all, edit
+from complete_demo import DAY360, NOLEAP, complete_all, edit
 
 from espo_luigi.commands import cli
 from espo_luigi.publication.crate import METADATA_NAME
@@ -34,3 +34,42 @@ def test_no_secret_of_the_configuration_is_in_published_files(
     assert holding == [config]
     shown = [one for one in json.loads(crate.read_text())["@graph"] if "storage_options" in str(one.get("text"))]
     assert len(shown) == 4 and all("***" in one["text"] for one in shown)
+
+
+def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(
+    complete_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(complete_demo)
+    dois, written = complete_demo / "dois.csv", complete_demo / "final" / "datacite.json"
+    dois.write_text("pattern,doi\n*_Demo-NoLeap_*,10.22033/ESGF/CMIP6.1\n*_Demo-NoLaep_*,10.22033/ESGF/CMIP6.2\n")
+    assert cli.main(["publish", "--datacite", "--doi-table", "dois.csv"]) == 1
+    assert "dois.csv, line 3: the pattern '*_Demo-NoLaep_*' fits none of the" in capsys.readouterr().err
+    assert not written.exists()
+    dois.write_text("pattern,doi\n*_Demo-NoLeap_*,10.22033/ESGF/CMIP6.1\n")
+    assert cli.main(["publish", "--datacite", "--doi-table", "dois.csv"]) == 0
+    said = capsys.readouterr().out
+    assert f"no DOI: {DAY360}" in said and NOLEAP not in said
+    found = json.loads(written.read_text())
+    assert [one["identifier"] for one in found["zenodo"]["related_identifiers"]] == ["10.22033/ESGF/CMIP6.1"]
+    assert DAY360 in found["without_doi"] and NOLEAP not in found["without_doi"]
+    # Only what is asked for.
+    assert not (written.parent / METADATA_NAME).exists()
+    assert cli.main(["publish", "--datacite", ".", "--json"]) == 1
+    assert "datacite" not in {path.stem for path in complete_demo.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--exported netcdf", "--exported needs --stac"),
+        ("--href https://a", "--href needs --stac"),
+        ("--stac --kerchunk", "--kerchunk needs --exported"),
+        ("--stac s --href data/espo", "--href data/espo is not a URL"),
+        ("--doi-table dois.csv", "--doi-table needs --datacite"),
+    ],
+)
+def test_an_option_without_that_to_which_it_belongs_is_a_wrong_command_line(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["publish", *words.split()]) == 2
+    assert f"espo publish: {said}" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""The options of `espo publish` for STAC and DataCite, and the lines that it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from espo_luigi.publication.assets import StacOptions
+from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
+
+# More names than this are counted.
+_NAMED = 20
+
+
+def stac_options(
+    folder: str | None, exported: Path | None, kerchunk: bool, addresses: tuple[str, ...]
+) -> StacOptions | None:
+    """Return the options of the STAC catalogue; None without `--stac`. Raises click.UsageError.
+
+    `folder` is an empty text if the option was given without it.
+    """
+    given = {"--exported": exported, "--kerchunk": kerchunk, "--href": addresses}
+    if folder is None and any(given.values()):
+        raise click.UsageError(f"{next(name for name, value in given.items() if value)} needs --stac.")
+    if kerchunk and exported is None:
+        raise click.UsageError("--kerchunk needs --exported, the folder with the NetCDF files.")
+    for address in addresses:
+        if not urlsplit(address).scheme:
+            raise click.UsageError(f"--href {address} is not a URL; expected https://… or the like.")
+    if folder is None:
+        return None
+    return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported, kerchunk)
+
+
+def relations_options(file: str | None, doi_table: Path | None) -> RelationsOptions | None:
+    """Return the options of the relations to inputs; None without `--datacite`. Raises click.UsageError.
+
+    `file` is an empty text if the option was given without it.
+    """
+    if file is None and doi_table is not None:
+        raise click.UsageError("--doi-table needs --datacite.")
+    if file is None:
+        return None
+    return RelationsOptions(Path(file) if file else default_folder() / "datacite.json", doi_table)
+
+
+def render_published(done: Published) -> str:
+    """Return the lines about a publication: the files written, and the gaps in them."""
+    lines = [str(done)]
+    if done.catalogued:
+        lines += [f"  of no dataset, not listed: {path}" for path in done.catalogued.left_out]
+    if done.stac and done.stac.left_out:
+        lines.append(f"  no simulations on a map with times, no items: {len(done.stac.left_out)} stores")
+    if done.unfinished:
+        lines.append(f"  of no finished product, no assets: {done.unfinished} NetCDF file(s)")
+    if (related := done.relations) is not None:
+        lines += _named("no DOI", related.without_doi)
+        lines += _named("no tracking id", related.without_tracking_id)
+        lines += _named("raw files unknown, as their InputCheck is gone", related.unknown)
+    return "\n".join(lines)
+
+
+def _named(what: str, names: Sequence[str]) -> Iterator[str]:
+    yield from (f"  {what}: {name}" for name in names[:_NAMED])
+    if len(names) > _NAMED:
+        yield f"  {what}: {len(names) - _NAMED} more, listed in the file"

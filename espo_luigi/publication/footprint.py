@@ -1,0 +1,213 @@
+"""Where a dataset lies, for GeoJSON and STAC: its outline from latitudes and longitudes, its axes, its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import DataError
+
+# Outlines of rotated grids are thinned: each of the four sides keeps this many points.
+_POINTS_PER_SIDE = 25
+_DECIMALS = 6
+_SPATIAL = {
+    "lon": ("x", 4326),
+    "longitude": ("x", 4326),
+    "lat": ("y", 4326),
+    "latitude": ("y", 4326),
+    "rlon": ("x", None),
+    "grid_longitude": ("x", None),
+    "rlat": ("y", None),
+    "grid_latitude": ("y", None),
+}
+"""The axis of a dimension by its standard name or its name, and the EPSG code; rotated grids have no code."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The outline of all cells on the sphere, in degrees.
+
+    `west` is in [-180, 180). `east` exceeds 180 if the cells lie on both sides of the 180th meridian.
+    """
+
+    west: float
+    south: float
+    east: float
+    north: float
+    ring: tuple[tuple[float, float], ...]
+    """Longitudes and latitudes, counterclockwise and closed."""
+
+    @property
+    def bbox(self) -> list[float]:
+        """West, south, east, north; west exceeds east across the 180th meridian, as in GeoJSON."""
+        east = self.east - 360 if self.east > 180 else self.east
+        return [_rounded(one) for one in (self.west, self.south, east, self.north)]
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """The outline as GeoJSON; two polygons if it crosses the 180th meridian."""
+        if self.east <= 180:
+            return {"type": "Polygon", "coordinates": [_listed(self.ring)]}
+        halves = [_clipped(self.ring, 1.0), [(lon - 360, lat) for lon, lat in _clipped(self.ring, -1.0)]]
+        return {"type": "MultiPolygon", "coordinates": [[_listed(half)] for half in halves]}
+
+
+def _rounded(degrees: float) -> float:
+    # Never -0.0, which is a different text.
+    return round(float(degrees), _DECIMALS) + 0.0
+
+
+def _listed(ring: Any) -> list[list[float]]:
+    return [[_rounded(lon), _rounded(lat)] for lon, lat in ring]
+
+
+def _clipped(ring: tuple[tuple[float, float], ...], side: float) -> list[tuple[float, float]]:
+    """The part of a closed ring west (`side` 1) or east (-1) of the 180th meridian, after Sutherland and Hodgman."""
+    kept: list[tuple[float, float]] = []
+    for (lon, lat), (lon2, lat2) in pairwise(ring):
+        if side * (180 - lon) >= 0:
+            kept.append((lon, lat))
+        if (lon - 180) * (lon2 - 180) < 0:
+            kept.append((180.0, lat + (lat2 - lat) * (180 - lon) / (lon2 - lon)))
+    return [*kept, kept[0]]
+
+
+def union(footprints: list[Footprint]) -> list[float]:
+    """Return the box around all footprints, as `Footprint.bbox` has it."""
+    west, east = min(one.west for one in footprints), max(one.east for one in footprints)
+    west, east = (-180.0, 180.0) if east - west >= 360 else (west, east)
+    south, north = min(one.south for one in footprints), max(one.north for one in footprints)
+    return Footprint(west, south, east, north, ()).bbox
+
+
+def footprint_of(ds: xr.Dataset) -> Footprint:
+    """Return the footprint of a dataset's cells, to their edges; its latitudes and longitudes are computed.
+
+    Parameters
+    ----------
+    ds : Dataset
+        `lat` and `lon` in degrees, along one dimension each (rows and columns), or both along the same two.
+
+    Raises
+    ------
+    DataError
+        If there are no such coordinates.
+    """
+    found = {name: ds.variables.get(name) for name in ("lat", "lon")}
+    dims = {name: () if one is None else one.dims for name, one in found.items()}
+    if found["lat"] is None or found["lon"] is None or len({*dims["lat"], *dims["lon"]}) != 2:
+        raise DataError(
+            f"expected latitudes `lat` and longitudes `lon` of rows and columns; they lie along {dims['lat']} and "
+            f"{dims['lon']}"
+        )
+    lat, lon = (np.asarray(one.values, np.float64) for one in (found["lat"], found["lon"]))
+    if lat.ndim == 1:
+        return _of_box(np.clip(_ends(lat), -90, 90), _ends(np.unwrap(lon, period=360)))
+    return _of_sides(_outline(lat, lon))
+
+
+def _ends(centres: np.ndarray) -> np.ndarray:
+    """The outer edges of a row of cells, in ascending order; of a single cell its centre twice."""
+    in_order = np.sort(centres)
+    halves = np.diff(in_order)[[0, -1]] / 2 if in_order.size > 1 else np.zeros(2)
+    return np.array([in_order[0] - halves[0], in_order[-1] + halves[1]])
+
+
+def _of_box(lat: np.ndarray, lon: np.ndarray) -> Footprint:
+    south, north = lat
+    west, east = (-180.0, 180.0) if lon[1] - lon[0] > 360 - 1e-6 else lon - 360 * np.floor((lon[0] + 180) / 360)
+    ring = ((west, south), (east, south), (east, north), (west, north), (west, south))
+    return Footprint(west, south, east, north, ring)
+
+
+def _outline(lat: np.ndarray, lon: np.ndarray) -> list[np.ndarray]:
+    """The corners of the outer cells as points in space, by side, around the map once."""
+    phi, theta = np.deg2rad(lat), np.deg2rad(lon)
+    # In space, neither the poles nor a meridian are special. Each corner is in the middle of four centres.
+    centres = np.stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])
+    padded = np.pad(centres, ((0, 0), (1, 1), (1, 1)), mode="reflect", reflect_type="odd")
+    corners = padded[:, 1:, 1:] + padded[:, 1:, :-1] + padded[:, :-1, 1:] + padded[:, :-1, :-1]
+    return [corners[:, 0, :-1], corners[:, :-1, -1], corners[:, -1, :0:-1], corners[:, :0:-1, 0]]
+
+
+def _of_sides(sides: list[np.ndarray]) -> Footprint:
+    x, y, z = np.concatenate(sides, axis=1)
+    lat, lon = np.rad2deg(np.arctan2(z, np.hypot(x, y))), np.rad2deg(np.arctan2(y, x))
+    closed = np.unwrap(np.append(lon, lon[0]), period=360)
+    if abs(closed[-1] - closed[0]) > 180:
+        # Around a pole: every meridian, and all latitudes up to there.
+        ends = (lat.min(), 90.0) if lat.mean() > 0 else (-90.0, lat.max())
+        return _of_box(np.array(ends), np.array([-180.0, 180.0]))
+    lon = closed[:-1] - 360 * np.floor((closed.min() + 180) / 360)
+    starts = np.cumsum([0, *(side.shape[1] for side in sides)])
+    kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in pairwise(starts)]
+    points = [(float(lon[one]), float(lat[one])) for one in np.unique(np.concatenate(kept).astype(int))]
+    ring = (*points, points[0])
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
+    return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])
+
+
+def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
+    """Return the dimensions of the data variables but `time`, as STAC's datacube extension describes them."""
+    names = dict.fromkeys(str(dim) for data in ds.data_vars.values() for dim in data.dims if dim != "time")
+    return {name: _dimension(ds, name) for name in names}
+
+
+def _dimension(ds: xr.Dataset, name: str) -> dict[str, Any]:
+    along = ds[name]
+    axis, code = _SPATIAL.get(along.attrs.get("standard_name", name), _SPATIAL.get(name, ("", None)))
+    system = code or _rotated(ds)
+    if along.dtype.kind not in "iuf":
+        return {"type": "other", "values": [str(value) for value in along.values]}
+    values = along.values.astype(np.float64)
+    extent = {"extent": [_rounded(values.min()), _rounded(values.max())]}
+    if not axis or not system:
+        return {"type": "other", **extent}
+    steps = np.diff(values)
+    is_even = steps.size > 0 and np.allclose(steps, steps[0], rtol=1e-3)
+    step = {"step": abs(_rounded(steps.mean()))} if is_even else {}
+    return {"type": "spatial", "axis": axis, **extent, **step, "reference_system": system}
+
+
+def _rotated(ds: xr.Dataset) -> dict[str, Any] | None:
+    """The rotated grid of a dataset as PROJJSON; None for other grids."""
+    found = (one.attrs for one in ds.variables.values() if "grid_north_pole_latitude" in one.attrs)
+    return next(map(_projjson, found), None)
+
+
+def _projjson(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    pole = {
+        "Grid north pole latitude (netCDF CF convention)": mapping["grid_north_pole_latitude"],
+        "Grid north pole longitude (netCDF CF convention)": mapping.get("grid_north_pole_longitude", 0.0),
+        "North pole grid longitude (netCDF CF convention)": mapping.get("north_pole_grid_longitude", 0.0),
+    }
+    axes = [("Longitude", "lon", "east"), ("Latitude", "lat", "north")]
+    system = {
+        "subtype": "ellipsoidal",
+        "axis": [dict(zip(("name", "abbreviation", "direction"), axis, strict=True), unit="degree") for axis in axes],
+    }
+    # A grid mapping without a radius leaves the shape of the Earth open; PROJJSON needs it, and WGS 84 is usual.
+    base = {"name": "WGS 84", "datum": _WGS84, "coordinate_system": system}
+    return {
+        "type": "DerivedGeographicCRS",
+        "name": "rotated latitude and longitude",
+        "base_crs": {"type": "GeographicCRS", **base},
+        "conversion": {
+            "name": "rotated pole",
+            "method": {"name": "Pole rotation (netCDF CF convention)"},
+            "parameters": [{"name": name, "value": float(value), "unit": "degree"} for name, value in pole.items()],
+        },
+        "coordinate_system": system,
+    }
+
+
+_WGS84 = {
+    "type": "GeodeticReferenceFrame",
+    "name": "World Geodetic System 1984",
+    "ellipsoid": {"name": "WGS 84", "semi_major_axis": 6378137, "inverse_flattening": 298.257223563},
+}

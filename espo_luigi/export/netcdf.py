@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -28,12 +27,8 @@ logger = logging.getLogger(__name__)
 FILL_VALUE = np.float32(1e20)
 # Below this size, the time to ask for a chunk outweighs the time to read it (CMIP7's guidance for modellers).
 SMALLEST_CHUNK_BYTES = 4 * 2**20
-_DEFLATE_LEVEL = 1
-_READ_BYTES = 2**22
 # What HDF5 keeps of a variable in memory: each chunk is written once, whole, and needs no cache.
 _NO_CACHE = 0
-# The attribute by which a later attempt knows the files of an earlier attempt at the same export.
-EXPORT_ID = "espo_luigi_export"
 
 
 @dataclass(frozen=True)
@@ -152,7 +147,7 @@ def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> Non
     """Write a variable in one chunk, without a fill value."""
     values = np.asarray(variable.values)
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}
-    made = file.createVariable(name, values.dtype, variable.dims, fill_value=False, **options)
+    made = file.createVariable(name, values.dtype, tuple(map(str, variable.dims)), fill_value=False, **options)
     _describe(made, variable.attrs)
     made[...] = values
 
@@ -164,17 +159,19 @@ def _write_variable(file: netCDF4.Dataset, name: str, variable: xr.Variable, lay
     chunk = layout.chunk(variable.shape)
     made = file.createVariable(
         name,
-        "f4",
-        variable.dims,
+        np.float32,
+        tuple(map(str, variable.dims)),
         fill_value=FILL_VALUE,
         chunksizes=chunk,
         chunk_cache=_NO_CACHE,
         compression="zlib",
-        complevel=_DEFLATE_LEVEL,
+        complevel=1,
         shuffle=True,
     )
     made.set_auto_maskandscale(False)
-    _describe(made, variable.attrs)
+    # Of the data's own type, as CF 2.5.1 wants it.
+    missing: dict[Hashable, Any] = {"missing_value": FILL_VALUE} if "missing_value" in variable.attrs else {}
+    _describe(made, {**variable.attrs, **missing})
     # Rows of chunks, so that each is written once, and each chunk of a source with chunks of that size is read once.
     starts = (range(0, size, step) for size, step in zip(variable.shape, chunk, strict=True))
     for corner in product(*starts):
@@ -191,37 +188,6 @@ def _describe(made: netCDF4.Variable, attrs: Mapping[Hashable, Any]) -> None:
 def _plain(value: Any) -> Any:
     """Whole numbers as int32, which the classic data model has, too."""
     return np.int32(value) if isinstance(value, int) and abs(value) < 2**31 else value
-
-
-def is_of(path: Path, export_id: str) -> bool:
-    """Return whether a file is there, whole, and made by an export with this id.
-
-    Raises
-    ------
-    StoreError
-        If the name belongs to a file that no export of espo_luigi made.
-    """
-    if not path.exists():
-        return False
-    try:
-        with netCDF4.Dataset(path) as file:
-            found = getattr(file, EXPORT_ID, None)
-    except OSError:
-        found = None
-    if found is None:
-        raise StoreError(
-            f"{path} is there, and no export of espo_luigi made it: move it away, or export into another folder"
-        )
-    return bool(found == export_id)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def check_shape(ds: xr.Dataset, variable: str) -> None:

@@ -32,7 +32,7 @@ _READ_BYTES = 2**22
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose export a folder holds: a run, by the folder of its products, and a DRS, by its name and its files' names."""
+    """Whose export a folder holds: of a run, by the folder of its products, and by a DRS, its name and its files'."""
 
     products: str
     drs: str

@@ -103,11 +103,11 @@ def _new_file(partial: Path, layout: Layout) -> Iterator[netCDF4.Dataset]:
 
 @contextmanager
 def _errors_of_the_disk(partial: Path) -> Iterator[None]:
-    """Raise OSError for NetCDF's "HDF error", which says no more: the reason is that of a write beside the file."""
+    """Raise the disk's error for NetCDF's "HDF error" or "Permission denied": a write beside it meets it, too."""
     try:
         yield
-    except RuntimeError as error:
-        if "HDF error" not in str(error) and "NetCDF" not in str(error):
+    except (RuntimeError, PermissionError) as error:
+        if not isinstance(error, PermissionError) and "NetCDF" not in str(error):
             raise
         probe = aside_of(partial)
         try:
@@ -117,7 +117,10 @@ def _errors_of_the_disk(partial: Path) -> Iterator[None]:
                 os.fsync(file.fileno())
         finally:
             delete_quietly(probe)
-        raise StoreError(f"cannot write {partial} ({error}); check the disk and run again") from error
+        raise StoreError(
+            f"cannot write {partial}: the NetCDF library says {str(error)!r}, and the disk took a write beside it just "
+            "after; run again, and look for what limits the size of files there if it stays"
+        ) from error
 
 
 def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -> None:

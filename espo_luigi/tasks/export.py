@@ -13,7 +13,7 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import ParameterError, not_one_of
 from espo_luigi.export import conventions
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
 from espo_luigi.export.folder import (
@@ -98,6 +98,8 @@ class Export(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if any export lacks a name or an attribute, or the folder is another's."""
         super().check()
+        if self.var not in (known := variables_of(self.context)):
+            raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
         self.names.check()
         _owner(self).check(Path(self.folder))
         self._check_configuration()
@@ -156,7 +158,7 @@ class Exports(luigi.WrapperTask):
         for part in parts:
             parameter.check("sim_id", run.full_id(part), self.get_task_family())
         wanted = [run.full_id(part) for part in parts] or list(run.simulations)
-        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in run.published]
+        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in variables_of(run)]
         return [Export(sim_id=sim_id, var=var, drs=self.drs, folder=self.folder) for sim_id, var in every]
 
     def requires(self) -> list[luigi.Task]:
@@ -217,6 +219,12 @@ class Names:
         return missing
 
 
+def variables_of(run: RunContext) -> list[str]:
+    """Return the variables of the final archives: of 2024's, the range is left out once tasmin is made of it."""
+    made_of_it = run.workflow.product == "ConcatenationFinal" and "tasmin" not in run.config.biasadjust.variables
+    return [var for var in run.published if var != "dtr" or not made_of_it]
+
+
 def _archive(run: RunContext, sim_id: str, var: str) -> Path:
     by_variable = run.workflow.product == "ConcatClean"
     task = ConcatClean(sim_id=sim_id, var=var) if by_variable else ConcatenationFinal(sim_id=sim_id)
@@ -231,7 +239,7 @@ def names_of(run: RunContext, drs: Drs) -> Names:
 @functools.lru_cache(maxsize=8)
 def _names_of(run: RunContext, drs: str, _hash: str) -> Names:
     found = load_drs(drs)
-    every = [(sim_id, var) for sim_id in run.simulations for var in run.published]
+    every = [(sim_id, var) for sim_id in run.simulations for var in variables_of(run)]
     return Names(run, found, {(sim_id, var): fields_of(run, found, sim_id, var) for sim_id, var in every})
 
 

@@ -1,5 +1,6 @@
 """Final archives of the small demo with a few invented years, for tests of the export; no other task needs to run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from espo_luigi.tasks.base import EspoTask
 # Seven years: a file of four, and a file of three.
 FIRST, LAST = 1991, 1997
 METHODS = {"tasmax": "maximum", "tasmin": "minimum", "pr": "mean"}
+# Of the raw files; a further file has none.
+TRACKING_IDS = ("hdl:21.14100/one", "hdl:21.14100/two")
 CALENDARS = {NOLEAP: "noleap", DAY360: "360_day"}
 
 
@@ -47,7 +50,8 @@ def make_archives(bits: int | None = None) -> dict[str, xr.Dataset]:
         write(task, ds, task.out_scenario().path)
         store.pack(task.out_scenario().path, task.out_final().path)
         checked = tasks.InputCheck(sim_id=sim_id)
-        store.write_table((), [], checked.out_problems().path, checked.marker())
+        marker = replace(checked.marker(), inputs={f"{number}.nc": id for number, id in enumerate((*TRACKING_IDS, ""))})
+        store.write_table((), [], checked.out_problems().path, marker)
     return made
 
 

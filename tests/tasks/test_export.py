@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
+from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP, edit
 from exported import TRACKING_IDS, make_archives
 from luigi.configuration import LuigiConfigParser
@@ -94,10 +94,7 @@ def test_every_product_and_every_drs_passes_the_compliance_checker(
         assert cli.main(["export", "--drs", drs, str(tmp_path / drs)]) == 0
     found = [sorted(one.parent.glob("*.nc"))[-1] for one in tmp_path.rglob("*.sha256")]
     assert len(found) == 3 * 2 * 3
-    checker = Path(sys.executable).parent / "compliance-checker"
-    words = [str(checker), "--test", "cf:1.11", "--criteria", "strict", *map(str, found)]
-    run = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert run.returncode == 0 and run.stdout.count("All tests passed!") == len(found), run.stdout
+    assert problems_of(found) == ""
     with xr.open_dataset(next((tmp_path / "cordex-adjust").rglob("prAdjust*.nc"))) as ds:
         assert ds["prAdjust"].attrs["long_name"] == "Bias-Adjusted Daily mean of pr"
         assert ds.attrs["project_id"] == "CORDEX-Adjust" and ds.attrs["bc_period"] == "1991-2020"

@@ -126,7 +126,7 @@ def report(years: int, cells: int, folder: Path) -> None:
     }
     figures = {}
     print(
-        f"{megabytes:.0f} MB of float32, in chunks {chunk}; Python's start and opening ({start[0]:.1f} s of CPU) are left out"
+        f"{megabytes:.0f} MB of float32, in chunks {chunk}; Python's start and opening ({start[0]:.1f} s of CPU) do not count"
     )
     print(f"{'writer':<10}{'CPU s':>8}{'MB/s':>8}{'peak MB':>10}{'file MB':>10}")
     for name, words in writers.items():

@@ -125,9 +125,7 @@ def report(years: int, cells: int, folder: Path) -> None:
         "ncks": ["ncks", "-O", "-4", "-L", "1", *per_dim, str(plain), str(folder / "ncks.nc")],
     }
     figures = {}
-    print(
-        f"{megabytes:.0f} MB of float32, in chunks {chunk}; Python's start and opening ({start[0]:.1f} s of CPU) do not count"
-    )
+    print(f"{megabytes:.0f} MB of float32, in chunks {chunk}; {start[0]:.1f} s of CPU of Python's start do not count")
     print(f"{'writer':<10}{'CPU s':>8}{'MB/s':>8}{'peak MB':>10}{'file MB':>10}")
     for name, words in writers.items():
         program = name if name in ("nccopy", "ncks") else ""

@@ -134,8 +134,8 @@ def _of_data(attrs: Mapping[Any, Any], dims: Sequence[str], mapping: str) -> dic
 def cell_methods(text: str) -> str:
     """Return cell methods of a daily value as CF 1.11 and CMIP write them.
 
-    ``time: maximum within days`` becomes ``area: mean time: maximum``, and ``time: mean within days`` becomes
-    ``area: time: mean``; other texts stay.
+    ``time: maximum within days`` becomes ``area: mean time: maximum``. ``time: mean within days`` becomes
+    ``area: time: mean``. Other texts stay.
     """
     found = _WITHIN_DAYS.fullmatch(text.strip())
     if found is None:

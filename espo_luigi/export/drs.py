@@ -143,7 +143,7 @@ class Drs(Section):
 
     @property
     def name(self) -> str:
-        """The name by which it was asked for."""
+        """Its name in the package, or its path."""
         return self._name
 
     @property
@@ -177,7 +177,7 @@ class Drs(Section):
         Raises
         ------
         ParameterError
-            If a field has no value, or one that cannot be a part of a file name.
+            If a field has no value, or its value cannot be a part of a file name.
         """
         name = self.file.removesuffix(f"_{{{DATES}}}.nc")
         for field in dict.fromkeys([*fields_in(self.folder), *fields_in(name)]):
@@ -242,7 +242,7 @@ def packaged() -> list[str]:
 
 
 def load_drs(name: str) -> Drs:
-    """Read a DRS: one of the package by its name, or a file by its path; an unchanged file is read once.
+    """Read a DRS of the package by its name, or a user's by its path; an unchanged file is read once.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _load(name: str, path: Path, _state: tuple[int, int] | None) -> Drs:
 
 
 def check_distinct(stems: Mapping[str, Path], drs: Drs) -> None:
-    """Raise `ParameterError` if the files of two products, by label, would have one name."""
+    """Raise `ParameterError` if the files of two products, by label, would have the same name."""
     owners: dict[str, list[str]] = defaultdict(list)
     for label, stem in stems.items():
         owners[str(stem)].append(label)

@@ -1,4 +1,4 @@
-"""The folder of an export: whose it is, and the files of one product in it, written one by one and checksummed last."""
+"""The folder of an export: whose it is, and a product's files in it, written file by file, with checksums last."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def files_of(checksums: Path) -> list[Path]:
 def export_files(
     ds: xr.Dataset, checksums: Path, days: Sequence[Stretch], layout: Layout, marker: store.Marker
 ) -> tuple[int, int]:
-    """Write the files of one product beside its checksums, which come last; return how many were there, and all.
+    """Write a product's files, then their checksums; return how many files were there before, and how many there are.
 
     A file that an earlier attempt at the same export has written stays. Files that an export of former inputs or
     settings has left go.

@@ -70,7 +70,7 @@ def write_netcdf(ds: xr.Dataset, path: Path, layout: Layout) -> None:
     """Write a dataset of `conventions.described` as a NetCDF-4 file, and publish it atomically.
 
     Data are float32, compressed by deflate 1 with shuffle; coordinates are double and have no fill value. Memory holds
-    a chunk of the file and what the source decodes for it.
+    a chunk of the file and the chunks of the source that it is made of.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:
 
 
 def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> None:
-    """Write a variable in one chunk, without a fill value."""
+    """Write a variable in a single chunk, without a fill value."""
     values = np.asarray(variable.values)
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}
     made = file.createVariable(name, values.dtype, tuple(map(str, variable.dims)), fill_value=False, **options)

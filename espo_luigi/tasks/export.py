@@ -88,7 +88,7 @@ class Export(EspoTask):
 
     @property
     def names(self) -> Names:
-        """What is exported, by this DRS."""
+        """The names of all exports of the run by this DRS."""
         return names_of(self.context, load_drs(self.drs))
 
     def reading(self) -> list[str]:
@@ -96,7 +96,7 @@ class Export(EspoTask):
         return [*super().reading(), f"{DRS_KEY}{self.drs}"]
 
     def check(self) -> None:
-        """Raise an error, too, if any export lacks a name or an attribute, or the folder is another's."""
+        """Raise an error, too, if any export lacks a name or an attribute, or the folder belongs to another run."""
         super().check()
         if self.var not in (known := variables_of(self.context)):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")

@@ -143,6 +143,10 @@ class _OneScreen(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
 
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help without empty lines."""
+        return super().get_help(ctx).replace("\n\n", "\n")
+
 
 @click.group(cls=_OneScreen, options_metavar="[--debug] [--version] [--help]")
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")

@@ -55,7 +55,7 @@ class DrsParameter(luigi.Parameter):
 
 
 class _ChecksumsPort(OutputPort):
-    """The checksums of a product's files, where the DRS puts them."""
+    """The checksums of a product's files; FOLDER and FILE of the template are those of the DRS."""
 
     def path_of(self, task: Any) -> Path:
         """Return the path of the checksums."""
@@ -76,7 +76,7 @@ class Export(EspoTask):
         which=lambda task: task.context.workflow.product,
         var=lambda task: task.var,
     )
-    out_checksums = _ChecksumsPort("{folder}/(folder and file of {drs}).sha256")
+    out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
     reads = (
         "biasadjust.variables",
         "custom.amno_region.name",

@@ -13,7 +13,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.finalize.quantization import CONTAINER
-from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims
 from espo_luigi.store.write import plain_attributes
 
 # The form that CF keeps for climatologies (section 7.4), which many products have for daily statistics.
@@ -107,7 +107,7 @@ def _like(variable: xr.Variable, attrs: Mapping[Any, Any]) -> xr.Variable:
 
 
 def _coordinate(variable: xr.Variable) -> xr.Variable:
-    kept = {key: value for key, value in variable.attrs.items() if key not in _NOT_COPIED}
+    kept = {key: value for key, value in variable.attrs.items() if key not in (*_NOT_COPIED, ORIGINAL_SHAPE)}
     return xr.Variable(variable.dims, np.asarray(variable.values, np.float64), plain_attributes(kept))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
-from espo_luigi.errors import ParameterError, not_one_of
+from espo_luigi.config.paths import existing_parent
+from espo_luigi.errors import ParameterError, StoreError, not_one_of
 from espo_luigi.export import conventions
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
 from espo_luigi.export.folder import (
@@ -101,6 +103,8 @@ class Export(EspoTask):
         if self.var not in (known := variables_of(self.context)):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
         self.names.check()
+        if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
+            raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
         _owner(self).check(Path(self.folder))
         self._check_configuration()
 

@@ -17,7 +17,7 @@ def a_product(**attrs: str) -> xr.Dataset:
         "time": xr.date_range("2000-02-29", periods=2, calendar="standard", use_cftime=True),
         "rlat": ("rlat", np.float32([0.1, 0.2]), {"standard_name": "grid_latitude", "units": "degrees"}),
         "rlon": ("rlon", np.float32([1, 2, 3]), {"standard_name": "grid_longitude", "units": "degrees"}),
-        "lat": (*maps, {"standard_name": "latitude", "_FillValue": np.nan}),
+        "lat": (*maps, {"standard_name": "latitude", "_FillValue": np.nan, "original_shape": "17x19"}),
         "lon": (*maps, {"standard_name": "longitude"}),
         "mask": maps,
         "rotated_pole": ((), "", rotated),

@@ -244,6 +244,14 @@ def test_an_export_of_another_configuration_is_named(
     assert ".sha256 was made under another configuration (changed since: biasadjust" in refused(tmp_path / "netcdf")
 
 
+def test_a_file_in_the_folders_place_is_named(
+    archives: dict[str, xr.Dataset], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    (tmp_path / "netcdf").write_text("")
+    for folder in (tmp_path / "netcdf", tmp_path / "netcdf" / "below"):
+        assert "netcdf is no folder that you may write" in refused(folder)
+
+
 def test_a_file_of_somebody_else_is_never_overwritten(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:
     foreign = tmp_path / "netcdf" / NC / f"{STEM}_19950101-19971231.nc"
     foreign.parent.mkdir(parents=True)

@@ -371,13 +371,16 @@ def show_continent(run: Run) -> None:
 
 def table_of(runs: Sequence[Run]) -> str:
     """What a job of each rule took, as YAML: a constant, and so much for a million cells x years x variables."""
-    rules: dict[str, dict[str, float]] = {}
+    from espo_luigi.tasks.cost import measured
+
+    # Rules that these runs lack keep their lines: that of Export is by `benchmarks/export.py`.
+    rules: dict[str, dict[str, float]] = dict(measured()["rules"])
     for name in runs[0].rules:
-        measured = [run.rules[name] for run in runs]
+        jobs = [run.rules[name] for run in runs]
         # A size is degrees squared x days x variables, of cells of 0.1 degrees.
-        millions = [rule["size"] / rule["jobs"] * 100 / 365 / 1e6 for rule in measured]
-        seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in measured])
-        mib = line_through(millions, [rule["peak"] / 2**20 for rule in measured])
+        millions = [rule["size"] / rule["jobs"] * 100 / 365 / 1e6 for rule in jobs]
+        seconds = line_through(millions, [rule["cpu_seconds"] / rule["jobs"] for rule in jobs])
+        mib = line_through(millions, [rule["peak"] / 2**20 for rule in jobs])
         rules[name] = {"seconds": seconds[0], "seconds_a_million": seconds[1], "mib": mib[0], "mib_a_million": mib[1]}
     processors = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     head = {

@@ -281,7 +281,10 @@ def table_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 def write_table(path: Path, workflow: str, table: dict[str, Any]) -> None:
     """Write a workflow's table beside those of others, as YAML with a line for each rule."""
-    tables = (yaml.safe_load(path.read_text()) if path.exists() else {}) | {workflow: table}
+    tables = yaml.safe_load(path.read_text()) if path.exists() else {}
+    # Rules that these runs lack keep their lines: that of Export is by benchmarks/export.py.
+    lines = tables.get(workflow, {}).get("rules", {}) | table["rules"]
+    tables[workflow] = table | {"rules": dict(sorted(lines.items()))}
     text = "# What a job of each rule took: written by benchmarks/production.py --table, whose docstring says how.\n"
     for name, one in tables.items():
         head = yaml.safe_dump({key: value for key, value in one.items() if key != "rules"}, sort_keys=False)

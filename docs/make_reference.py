@@ -23,6 +23,7 @@ from espo_luigi.config.fields import NoEffect
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
+from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.jobs.schedulers.gridengine.submit import _NAMED as QSUB_FLAGS
 from espo_luigi.jobs.schedulers.script import PACKING, own_names
 from espo_luigi.tasks import make
@@ -40,7 +41,7 @@ DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
 
 def pages() -> dict[str, str]:
     """Return the text of each generated page, by its file's name."""
-    made = {"rules.md": rules(), "settings.md": settings(), "keys.md": keys(), "cli.md": commands()}
+    made = {"rules.md": rules(), "settings.md": settings(), "keys.md": keys(), "cli.md": commands(), "drs.md": drs()}
     return {name: f"{MADE}\n{text.strip()}\n" for name, text in made.items()}
 
 
@@ -67,7 +68,8 @@ def rules() -> str:
     """The rules, each after those that it needs."""
     found = in_order(make.rules())
     edges = [(needed, rule.__name__) for rule in found for needed in needs(rule)]
-    last = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
+    ends = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
+    last = [name for name in ends if name != "Export"]  # which no run of All makes
     edges += [(name, rule.__name__) for rule in found if needs_all(rule) for name in last]
     graph = "\n".join(f"  {needed} --> {rule}" for needed, rule in edges)
     return "\n".join(
@@ -277,6 +279,32 @@ def keys() -> str:
         if no_effect(hint) is None:
             parts += section_of_keys(field.alias or name, field, hint, seen)
     return "\n".join([*parts, "## Sections without effect\n", table(_WITHOUT_EFFECT, without_effect(RunConfig))])
+
+
+def drs() -> str:
+    """The keys of a DRS, the fields of its templates, and the DRS files of the package."""
+    head = ["key", "type", "default", "meaning"]
+    found = tables_of(Drs, "", {}, [])
+    keys = [f"{f'### {code(place[1:])}' * bool(place)}\n\n{table(head, rows)}" for place, rows in found]
+    values = [(code(f"{{{name}}}"), text) for name, text in FIELDS.items()]
+    made = [(f"[`{name}`](#{name})", load_drs(name).description) for name in packaged()]
+    texts = [f"### {name}\n\n```yaml\n{load_drs(name).path.read_text().strip()}\n```\n" for name in packaged()]
+    return "\n".join(
+        [
+            "# Data reference syntaxes\n",
+            "A data reference syntax (DRS) is a YAML file that says how `espo export` names, describes and cuts files",
+            "([export to NetCDF](../how-to/export.md)).\n",
+            "## Keys\n",
+            *keys,
+            "## Fields\n",
+            "A field in braces stands for a value in `folder`, `file` and `attributes`. Under `attributes: variable:`,",
+            "any other name in braces stands for the variable's own attribute, such as `{long_name}`.\n",
+            table(["field", "where its value comes from"], values),
+            "## Those of the package\n",
+            table(["name", "what it is"], made),
+            *texts,
+        ]
+    )
 
 
 def section_of_keys(section: str, field: Any, hint: Any, seen: dict[type, str]) -> list[str]:

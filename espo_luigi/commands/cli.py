@@ -143,6 +143,10 @@ class _OneScreen(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
 
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help without empty lines."""
+        return super().get_help(ctx).replace("\n\n", "\n")
+
 
 @click.group(cls=_OneScreen, options_metavar="[--debug] [--version] [--help]")
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
@@ -181,6 +185,45 @@ def make(path: Path, workers: int) -> int:
 
     task = task_for(path)
     say(task.label(), file=sys.stderr)
+    summary = build([task], workers=workers)
+    say(summary.text, file=sys.stderr)
+    return 0 if summary.succeeded else 1
+
+
+def _names_of_drs(_context: object, _parameter: object, begun: str) -> list[str]:
+    from espo_luigi.export.drs import packaged
+
+    return [name for name in packaged() if name.startswith(begun)]
+
+
+@espo.command(epilog="Example: espo export --drs cordex-adjust netcdf")
+@click.argument("folder", type=_PATH)
+@click.option(
+    "--drs",
+    default="",
+    metavar="NAME|FILE",
+    shell_complete=_names_of_drs,
+    help="How files are named, described and cut; by default as the run's workflow does.",
+)
+@click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
+@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
+@click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, workers: int) -> int:
+    """Write the products as NetCDF files, below FOLDER.
+
+    Each variable of each simulation is a task: what is missing is made first, and what is there stays.
+    """
+    from luigi.configuration import get_config
+
+    from espo_luigi.api import build
+    from espo_luigi.tasks.export import every_export
+
+    if rerun:
+        get_config().set("espo", "rerun", rerun)
+    task = every_export(folder, drs, sim_id)
+    if plan:
+        return views.show_plan(task)
     summary = build([task], workers=workers)
     say(summary.text, file=sys.stderr)
     return 0 if summary.succeeded else 1

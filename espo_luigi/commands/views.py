@@ -33,6 +33,18 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(json.dumps(value, indent=indent, default=str))
 
 
+def show_plan(root: Any) -> int:
+    """Print what a run of a task would do, and return the exit code."""
+    from espo_luigi.overview import plan_text
+    from espo_luigi.overview.plan import plan_of
+    from espo_luigi.overview.standing import BLOCKED
+    from espo_luigi.tasks.all import Selection
+
+    found = plan_of((), Selection(), root)
+    say(plan_text.render_plan(found, width=line_width()))
+    return 1 if found.of(BLOCKED) or found.too_large else 0
+
+
 @click.command(epilog="Example: espo plan --sim-id CanESM5_ssp585 --tasks")
 @click.argument("rules", nargs=-1, metavar="[TASK]...")
 @click.option("--from", "first", default="", metavar="RULE", help="This rule and those after it only.")

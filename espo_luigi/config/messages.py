@@ -19,12 +19,18 @@ from espo_luigi.errors import nearest, problems_in, unknown
 _LONGEST = 80
 
 
-def explain(error: ValidationError, model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
+def explain(
+    error: ValidationError,
+    model: type[Section],
+    written: Written,
+    places: Mapping[KeyPath, str],
+    what: str = "The configuration",
+) -> str:
     """Return one line for each problem that `error` holds; of a value and its copies by default, the value's."""
     found = [dict(one) for one in error.errors(include_url=False)]
     own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
     lines = dict.fromkeys(_line(one, model, written, places) for one in own or found)
-    return problems_in("The configuration", lines)
+    return problems_in(what, lines)
 
 
 def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:

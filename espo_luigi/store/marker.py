@@ -130,7 +130,7 @@ def _marker_text(path: Path) -> str | None:
     try:
         if path.suffix == ".zip":
             return _marker_of_archive(path)
-        if path.suffix in (".csv", ".html"):
+        if path.suffix in (".csv", ".html", ".sha256"):
             return _marker_line(path)
         # A plan reads as many markers as there are tasks, and making a path takes its time.
         with open(f"{path}/{MARKER_NAME}", encoding="utf-8") as file:

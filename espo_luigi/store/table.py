@@ -1,4 +1,4 @@
-"""Tables and pages that people read: CSV and HTML files whose last line, a comment, is the marker."""
+"""Tables, pages and checksums: CSV, HTML and SHA256 files whose last line, a comment, is the marker."""
 
 from __future__ import annotations
 
@@ -61,6 +61,35 @@ def write_page(html: str, path: Path, marker: Marker | None) -> None:
     line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
     with written_aside(path) as partial:
         write_new(partial, html.rstrip("\n") + "\n" + line)
+
+
+def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None:
+    """Write the SHA-256 of files beside it, by name, for ``sha256sum -c``, and publish it atomically.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses.
+    """
+    lines = [f"{digest}  {name}\n" for name, digest in sums.items()]
+    with written_aside(path) as partial:
+        write_new(partial, "".join(lines) + TABLE_MARK + _in_one_line(marker) + "\n", durable=True)
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Read what `write_checksums` has written: the SHA-256 of each file, by name.
+
+    Raises
+    ------
+    StoreError
+        If the file is missing or cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read the checksums {path} ({error}); {REMAKE}") from error
+    pairs = (line.split("  ", 1) for line in lines if not line.startswith("#"))
+    return {name: digest for digest, name in pairs}
 
 
 def _in_one_line(marker: Marker) -> str:

@@ -11,6 +11,7 @@
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `domain_diagnostics` | DiagRef, Diag |
 | `report` | SeriesSummary, FlagDetails, Report |
+| `export` | Export, Exports |
 | `all` | All |
 
 The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
@@ -34,6 +35,7 @@ from espo_luigi.tasks.diagnostics import (
     OffDiagSimPropMeas,
 )
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.product import (
     ConcatClean,
@@ -65,6 +67,8 @@ __all__ = [
     "DiagRef",
     "Diagnostics",
     "DiagnosticsReference",
+    "Export",
+    "Exports",
     "Extract",
     "FinalZarr",
     "FlagDetails",

@@ -23,6 +23,7 @@ from pathlib import Path
 from espo_luigi.catalog import Match
 from espo_luigi.config.schema import fingerprint, short_hash
 from espo_luigi.errors import CatalogError
+from espo_luigi.export.drs import load_drs
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 # The key of markers without fingerprints, which depend on the whole configuration.
 WHOLE = "configuration"
+# Before the name or the path of a DRS, by which products are exported.
+DRS_KEY = "DRS "
 # Joins the different fingerprints that inputs have for a key.
 _JOINED_BY = "+"
 # Configurations for which a stale product was reported.
@@ -108,6 +111,8 @@ def _look(run: RunContext, key: str) -> str:
         return run.config.hash
     if key.startswith(POOL_KEY):
         return ",".join(members(run, key.removeprefix(POOL_KEY)))
+    if key.startswith(DRS_KEY):
+        return load_drs(key.removeprefix(DRS_KEY)).hash
     if not key.startswith(FILES_OF):
         return fingerprint(run.config, key)
     with suppress(CatalogError):

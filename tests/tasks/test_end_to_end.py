@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from checked_netcdf import assert_cdo_reads, problems_of
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
 from luigi.configuration import get_config
@@ -32,6 +34,7 @@ from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
+from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.publication.crate import listed
@@ -195,6 +198,18 @@ def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) ->
                 info = getattr(task, name)()
                 assert info.target.exists() != port.is_temporary, info.path
     assert list((here / "work").iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="install cdo")
+def test_every_product_is_exported_to_netcdf_that_a_checker_accepts_and_cdo_reads(here: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(tmp_path / "netcdf")]) == 0
+    for sim_id in SIMULATIONS:
+        archive = store.open_store(ConcatenationFinal(sim_id=sim_id).out_final().path)
+        for name in ("tasmax", "tasmin", "pr"):
+            task = tasks.Export(sim_id=sim_id, var=name, drs="espo-g6", folder=str(tmp_path / "netcdf"))
+            files = files_of(task.out_checksums().path)
+            assert len(files) == 18 and problems_of(files[:1]) == ""
+            assert_cdo_reads(files, archive[name].load(), tmp_path)
 
 
 def test_the_estimate_before_the_run_was_right_within_a_factor_of_three(here: Path) -> None:

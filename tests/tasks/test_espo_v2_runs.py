@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
+from checked_netcdf import assert_cdo_reads, problems_of
 from test_espo_v2 import REGIONAL_POOL, V2_DEMO
 from test_production_shape import assert_same
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -119,6 +121,24 @@ def test_the_pools_mean_over_the_calibration_is_the_references_and_members_need_
     on_grid = reference.sel(rlat=adjusted[0]["rlat"], rlon=adjusted[0]["rlon"], method="nearest")
     pooled = sum(each.mean("time") for each in adjusted) / 2
     assert float(abs(pooled - on_grid.values).max()) < 0.15
+
+
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="install cdo")
+def test_rotated_products_are_exported_to_netcdf_that_a_checker_accepts_and_cdo_reads(
+    here: Made, tmp_path: Path
+) -> None:
+    ids = [str(store.open_store(here.product(member, "pr")).attrs["cat:id"]) for member in (1, 2)]
+    espo = str(Path(sys.executable).parent / "espo")
+    words = [espo, "export", "--sim-id", ",".join(ids), str(tmp_path / "netcdf")]
+    subprocess.run(words, cwd=here.folder, check=True, timeout=300)
+    for var in ("tasmax", "tasmin", "dtr", "pr"):
+        for member, sim_id in enumerate(ids, 1):
+            files = sorted((tmp_path / "netcdf").rglob(f"{var}_day_*+{sim_id}_*.nc"))
+            assert len(files) == 38 and problems_of(files[:1]) == ""
+            assert_cdo_reads(files, store.open_store(here.product(member, var))[var].load(), tmp_path)
+            with xr.open_dataset(files[0]) as found:
+                mapping = found[found[var].attrs.get("grid_mapping") or found[var].encoding["grid_mapping"]]
+                assert mapping.attrs["grid_mapping_name"] == "rotated_latitude_longitude"
 
 
 def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:

@@ -1,0 +1,146 @@
+"""How fast a product is exported: MB of values by second of one CPU, and the peak of memory, beside other writers.
+
+    python benchmarks/export.py [--years 4] [--cells 150]
+
+An invented product (a yearly cycle, weather and noise, a quarter of sea) is packed as a run packs its archives. Each
+writer then makes the same file in a process of its own, once: ours; `xarray.to_netcdf` of the same archive, block by
+block; `nccopy` and `ncks`, which read no Zarr, of an uncompressed NetCDF file with the same values. All have the same
+chunks, deflate 1 and shuffle. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.export.conventions import described
+from espo_luigi.export.netcdf import FILL_VALUE, Layout, write_netcdf
+
+CHUNKS = {"Y": 50, "X": 50}
+
+
+def product(years: int, cells: int) -> xr.Dataset:
+    """Daily temperatures of cells x cells, a quarter of them sea."""
+    time = xr.date_range("2001-01-01", periods=365 * years, calendar="noleap", use_cftime=True)
+    random = np.random.default_rng(1)
+    season = 12 * np.sin(2 * np.pi * (np.arange(len(time)) - 105) / 365)
+    weather = np.cumsum(random.normal(0, 2, len(time)) - 0.05, 0) % 15
+    south_to_north = np.linspace(12, -12, cells)[:, None] + random.normal(0, 2, (cells, cells))
+    values = np.empty((len(time), cells, cells), np.float32)
+    for day in range(len(time)):
+        values[day] = 280 + season[day] + weather[day] + south_to_north + random.normal(0, 1, (cells, cells))
+    values[:, : cells // 2, cells // 2 :] = np.nan
+    attrs = {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: maximum within days"}
+    coords = {
+        "time": time,
+        "lat": ("lat", np.linspace(40, 55, cells), {"standard_name": "latitude", "units": "degrees_north"}),
+        "lon": ("lon", np.linspace(-80, -65, cells), {"standard_name": "longitude", "units": "degrees_east"}),
+    }
+    return xr.Dataset({"tasmax": (("time", "lat", "lon"), values, attrs)}, coords)
+
+
+def ours(archive: Path, out: Path) -> None:
+    """Write the file as `espo export` does."""
+    ds = store.open_store(archive, cut=False)
+    write_netcdf(described(ds, "tasmax", "tasmax", {}), out, Layout(CHUNKS))
+
+
+def by_xarray(archive: Path, out: Path) -> None:
+    """Write the file with `to_netcdf`, by dask in one thread."""
+    import dask
+
+    ds = store.open_store(archive)
+    sizes = (ds.sizes["time"], CHUNKS["Y"], CHUNKS["X"])
+    packed = {"zlib": True, "complevel": 1, "shuffle": True, "chunksizes": sizes, "_FillValue": FILL_VALUE}
+    with dask.config.set(scheduler="synchronous"):
+        ds.to_netcdf(out, engine="netcdf4", encoding={"tasmax": packed})
+
+
+# Runs a command from a small process: a child's peak of memory begins with that of the process that it was forked from.
+_SPAWN = """
+import json, resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
+
+
+def measured(*words: str) -> tuple[float, float]:
+    """Run a command; return its CPU seconds and its peak of memory in MB."""
+    spawned = subprocess.run(
+        [sys.executable, "-S", "-c", _SPAWN, *words], stdout=subprocess.PIPE, check=True, text=True
+    )
+    code, seconds, peak = json.loads(spawned.stdout.splitlines()[-1])
+    if code:
+        raise SystemExit(f"{words[0]} failed; its message is above")
+    return seconds, peak
+
+
+def python(name: str, archive: Path, out: Path) -> list[str]:
+    """Return the command that runs this script as one writer."""
+    return [sys.executable, __file__, "--writer", name, str(archive), str(out)]
+
+
+def main() -> None:
+    """Measure, and print the table and the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--years", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=150)
+    parser.add_argument("--writer", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.writer:
+        name, archive, out = given.writer
+        {"ours": ours, "xarray": by_xarray, "nothing": lambda archive, _: store.open_store(archive)}[name](
+            Path(archive), Path(out)
+        )
+        return
+    with tempfile.TemporaryDirectory(prefix="export-") as folder:
+        report(given.years, given.cells, Path(folder))
+
+
+def report(years: int, cells: int, folder: Path) -> None:
+    """Measure each writer in `folder`."""
+    ds, archive, plain = product(years, cells), folder / "archive.zarr.zip", folder / "plain.nc"
+    store.write_store(ds, folder / "archive.zarr", store.Marker("a"), chunks={"time": 1460, "lat": 50, "lon": 50})
+    store.pack(folder / "archive.zarr", archive)
+    days, rows, columns = ds["tasmax"].shape
+    ds.to_netcdf(plain, encoding={"tasmax": {"_FillValue": FILL_VALUE}})
+    megabytes = ds["tasmax"].nbytes / 1e6
+    start = measured(*python("nothing", archive, folder / "none"))
+    chunk = f"time/{days},lat/{min(50, rows)},lon/{min(50, columns)}"
+    per_dim = [word for part in chunk.split(",") for word in ("--cnk_dmn", part.replace("/", ","))]
+    writers = {
+        "ours": python("ours", archive, folder / "ours.nc"),
+        "xarray": python("xarray", archive, folder / "xarray.nc"),
+        "nccopy": ["nccopy", "-d", "1", "-s", "-c", chunk, str(plain), str(folder / "nccopy.nc")],
+        "ncks": ["ncks", "-O", "-4", "-L", "1", *per_dim, str(plain), str(folder / "ncks.nc")],
+    }
+    figures = {}
+    print(f"{megabytes:.0f} MB of float32, in chunks {chunk}; {start[0]:.1f} s of CPU of Python's start do not count")
+    print(f"{'writer':<10}{'CPU s':>8}{'MB/s':>8}{'peak MB':>10}{'file MB':>10}")
+    for name, words in writers.items():
+        program = name if name in ("nccopy", "ncks") else ""
+        if program and shutil.which(program) is None:
+            print(f"{name:<10}  not here: install netcdf-bin and nco")
+            continue
+        seconds, peak = measured(*words)
+        seconds -= 0.0 if program else start[0]
+        size = (folder / f"{name}.nc").stat().st_size / 1e6
+        figures[name] = {"cpu_seconds": seconds, "mb_s": megabytes / seconds, "peak_mb": peak, "file_mb": size}
+        print(f"{name:<10}{seconds:>8.2f}{megabytes / seconds:>8.1f}{peak:>10.0f}{size:>10.1f}")
+    ratios = {name: figures["ours"]["mb_s"] / one["mb_s"] for name, one in figures.items() if name != "ours"}
+    print("ours is " + ", ".join(f"{ratio:.2f} times as fast as {name}" for name, ratio in ratios.items()))
+    print(json.dumps({"megabytes": megabytes, "start_peak_mb": start[1], "writers": figures, "ratios": ratios}))
+
+
+if __name__ == "__main__":
+    main()

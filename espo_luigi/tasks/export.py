@@ -1,0 +1,283 @@
+"""The rules of `espo export`: the NetCDF files of each variable of each simulation, as a DRS names and cuts them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import luigi
+
+from espo_luigi import store
+from espo_luigi.config.paths import existing_parent
+from espo_luigi.errors import ParameterError, StoreError, not_one_of
+from espo_luigi.export import conventions
+from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
+from espo_luigi.export.folder import (
+    INPUT_IDS,
+    PRODUCT,
+    Owner,
+    checksums_of,
+    export_files,
+    files_of,
+    is_whole,
+)
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
+from espo_luigi.tasks.context import RunContext, context, settings
+from espo_luigi.tasks.inputs import InputCheck
+from espo_luigi.tasks.ports import OutputPort, upstream
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.staleness import DRS_KEY
+
+# The DRS of each workflow's own products.
+DRS_OF_WORKFLOW = {"espo-2024": "espo-g6", "espo-v2": "espo-v2"}
+
+
+class FolderParameter(luigi.Parameter):
+    """A folder; jobs get its absolute path."""
+
+    def normalize(self, x: str) -> str:
+        """Return the absolute path."""
+        return str(Path(x).absolute())
+
+
+class DrsParameter(luigi.Parameter):
+    """The name of a DRS, or the path of a file of the user's, which jobs get as an absolute path; "": the run's own."""
+
+    def normalize(self, x: str) -> str:
+        """Return the name, or the absolute path."""
+        is_path = "/" in x or x.endswith((".yml", ".yaml"))
+        return str(Path(x).absolute()) if is_path else x or DRS_OF_WORKFLOW[context().workflow.name]
+
+
+class _ChecksumsPort(OutputPort):
+    """The checksums of a product's files; FOLDER and FILE of the template are those of the DRS."""
+
+    def path_of(self, task: Any) -> Path:
+        """Return the path of the checksums."""
+        return checksums_of(Path(task.folder), task.names.stems[task.sim_id, task.var])
+
+
+class Export(EspoTask):
+    """Rule `export`, new against ESPO-G: a variable of a simulation as NetCDF files, with their checksums."""
+
+    sim_id, var = SimulationParameter(), PublishedParameter()
+    drs, folder = DrsParameter(default=""), FolderParameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="4GB", time="1000")
+    uses_dask = False
+    values_in_outputs = 0.5  # deflated
+    in_final = upstream(
+        (ConcatenationFinal, ConcatClean),
+        "out_final",
+        which=lambda task: task.context.workflow.product,
+        var=lambda task: task.var,
+    )
+    out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
+    reads = (
+        "biasadjust.variables",
+        "custom.amno_region.name",
+        "custom.sim_period",
+        "extraction.reference.search_data_catalogs.other_search_criteria.source",
+        "project.name",
+        "project.version",
+    )
+
+    @property
+    def names(self) -> Names:
+        """The names of all exports of the run by this DRS."""
+        return names_of(self.context, load_drs(self.drs))
+
+    def reading(self) -> list[str]:
+        """Return the keys of the configuration that are read, and the DRS."""
+        return [*super().reading(), f"{DRS_KEY}{self.drs}"]
+
+    def check(self) -> None:
+        """Raise an error, too, if any export lacks a name or an attribute, or the folder belongs to another run."""
+        super().check()
+        if self.var not in (known := variables_of(self.context)):
+            raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
+        self.names.check()
+        if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
+            raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
+        _owner(self).check(Path(self.folder))
+        self._check_configuration()
+
+    def _check_configuration(self) -> None:
+        """Raise `ParameterError` if the archive or the export was made under a different configuration."""
+        if settings().rerun == "stale":
+            return
+        archive = self.in_final()
+        for path, task in ((archive.path, archive.task), (self.out_checksums().path, self)):
+            if changed := task.stale(files=False):
+                raise ParameterError(
+                    f"{path} was made under another configuration (changed since: {', '.join(changed)}): export with "
+                    "`--rerun stale`, which makes again what has changed, or with the configuration that made it"
+                )
+
+    def complete(self) -> bool:
+        """Return True if the checksums are there, and all files that they name."""
+        return super().complete() and is_whole(self.out_checksums().path)
+
+    def work(self) -> None:
+        """Write the files, and the checksums last."""
+        drs, source = load_drs(self.drs), self.in_final().path
+        product = store.open_store(source, cut=False)
+        fields = self.names.fields[self.sim_id, self.var] | {"created": datetime.now(UTC).date().isoformat()}
+        described = conventions.described(
+            product, self.var, drs.name_of(self.var), drs.attributes_for(fields)
+        ).assign_attrs(self._origin(source))
+        days = conventions.stretches(product["time"], drs.years, drs.first_year)
+        _owner(self).claim(Path(self.folder))
+        export_files(described, self.out_checksums().path, days, drs.layout, self.marker())
+
+    def _origin(self, source: Path) -> dict[str, str]:
+        """Return the attributes that name the archive, and the raw files that it was made from."""
+        checked = store.read_marker(InputCheck(sim_id=self.sim_id).out_problems().path)
+        ids = sorted({id for id in checked.inputs.values() if id}) if checked is not None else []
+        product = source.absolute().relative_to(self.context.config.paths.final.absolute())
+        return {PRODUCT: str(product), **({INPUT_IDS: " ".join(ids)} if ids else {})}
+
+    def work_made(self) -> dict[str, int]:
+        """Return the number of the NetCDF files, and their bytes."""
+        made = files_of(self.out_checksums().path)
+        return {"files": len(made), "bytes": sum(path.stat().st_size for path in made)}
+
+
+class Exports(luigi.WrapperTask):
+    """All exports of a run: every variable of every simulation, or of the simulations named."""
+
+    drs, folder = DrsParameter(default=""), FolderParameter()
+    sim_id = luigi.Parameter(default="", description="these simulations only; parts of ids will do")
+
+    @functools.cached_property
+    def _exports(self) -> list[Export]:
+        run, parts = context(), [part for part in self.sim_id.replace(",", " ").split() if part]
+        parameter = Export.sim_id
+        for part in parts:
+            parameter.check("sim_id", run.full_id(part), self.get_task_family())
+        wanted = [run.full_id(part) for part in parts] or list(run.simulations)
+        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in variables_of(run)]
+        return [Export(sim_id=sim_id, var=var, drs=self.drs, folder=self.folder) for sim_id, var in every]
+
+    def requires(self) -> list[luigi.Task]:
+        """Return the exports."""
+        return list(self._exports)
+
+    def check(self) -> None:
+        """Raise an error if any of the exports cannot be made as asked."""
+        for task in self._exports:
+            task.check()
+
+    def complete(self) -> bool:
+        """Return True if all exports are complete."""
+        return all(task.complete() for task in self._exports)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The fields, and the path without dates, of everything that a run would export by a DRS.
+
+    Keys are a simulation's id and a variable.
+    """
+
+    run: RunContext
+    drs: Drs
+    fields: Mapping[tuple[str, str], dict[str, str]]
+
+    @functools.cached_property
+    def stems(self) -> Mapping[tuple[str, str], Path]:
+        """The path of each product's files, below the export's folder."""
+        return {key: self.drs.stem(fields) for key, fields in self.fields.items()}
+
+    def check(self) -> None:
+        """Raise an error if two products have the same files, or required attributes lack a value."""
+        if self._problem:
+            raise ParameterError(self._problem)
+
+    @functools.cached_property
+    def _problem(self) -> str:
+        try:
+            check_distinct({f"{var} of {sim_id}": stem for (sim_id, var), stem in self.stems.items()}, self.drs)
+        except ParameterError as error:
+            return str(error)
+        missing: dict[str, list[str]] = defaultdict(list)
+        for (sim_id, var), fields in self.fields.items():
+            for name in self._missing(sim_id, var, fields):
+                missing[name].append(f"{var} of {sim_id}")
+        v2 = self.run.workflow.product == "ConcatClean"
+        setting = f"clean_up.xscen_clean_up.{'VARIABLE.' if v2 else ''}add_attrs.global"
+        return lacking(self.drs, missing, setting) if missing else ""
+
+    def _missing(self, sim_id: str, var: str, fields: Mapping[str, str]) -> list[str]:
+        config = self.run.config
+        given = [config.attributes.get("global", {}), config.treatment(var).get("add_attrs", {}).get("global", {})]
+        missing = self.drs.missing(fields, *given)
+        if missing and store.is_complete(archive := _archive(self.run, sim_id, var)):
+            missing = self.drs.missing(fields, *given, store.open_store(archive, check=False).attrs)
+        return missing
+
+
+def variables_of(run: RunContext) -> list[str]:
+    """Return the variables of the final archives: of 2024's, the range is left out once tasmin is made of it."""
+    made_of_it = run.workflow.product == "ConcatenationFinal" and "tasmin" not in run.config.biasadjust.variables
+    return [var for var in run.published if var != "dtr" or not made_of_it]
+
+
+def _archive(run: RunContext, sim_id: str, var: str) -> Path:
+    by_variable = run.workflow.product == "ConcatClean"
+    task = ConcatClean(sim_id=sim_id, var=var) if by_variable else ConcatenationFinal(sim_id=sim_id)
+    return Path(task.out_final().path)
+
+
+def names_of(run: RunContext, drs: Drs) -> Names:
+    """Return the names of everything that a run would export by a DRS; looked up once."""
+    return _names_of(run, drs.name, drs.hash)
+
+
+@functools.lru_cache(maxsize=8)
+def _names_of(run: RunContext, drs: str, _hash: str) -> Names:
+    found = load_drs(drs)
+    every = [(sim_id, var) for sim_id in run.simulations for var in variables_of(run)]
+    return Names(run, found, {(sim_id, var): fields_of(run, found, sim_id, var) for sim_id, var in every})
+
+
+def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str]:
+    """Return the values of a DRS's fields for a variable of a simulation; "" where there is none."""
+    config, facets, columns = run.config, run.facets(sim_id), run.simulation(sim_id).columns
+    adjusted = config.biasadjust.variables
+    how = adjusted.get(var) or next(iter(adjusted.values()))
+    given = {
+        **facets,
+        "id": sim_id,
+        "driving_model": columns.get("driving_model") or facets["source"],
+        "driving_member": columns.get("driving_member") or facets["member"],
+        "variable": drs.name_of(var),
+        "domain": config.custom.amno_region.name,
+        "reference": config.reference_source,
+        "calibration": "-".join(how.training_args.period),
+        "method": how.training_args.method,
+        "adjusted_by": how.adjusting_args.bias_adjust_institution,
+        "project": config.project.name if config.project else "",
+        "version": config.project.version if config.project else "",
+        "period": "-".join(config.custom.sim_period),
+        "created": datetime.now(UTC).date().isoformat(),
+    }
+    return {name: str(value) if value is not None and has_value(value) else "" for name, value in given.items()}
+
+
+def _owner(task: Export) -> Owner:
+    drs = load_drs(task.drs)
+    return Owner(str(task.context.config.paths.final.absolute()), drs.name, drs.hash_of_names)
+
+
+def every_export(folder: Path, drs: str, sim_id: str = "") -> Exports:
+    """Return the task of all exports, checked: nothing is written or submitted before."""
+    task = Exports(drs=drs, folder=str(folder), sim_id=sim_id)
+    task.check()
+    return task

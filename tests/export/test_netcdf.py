@@ -1,0 +1,161 @@
+"""NetCDF files as other programs read them: xarray, netCDF4's and Debian's ncdump, CDO, R; and a full disk."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+from exported import product
+from failing_files import FailingFiles, Fault, missing_parts
+
+from espo_luigi.errors import StoreError
+from espo_luigi.export import netcdf
+from espo_luigi.export.conventions import described
+from espo_luigi.export.netcdf import Layout, write_netcdf
+
+ROWS = Layout({"Y": 4, "X": 9})
+
+
+def needs(program: str, package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"install {package}, which has {program}")
+
+
+@pytest.fixture(scope="module")
+def source() -> xr.Dataset:
+    return described(product("noleap", bits=9), "tasmax", "tasmax", {"global": {"Conventions": "CF-1.11"}})
+
+
+@pytest.fixture(scope="module")
+def file(source: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("netcdf") / "tasmax.nc"
+    write_netcdf(source, path, ROWS)
+    return path
+
+
+def test_xarray_reads_the_same_values_days_and_coordinates(source: xr.Dataset, file: Path) -> None:
+    with xr.open_dataset(file, decode_times=xr.coders.CFDatetimeCoder(use_cftime=True)) as found:
+        assert found["tasmax"].dtype == np.float32
+        np.testing.assert_array_equal(found["tasmax"].values, source["tasmax"].values)
+        for name in ("time", "lat", "lon"):
+            np.testing.assert_array_equal(found[name].values, source[name].values)
+        assert (found["time_bnds"][:, 0] == found["time"]).all()
+        assert (found["time_bnds"][:-1, 1].values == found["time_bnds"][1:, 0].values).all()
+        assert found["quantization_info"].attrs["algorithm"] == "bitround"
+
+
+def test_noon_is_in_the_middle_of_the_bounds(source: xr.Dataset, tmp_path: Path) -> None:
+    write_netcdf(source, tmp_path / "noon.nc", Layout({}, at_noon=True, classic=True))
+    with xr.open_dataset(tmp_path / "noon.nc", decode_times=False) as found:
+        np.testing.assert_array_equal(found["time"], found["time_bnds"].mean("bnds"))
+        np.testing.assert_array_equal(found["time"] % 1, 0.5)
+
+
+def test_the_library_below_finds_one_chunk_of_time_deflated_and_shuffled(file: Path) -> None:
+    with h5py.File(file) as found:
+        data, time = found["tasmax"], found["time"]
+        assert (data.compression, data.compression_opts, data.shuffle) == ("gzip", 1, True)
+        assert data.chunks[0] == data.shape[0] and time.chunks == time.shape
+        assert data.attrs["_FillValue"] == np.float32(1e20) and data.dtype == np.float32
+        for name in ("time", "time_bnds", "lat", "lon"):
+            assert found[name].dtype == np.float64 and "_FillValue" not in found[name].attrs
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "expected"),
+    [
+        ((1461, 700, 1700), {"Y": 50, "X": 50}, (1461, 50, 50)),  # 14.6 MB, as asked
+        ((1461, 700, 1700), {"Y": 10, "X": 10}, (1461, 80, 10)),  # 0.6 MB, made higher
+        ((1461, 12, 1700), {"Y": 10, "X": 10}, (1461, 12, 60)),  # as high as the grid, then wider
+        ((1461, 12, 10), {"Y": 4, "X": 9}, (1461, 12, 10)),  # smaller than 4 MB as a whole
+        ((365, 700, 1700), {}, (365, 700, 1700)),
+    ],
+)
+def test_a_chunk_has_four_megabytes_or_the_whole(
+    shape: tuple[int, ...], asked: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    found = Layout(asked).chunk(shape)
+    assert found == expected
+    assert 4 * np.prod(found) >= 4 * 2**20 or found == shape
+
+
+def test_chunks_at_the_edge_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netcdf, "SMALLEST_CHUNK_BYTES", 1)
+    made = described(product("360_day"), "pr", "prAdjust", {})
+    write_netcdf(made, tmp_path / "pr.nc", ROWS)
+    with h5py.File(tmp_path / "pr.nc") as raw, xr.open_dataset(tmp_path / "pr.nc") as found:
+        assert raw["prAdjust"].chunks[1:] == (4, 9)
+        np.testing.assert_array_equal(found["prAdjust"].values, made["prAdjust"].values)
+
+
+@needs("ncdump", "netcdf-bin")
+def test_ncdump_shows_what_cf_asks_for(file: Path) -> None:
+    said = subprocess.run(["ncdump", "-hs", str(file)], capture_output=True, text=True, check=True).stdout
+    for line in (
+        "tasmax:_FillValue = 1.e+20f ;",
+        'tasmax:cell_methods = "area: mean time: maximum" ;',
+        'tasmax:units_metadata = "temperature: on_scale" ;',
+        'time:bounds = "time_bnds" ;',
+        'time:calendar = "noleap" ;',
+        "tasmax:quantization_nsb = 9 ;",
+        "tasmax:_DeflateLevel = 1 ;",
+    ):
+        assert line in said
+    assert said.count("_FillValue") == 1
+
+
+@needs("cdo", "cdo")
+def test_cdo_finds_the_same_mean_the_same_land_and_the_same_days(
+    source: xr.Dataset, file: Path, tmp_path: Path
+) -> None:
+    def cdo(*words: str) -> str:
+        return subprocess.run(["cdo", "-s", *words], capture_output=True, text=True, check=True).stdout
+
+    cdo("timmean", str(file), str(tmp_path / "mean.nc"))
+    with xr.open_dataset(tmp_path / "mean.nc", decode_times=False) as found:
+        expected = source["tasmax"].astype("f8").mean("time", skipna=False)
+        np.testing.assert_allclose(found["tasmax"].isel(time=0), expected, rtol=1e-6)
+        np.testing.assert_array_equal(found["tasmax"].isel(time=0).isnull(), expected.isnull())
+    assert int(cdo("ntime", str(file))) == source.sizes["time"]
+    assert cdo("showdate", "-seltimestep,60", str(file)).split() == ["1991-03-01"]
+
+
+@needs("Rscript", "r-cran-ncdf4")
+def test_r_finds_the_same_values_and_the_same_land(source: xr.Dataset, file: Path) -> None:
+    program = f"""
+        if (!requireNamespace("ncdf4", quietly = TRUE)) quit(status = 9)
+        file <- ncdf4::nc_open("{file}")
+        day <- ncdf4::ncvar_get(file, "tasmax", start = c(1, 1, 100), count = c(-1, -1, 1))
+        cat(sprintf("%.9g", day))
+    """
+    run = subprocess.run(["Rscript", "-e", program], capture_output=True, text=True, check=False)
+    if run.returncode == 9:
+        pytest.skip("install r-cran-ncdf4, the package ncdf4 of R")
+    found = np.array([np.nan if word == "NA" else float(word) for word in run.stdout.split()], "f4")
+    np.testing.assert_array_equal(found, source["tasmax"].isel(time=99).values.ravel())
+
+
+@pytest.mark.skipif(missing_parts() is not None, reason=str(missing_parts()))
+def test_a_file_system_that_refuses_is_named_and_nothing_is_left(source: xr.Dataset, tmp_path: Path) -> None:
+    with FailingFiles.mounted(tmp_path / "behind", tmp_path / "mount") as files:
+        files.set(Fault("write", error="EDQUOT"))
+        with pytest.raises(StoreError, match=r"cannot write .*tasmax\.nc \(EDQUOT: .*; your quota is used up"):
+            write_netcdf(source, tmp_path / "mount" / "tasmax.nc", ROWS)
+        files.clear()
+        assert [path.name for path in (tmp_path / "behind").iterdir() if not path.name.startswith(".fuse")] == []
+
+
+@pytest.mark.skipif(missing_parts() is not None, reason=str(missing_parts()))
+def test_a_disk_that_gets_full_halfway_is_named_and_nothing_is_left(
+    source: xr.Dataset, file: Path, tmp_path: Path
+) -> None:
+    half = file.stat().st_size // 2
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={half}", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with pytest.raises(StoreError, match=r"cannot write .*tasmax\.nc \(ENOSPC: No space left .*; free space there"):
+            write_netcdf(source, tmp_path / "tasmax.nc", ROWS)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

@@ -85,8 +85,8 @@ class Weights:
     ----------
     matrix
         Sparse (cells of the target, cells of the source), of the whole cascade.
-    steps
-        The matrix of each stage, by the name of its grid; `TARGET` is the last.
+    steps, grids
+        The matrix and the grid of each stage, by the grid's name; `TARGET` is the last.
     extrapolated
         Whether a cell of the target depends on extrapolated values.
     """
@@ -95,6 +95,7 @@ class Weights:
     destination: _Horizontal
     matrix: sparse.csr_matrix
     steps: Mapping[str, sparse.csr_matrix]
+    grids: Mapping[str, Grid]
     extrapolated: np.ndarray
 
 
@@ -199,7 +200,7 @@ def weigh(
     used = _used(ds, source)
     if source.is_same_as(destination):
         same = sparse.identity(source.grid.size, format="csr")
-        return Weights(source, destination, same, {}, np.zeros(source.grid.size, bool))
+        return Weights(source, destination, same, {}, {}, np.zeros(source.grid.size, bool))
     _check_source(source)
     if used is not None and not between and destination.grid.layout == "points":
         log.warning(
@@ -210,7 +211,8 @@ def weigh(
         )
         used = None
     matrix, extrapolated, steps = _cascade(source.grid, list(stages.values()), used)
-    return Weights(source, destination, matrix, dict(zip(stages, steps, strict=True)), extrapolated)
+    named = {name: stage.grid for name, stage in stages.items()}
+    return Weights(source, destination, matrix, dict(zip(stages, steps, strict=True)), named, extrapolated)
 
 
 def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Dataset:

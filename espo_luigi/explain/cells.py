@@ -98,16 +98,16 @@ def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     for land in lands(run):
         away = np.linalg.norm(Grid(land.lat, land.lon, "points").unit_vectors() - point, axis=1)
         nearest.append((float(away.min()), int(away.argmin()), land))
-        on_land = np.where(land.is_land, away, np.inf)
-        dry.append((float(on_land.min()), int(on_land.argmin()), land))
+        to_land = np.where(land.is_land, away, np.inf)
+        dry.append((float(to_land.min()), int(to_land.argmin()), land))
     distance, number, land = min(nearest, key=lambda one: one[0])
     if distance > _half_diagonal(land):
         raise ParameterError(
             f"{lat:g} °N {lon:g} °E lies outside of the domain: the nearest cell, {land.lat[number]:g} °N "
             f"{land.lon[number]:g} °E, is {distance * _EARTH_KM:.0f} km away. Give a point inside."
         )
-    on_land, place, its = min(dry, key=lambda one: one[0])
-    if on_land > distance:
+    shortest, place, its = min(dry, key=lambda one: one[0])
+    if shortest > distance:
         raise ParameterError(
             f"{lat:g} °N {lon:g} °E lies in a cell of the sea ({land.lat[number]:g} °N {land.lon[number]:g} °E), where "
             f"the reference has no data and products have no values. The nearest land cell is {its.cell(place)}."
@@ -119,8 +119,8 @@ def _half_diagonal(land: Land) -> float:
     """Half a diagonal of the grid's largest cell, as a chord of the unit sphere."""
     points = Grid(land.lat, land.lon, "points").unit_vectors().reshape(*land.grid["land"].shape, 3)
     steps = [np.linalg.norm(np.diff(points, axis=axis), axis=-1) for axis in (0, 1)]
-    largest = [step.max() if step.size else 0.0 for step in steps]
-    return float(np.hypot(*largest) / 2 * 1.001)
+    tall, wide = (float(step.max()) if step.size else 0.0 for step in steps)
+    return float(np.hypot(tall, wide) / 2 * 1.001)
 
 
 def regridding(run: RunContext, sim_id: str, piece: str, raw: xr.Dataset) -> cascade.Weights:
@@ -157,15 +157,6 @@ def _placed(series: xr.Dataset, piece: str, cells: Sequence[Cell]) -> xr.Dataset
         if stack.STACKED_DIM in one.dims
     }
     return series.assign_coords(at)
-
-
-def kept_series(run: RunContext, sim_id: str, piece: str) -> EspoTask | None:
-    """Return the task of the first store that has a piece's regridded series; None if all are deleted."""
-    tasks: list[tuple[EspoTask, str]] = [
-        (Rechunk(sim_id=sim_id, piece=piece), "out_regchunked"),
-        (Regrid(sim_id=sim_id, piece=piece), "out_regridded"),
-    ]
-    return next((task for task, port in tasks if store.is_complete(getattr(task, port)().path)), None)
 
 
 def stores_on_the_way(run: RunContext, sim_id: str, piece: str) -> list[Any]:

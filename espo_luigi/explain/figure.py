@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from espo_luigi.errors import ParameterError
 from espo_luigi.explain.way import Adjusted, Way
@@ -44,8 +47,13 @@ def figure_of(way: Way) -> Figure:
     figure, axes = new_figure(4.2 * len(shown), 3.8, 1, len(shown))
     for ax, adjusted in zip(axes[0], shown, strict=True):
         _draw_variable(ax, adjusted)
-    figure.suptitle(f"{way.sim_id}\n{way.cell}, {way.day.date}", fontsize=9)
+    name = "\n".join(textwrap.wrap(way.sim_id.replace("_", " "), 48 * len(shown)))
+    figure.suptitle(f"{name}\n{way.cell}, {way.day.date}", fontsize=9)
     return figure
+
+
+def _root(values: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.maximum(values, 0))
 
 
 def _draw_variable(ax: Axes, adjusted: Adjusted) -> None:
@@ -61,6 +69,8 @@ def _draw_variable(ax: Axes, adjusted: Adjusted) -> None:
     )
     ax.plot([rank], [before], "o", color=_DAY, mfc="white", label="the day, simulated")
     ax.plot([rank], [after], "o", color=_DAY, label="the day, adjusted")
+    if adjusted.units in _TO_MM:
+        ax.set_yscale("function", functions=(_root, np.square))
     ax.set_xlabel("quantile of the sample (%)")
     ax.set_ylabel(f"{adjusted.var} ({units})")
     ax.set_title(f"{sample.window} days, {sample.first_year}-{sample.last_year}", fontsize=9)

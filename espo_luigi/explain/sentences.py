@@ -178,11 +178,14 @@ def _plot(adjusted: Adjusted, sample: Sample) -> Iterator[str]:
     places = [min(range(len(sample.levels)), key=lambda i: abs(sample.levels[i] - level)) for level in _SHOWN_LEVELS]
     shown = [(sample.levels[i], sample.simulation[i], sample.reference[i]) for i in places]
     low, high = (f(value for row in shown for value in row[1:]) for f in (min, max))
-    span = high - low or 1.0
-    yield f"      quantile  {_show(adjusted, low)} … {_show(adjusted, high)}   x simulation  o reference"
+    # Most of a sample of precipitation is small: in its roots, both ends can be told apart.
+    scale = math.sqrt if adjusted.units == _FLUX and low >= 0 else float
+    span = scale(high) - scale(low) or 1.0
+    roots = ", square roots" if scale is math.sqrt else ""
+    yield f"      quantile  {_show(adjusted, low)} to {_show(adjusted, high)}{roots}; x simulation, o reference, 8 both"
     for level, simulation, reference in shown:
         line = ["·"] * (_WIDTH + 1)
-        at, other = (round((value - low) / span * _WIDTH) for value in (simulation, reference))
+        at, other = (round((scale(value) - scale(low)) / span * _WIDTH) for value in (simulation, reference))
         line[other] = "o"
         line[at] = "8" if at == other else "x"
         yield f"      {level:7.0%}   {''.join(line)}"

@@ -239,7 +239,6 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, list[str]]:
 def step_of(data: xr.DataArray, date: str) -> int:
     """Return the time step of a day (YYYY-MM-DD) in a product; raises `ParameterError` if it has no such day."""
     axis = TimeAxis.of(data)
-    index = data.indexes["time"]
     spans = f"{day_of(data['time'].values[0])} to {day_of(data['time'].values[-1])}"
     try:
         year, month, of_month = (int(part) for part in date.split("-"))
@@ -252,11 +251,18 @@ def step_of(data: xr.DataArray, date: str) -> int:
         raise ParameterError(
             f"{date} is no day of the product's calendar ({axis.calendar}){also}. Give another day."
         ) from None
-    number = TimeAxis.of_index(axis.calendar, xr.CFTimeIndex([wanted])).days[0]
-    found = np.flatnonzero(np.floor(axis.days) == number)
-    if not found.size or not len(index):
+    found = _place_of(axis, wanted.isoformat()[:10])
+    if found is None:
         raise ParameterError(f"{date} lies outside of the product, which has {spans}. Give a day inside.")
-    return int(found[0])
+    return found
+
+
+def _place_of(axis: TimeAxis, date: str) -> int | None:
+    """The time step of a day of the axis's calendar, or None."""
+    year, month, of_month = map(int, date.split("-"))
+    wanted = xr.CFTimeIndex([cftime.datetime(year, month, of_month, calendar=axis.calendar)])
+    found = np.flatnonzero(np.floor(axis.days) == TimeAxis.of_index(axis.calendar, wanted).days[0])
+    return int(found[0]) if found.size else None
 
 
 def check_complete(members: Mapping[str, xr.Dataset], cell: Cell) -> None:
@@ -489,7 +495,8 @@ def _simulation(made: Made, var: str, variable: VariableAdjustment, day: Day) ->
         for one in made.members.values()
     ]
     axis = TimeAxis.of(found[0])
-    step = next(i for i, value in enumerate(found[0]["time"].values) if day_of(value) == day.date)
+    step = _place_of(axis, day.date)
+    assert step is not None
     return np.stack([one.values for one in found]), step, axis
 
 
@@ -563,8 +570,7 @@ def _value(ds: xr.Dataset, var: str, sim_id: str, day: Day) -> np.ndarray:
     data = ds[var].isel(loc=0)
     if "realization" in data.dims:
         data = data.sel(realization=sim_id)
-    step = next(i for i, value in enumerate(data["time"].values) if day_of(value) == day.date)
-    return data.isel(time=step).values
+    return data.isel(time=_place_of(TimeAxis.of(data), day.date)).values
 
 
 def _noise(calibration: _Calibration, window: np.ndarray, before: float, after: float) -> Noise | None:
@@ -590,7 +596,7 @@ def _dry_days(
         return None
     row = min(day.dayofyear, made.training[var].sizes["dayofyear"]) - 1
     top = made.training[var]["pth"].isel(loc=0, dayofyear=row).values
-    step = next((i for i, value in enumerate(calibration.axis.index) if day_of(value) == day.date), None)
+    step = _place_of(calibration.axis, day.date)
     before = quantile_mapping.jitter(
         calibration.historical, setup.jitter_under or 0.0, seeds=np.concatenate(_member_seeds(setup))
     )

@@ -40,6 +40,7 @@ def line(**changes: str) -> str:
         "TimelimitRaw": "90",
         "TotalCPU": "02:00:30",
         "MaxRSS": "",
+        "ConsumedEnergyRaw": "0",
         "NodeList": "n1",
         "JobName": "run.Train.0.1",
     }

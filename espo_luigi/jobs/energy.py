@@ -45,7 +45,6 @@ def _emitted(power: Power, joules: float) -> str:
     if not power.grams_per_kwh:
         return ""
     grams = joules / _JOULES_PER_KWH * power.grams_per_kwh
-    amount = (
-        f"{grams:.2g} g" if grams < 99.5 else f"{grams / 1000:.2g} kg" if grams < 99500 else f"{grams / 1e3:,.0f} kg"
-    )
+    kilos = grams / 1000
+    amount = f"{grams:.2g} g" if grams < 99.5 else f"{kilos:.2g} kg" if kilos < 99.5 else f"{kilos:,.0f} kg"
     return f", {amount} of CO2 at {power.grams_per_kwh:g} g/kWh"

@@ -57,4 +57,4 @@ class RunView:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)
-    power: Power = Power()
+    power: Power = field(default_factory=Power)

@@ -547,11 +547,11 @@ def test_explain_makes_the_products_values_again_bit_for_bit(
     assert cli.main(["explain", sim_id, *LAND, date, "--json"]) == 0
     way = json.loads(capsys.readouterr().out)
     assert (way["cell"]["lat"], way["cell"]["lon"], way["cell"]["piece"]) == (46.375, -66.625, "middle")
-    product = open_final(here, sim_id).sel(lat=46.375, lon=-66.625, time=date).squeeze().load()
-    assert {final["var"]: final["value"] for final in way["finals"]} == {
+    product = final(here, sim_id).sel(lat=46.375, lon=-66.625, time=date).squeeze().load()
+    assert {one["var"]: one["value"] for one in way["finals"]} == {
         name: float(product[name]) for name in ("tasmax", "tasmin", "pr")
     }
-    assert all(final["identical"] for final in way["finals"])
+    assert all(one["identical"] for one in way["finals"])
     raw = context().simulation(sim_id)
     for var in ("tasmax", "pr"):
         steps = way["adjusted"][var]["regridded"]

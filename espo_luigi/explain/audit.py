@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """What was compared of a variable of a simulation: cells and values, and the largest difference."""
+    """The comparison of a variable of a simulation: cells and values, and the largest difference."""
 
     sim_id: str
     var: str
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The findings of an audit.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ def _compared(run: RunContext, sample: Sample, made: Made, found: xr.DataArray, 
 
 
 def step_of_difference(run: RunContext, sample: Sample, made: Made) -> str:
-    """Return the first step whose kept store differs from what was made again, or the steps that it may be."""
+    """Return the first step whose kept store differs from the cell that was made again, or else the part of the way."""
     cell, pool = sample.cell, partition.pool_of(run, sample.sim_id)
     kept = cells.stores_on_the_way(run, sample.sim_id, cell.piece)
     for info in kept[:1]:
@@ -244,7 +244,7 @@ def _rows(compared: Sequence[_Compared]) -> tuple[Row, ...]:
 
 
 def render(found: Audit) -> str:
-    """Return a table of what was compared, and the differences."""
+    """Return a table of the comparisons, and the differences."""
     width = max((len(row.sim_id) for row in found.rows), default=10)
     lines = [
         f"{'simulation':<{width}}  {'variable':<8} {'cells':>6} {'values':>10} {'identical':>10}  largest difference"

@@ -62,7 +62,9 @@ def render(way: Way) -> str:
 def _wrapped(text: str) -> list[str]:
     """A paragraph's lines; those after the first are indented."""
     indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(text, _COLUMNS, subsequent_indent=f"{indent}  ", break_on_hyphens=False, break_long_words=False) or [""]
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent=f"{indent}  ", break_on_hyphens=False, break_long_words=False
+    ) or [""]
 
 
 def _day(day: Day) -> str:

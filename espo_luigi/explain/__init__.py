@@ -4,7 +4,9 @@
 |---|---|
 | `cells` | the land cells of a run, and their series, made by the rules' own functions |
 | `mapping` | the numbers of detrended quantile mapping of a single day |
-| `way` | the values of each step of a day's way |
+| `values` | the values of each step of a way, frozen |
+| `steps` | the steps of an adjusted variable |
+| `way` | a whole way, and the comparison with the product |
 | `sentences`, `figure` | a way as text, and as a figure |
 | `audit` | a sample of cells, from the raw files to the products |
 

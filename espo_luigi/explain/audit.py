@@ -16,7 +16,8 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.explain import cells
 from espo_luigi.explain.cells import Cell, Made
-from espo_luigi.explain.way import TOLERANCE, check_complete
+from espo_luigi.explain.values import TOLERANCE
+from espo_luigi.explain.way import check_complete
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
@@ -165,7 +166,8 @@ def _remade(
         except DataError:
             left_out["inputs lack a year or more"] += 1
             continue
-        yield sample, cells.make(run, sample.sim_id, sample.cell, series, references[sample.cell.piece].isel(at))
+        inputs = cells.Inputs(references[sample.cell.piece].isel(at), series)
+        yield sample, cells.make(run, sample.sim_id, sample.cell, inputs)
 
 
 def _compare(run: RunContext, sample: Sample, made: Made) -> Iterator[_Compared]:

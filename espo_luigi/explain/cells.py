@@ -203,29 +203,19 @@ class Made:
     product: xr.Dataset
 
 
-def make(
-    run: RunContext,
-    sim_id: str,
-    cell: Cell,
-    members: Mapping[str, xr.Dataset],
-    reference: xr.Dataset | None = None,
-    only: Sequence[str] = (),
-) -> Made:
-    """Train, adjust and clean up a single cell.
+@dataclass(frozen=True)
+class Inputs:
+    """The series of a cell: the reference in the training's calendar, and the pool's members, regridded, by id."""
 
-    Parameters
-    ----------
-    members
-        The regridded series of the cell, of each member of the simulation's pool.
-    reference
-        The cell's reference in the calendar of the training, if it is in memory already.
-    only
-        The product's variables that are wanted, by default all.
-    """
+    reference: xr.Dataset
+    members: Mapping[str, xr.Dataset]
+
+
+def make(run: RunContext, sim_id: str, cell: Cell, inputs: Inputs, only: Sequence[str] = ()) -> Made:
+    """Train, adjust and clean up a single cell; `only` are the product's variables that are wanted, by default all."""
     pool = partition.pool_of(run, sim_id)
-    in_order = [_with_one_cell(members[name]) for name in partition.members(run, pool)]
-    known = reference if reference is not None else reference_of(run, cell, in_order[0])
-    target = _with_one_cell(known)
+    in_order = [_with_one_cell(inputs.members[name]) for name in partition.members(run, pool)]
+    target = _with_one_cell(inputs.reference)
     training, adjusted = {}, {}
     for var in needed(run, only):
         train = _from(Train(pool=pool, piece=cell.piece, var=var), cell)
@@ -233,7 +223,7 @@ def make(
         adjust = _from(Adjust(pool=pool, piece=cell.piece, var=var), cell)
         adjusted[var] = _only(adjust.compute(training[var], in_order), "adjusted").compute(scheduler="synchronous")
     product = _product_of(run, sim_id, cell, adjusted, only)
-    return Made(cell, sim_id, target, dict(members), training, adjusted, product)
+    return Made(cell, sim_id, target, dict(inputs.members), training, adjusted, product)
 
 
 def needed(run: RunContext, only: Sequence[str]) -> list[str]:
@@ -247,11 +237,6 @@ def needed(run: RunContext, only: Sequence[str]) -> list[str]:
     if run.workflow.product == "ConcatenationFinal":
         wanted |= set(of_temperatures)
     return [name for name in adjusted if name in wanted]
-
-
-def reference_of(run: RunContext, cell: Cell, simulation: xr.Dataset) -> xr.Dataset:
-    """Return a cell's reference in the calendar of a simulation's training, in memory; raises `StoreError`."""
-    return references_of(run, [cell], simulation)
 
 
 def references_of(run: RunContext, cells: Sequence[Cell], simulation: xr.Dataset) -> xr.Dataset:

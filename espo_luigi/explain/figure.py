@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from espo_luigi.errors import ParameterError
-from espo_luigi.explain.way import Adjusted, Way
+from espo_luigi.explain.values import Adjusted, Way
 from espo_luigi.report.drawings import drawing, new_figure
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from espo_luigi.explain.mapping import Correction, Sample
-from espo_luigi.explain.way import Adjusted, Day, DryDays, Final, Noise, Regridded, Stage, Way
+from espo_luigi.explain.values import Adjusted, Day, DryDays, Final, Noise, Regridded, Stage, Way
 
 _SECONDS_PER_DAY = 86400
 _FLUX = "kg m-2 s-1"

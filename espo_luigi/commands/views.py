@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import time
@@ -178,7 +179,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     epilog="Example: espo explain Demo-NoLeap 46.9 -71.6 2050-07-14 pr",
     context_settings={"ignore_unknown_options": True},  # else, a negative longitude would be an option
 )
-@click.argument("sim_id", required=False, metavar="SIM-ID")
+@click.argument("sim_id", required=False, metavar="[SIM-ID]")
 @click.argument("lat", required=False, type=float)
 @click.argument("lon", required=False, type=float)
 @click.argument("date", required=False)
@@ -214,7 +215,8 @@ def explain(
     be_quiet_about_other_parameters()
     if plot is not None:
         figure.check_suffix(plot)
-    found = way.way_of(sim_id, lat, lon, date, var)
+    with _without_warnings_of(logging.getLogger("espo_luigi.science")):  # the run itself has given them
+        found = way.way_of(sim_id, lat, lon, date, var)
     if as_json:
         print_json(sentences.as_json(found))
     else:
@@ -228,7 +230,8 @@ def _audit(sample: int, seed: int, as_json: bool) -> int:
     from espo_luigi.explain import audit
 
     be_quiet_about_other_parameters()
-    found = audit.audit(sample, seed)
+    with _without_warnings_of(logging.getLogger("espo_luigi.science")):
+        found = audit.audit(sample, seed)
     if as_json:
         print_json(audit.as_json(found))
     else:

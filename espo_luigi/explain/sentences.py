@@ -114,9 +114,12 @@ def _regridded(adjusted: Adjusted, regridded: Regridded) -> Iterator[str]:
         yield f"      {part.lat:8.3f} °N {part.lon:8.3f} °E  weight {part.weight:.4f}  {_show(adjusted, part.value)}"
     for stage in between:
         yield f"    by way of {_stage(adjusted, stage)}."
-    filled = " A gap of the raw series was filled from its other days." if regridded.filled else ""
-    beyond = " The cell lies outside of a grid: extrapolated by inverse distance." if regridded.extrapolated else ""
-    yield f"    Regridded: {_show(adjusted, regridded.value)}.{filled}{beyond}"
+    text = f"    Regridded: {_show(adjusted, regridded.value)}."
+    if regridded.filled:
+        text += " A gap of the raw series was filled (`extraction.simulation.fill_in_time`)."
+    if regridded.extrapolated:
+        text += " A cell on the way lies outside of the grid before it, or of its mask: extrapolated."
+    yield text
 
 
 def _stage(adjusted: Adjusted, stage: Stage) -> str:
@@ -131,6 +134,8 @@ def _stage(adjusted: Adjusted, stage: Stage) -> str:
 def _noise(adjusted: Adjusted, noise: Noise) -> str:
     shares = f"{noise.reference_share:.1%} of the reference's and {noise.simulation_share:.1%} of the simulation's"
     own = "This day is not one of them."
+    if adjusted.regridded.value < noise.threshold:
+        own = "This day is, too; its own value in the scenario is made without noise."
     if noise.in_scenario and noise.day_before is not None:
         own = f"This day is one of them, in the scenario, too: {_show(adjusted, noise.day_before)}."
     return (

@@ -140,6 +140,9 @@ class _OneScreen(click.Group):
             ctx.fail(f"there is no command {args[0]}{nearest(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_text(self.help or "")  # right below the usage
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import time
@@ -186,4 +187,68 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     return 0 if paths else 1
 
 
-COMMANDS = (plan, status, why, logs)
+@click.command(
+    epilog="Example: espo explain Demo-NoLeap 46.9 -71.6 2050-07-14 pr",
+    context_settings={"ignore_unknown_options": True},  # else, a negative longitude would be an option
+)
+@click.argument("sim_id", required=False, metavar="[SIM-ID]")
+@click.argument("lat", required=False, type=float)
+@click.argument("lon", required=False, type=float)
+@click.argument("date", required=False)
+@click.argument("var", required=False, default="")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Draw it, too: .png, .svg or .pdf.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Check so many random cells of all products.")
+@click.option("--seed", default=0, show_default=True, help="Chooses the cells and days of --sample.")
+@json_option
+def explain(
+    sim_id: str | None,
+    lat: float | None,
+    lon: float | None,
+    date: str | None,
+    var: str,
+    plot: Path | None,
+    sample: int | None,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Why a value of a product is what it is.
+
+    The value of SIM-ID (a part of the id will do), at LAT and LON in degrees, on DATE (YYYY-MM-DD), of the variable
+    VAR or of all. It is made again, from kept stores and raw files, and compared with the product.
+    """
+    if sample is not None:
+        if sim_id is not None or plot is not None:
+            raise click.UsageError("--sample takes cells and days of all products: give no others, and no --plot.")
+        return _audit(sample, seed, as_json)
+    if sim_id is None or lat is None or lon is None or date is None:
+        raise click.UsageError("expected SIM-ID, LAT, LON and DATE, or --sample N.")
+    from espo_luigi.explain import figure, sentences, way
+
+    be_quiet_about_other_parameters()
+    if plot is not None:
+        figure.check_suffix(plot)
+    with _without_warnings_of(logging.getLogger("espo_luigi.science")):  # the run itself has given them
+        found = way.way_of(sim_id, lat, lon, date, var)
+    if as_json:
+        print_json(sentences.as_json(found))
+    else:
+        say(sentences.render(found))
+    if plot is not None:
+        figure.draw(found, plot)
+    return 0
+
+
+def _audit(sample: int, seed: int, as_json: bool) -> int:
+    from espo_luigi.explain import audit
+
+    be_quiet_about_other_parameters()
+    with _without_warnings_of(logging.getLogger("espo_luigi.science")):
+        found = audit.audit(sample, seed)
+    if as_json:
+        print_json(audit.as_json(found))
+    else:
+        say(audit.render(found))
+    return 1 if found.differences else 0
+
+
+COMMANDS = (plan, status, why, explain, logs)

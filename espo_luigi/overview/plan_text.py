@@ -12,6 +12,8 @@ from typing import Any
 
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import cpu_time, duration
+from espo_luigi.driver.settings.espo import power
+from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
@@ -167,7 +169,8 @@ def _costs(plan: Plan, run: list[Planned]) -> Iterator[str]:
     costs = [planned.cost for planned in run if planned.cost is not None]
     worst, took = _worst(cost.basis for cost in costs), plan.timing()
     most = _WORDS[worst]
-    yield f"cost: {most}{_cpu_time(costs)} of CPU time"
+    energy = in_words(power(), sum(cost.core_hours for cost in costs))
+    yield f"cost: {most}{_cpu_time(costs)} of CPU time; energy: {energy}"
     chain = f"the longest chain takes {most}{duration(took.longest_chain_seconds)}"
     if plan.capacity.is_known:
         at_once = f"{took.most_at_once} task(s) at once; {chain}"
@@ -240,6 +243,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "tasks": [_plain(planned, plan) for planned in plan.tasks.values()],
         "counts": {state: len(plan.of(state)) for state in (DONE, RUN, BLOCKED)},
         "made_again_with_rerun_stale": len(plan.again),
+        "energy_joules_estimated": power().joules(sum(one.cost.core_hours for one in plan.of(RUN) if one.cost)),
         "wall_seconds": took.seconds if plan.capacity.is_known else None,
         "longest_chain_seconds": took.longest_chain_seconds,
         "most_jobs_at_once": took.most_at_once if plan.capacity.is_known else None,

@@ -21,10 +21,11 @@ from espo_luigi.driver.display.status import duration, is_alive
 from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
-from espo_luigi.driver.settings.espo import settings, state_dir
+from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of
+from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, read_json
 from espo_luigi.jobs.local.engine import KILLED
@@ -92,7 +93,16 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     left = _rendered_left(found["left"])
     room = max(lines - 1 - len(left), 1) if lines else 0
     stale = [] if found["alive"] else list(stale_lines(state.get("stale", {})))
-    return [driver, *status_lines(state, now, room), *(["", *stale] if stale else []), *left][: lines or None]
+    energy = list(_energy(state))
+    room = max(room - len(energy), 1) if lines else 0
+    shown = [driver, *energy, *status_lines(state, now, room), *(["", *stale] if stale else []), *left]
+    return shown[: lines or None]
+
+
+def _energy(state: Mapping[str, Any]) -> Iterator[str]:
+    """A line about the energy of the jobs that have ended; sacct's measurements are in the report."""
+    if hours := sum(rule["core_hours"] for rule in state["rules"].values()):
+        yield f"energy: {in_words(power(), hours)}"
 
 
 def _lacking() -> list[str]:

@@ -53,6 +53,8 @@ class Job:
     job_id: str = ""
     accounted: bool = False
     cluster: str = ""
+    # As the scheduler has measured it; 0 where it measures none.
+    energy_joules: float = 0.0
 
     @classmethod
     def of(cls, result: Mapping[str, Any], ordered: float | None = None) -> Job:
@@ -301,6 +303,7 @@ def _corrected(job: Job, account: Usage | None) -> Job:
         peak_memory_bytes=max(account.peak_memory_bytes, job.peak_memory_bytes),
         cpu_seconds=account.cpu_seconds or job.cpu_seconds,
         accounted=True,
+        energy_joules=account.energy_joules,
     )
 
 
@@ -320,4 +323,5 @@ def _without_result(account: Usage, record: Record, workers: Mapping[str, int]) 
         cpu_seconds=account.cpu_seconds,
         job_id=account.job_id,
         accounted=True,
+        energy_joules=account.energy_joules,
     )

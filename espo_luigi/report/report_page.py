@@ -13,6 +13,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.display.status import cpu_time
 from espo_luigi.errors import StoreError
+from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import job_use, problem_sections, product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
@@ -158,6 +159,7 @@ def run_section(view: RunView, jobs: Sequence[Job]) -> Section:
         [
             *blocks,
             Text(_spent(jobs)),
+            Text(_energy(jobs, view.power)),
             Drawing("timeline", "When each job worked, by node", job_use.timeline, [jobs]),
             Drawing("resources", "Asked for, and the most that was used, by rule", job_use.requested_and_used, [jobs]),
             _rule_table(jobs),
@@ -186,6 +188,12 @@ def _spent(jobs: Sequence[Job]) -> str:
         "most that a job and its processes held at once, CPUs the mean over the job; waiting is from the order to the "
         "start."
     )
+
+
+def _energy(jobs: Sequence[Job], power: Power) -> str:
+    """The jobs' energy: measured where the scheduler does, otherwise an estimate from the CPUs that were reserved."""
+    hours = sum(job.seconds * job.cpus for job in jobs if not job.energy_joules) / 3600
+    return f"Energy: {in_words(power, hours, sum(job.energy_joules for job in jobs))}."
 
 
 def _rule_table(jobs: Sequence[Job]) -> Table:

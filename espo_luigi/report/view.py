@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from espo_luigi.jobs.energy import Power
+
 
 @dataclass(frozen=True)
 class Made:
@@ -69,3 +71,4 @@ class RunView:
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)
     treated: Mapping[str, TreatedStores] = field(default_factory=dict)
+    power: Power = field(default_factory=Power)

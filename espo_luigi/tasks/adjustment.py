@@ -86,7 +86,7 @@ class Train(EspoTask):
     @property
     def draws(self) -> tuple[str, int]:
         """The seed of random draws, and the first cell's place, to which each cell's is added."""
-        return self.context.workflow.pieces.draws(self.pool, self.piece, self.var)
+        return draws(self)
 
 
 class Adjust(EspoTask):
@@ -109,7 +109,7 @@ class Adjust(EspoTask):
         """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
         config = self.context.config
         variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
-        seed, first_cell = self.context.workflow.pieces.draws(self.pool, self.piece, self.var)
+        seed, first_cell = draws(self)
         made = biasadjust.adjust_and_count(
             simulation[self.var],
             training,
@@ -151,6 +151,12 @@ def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
     if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
         return members[0]
     return pooling.together([one[[task.var]] for one in members], every_member(task))
+
+
+def draws(task: Train | Adjust) -> tuple[str, int]:
+    """Return the seed of a task's random draws, and the place of the first cell that it computes."""
+    seed, first = task.context.workflow.pieces.draws(task.pool, task.piece, task.var)
+    return seed, first + task.cells_before
 
 
 def chunks_of_pools(dataset: xr.Dataset) -> dict[str, int]:

@@ -14,6 +14,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources, machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import samples, stack
@@ -248,6 +249,7 @@ def run_view() -> RunView:
             **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in simulations},
         },
         pools=dict(run.pools),
+        power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
         treated={sim_id: _treated(sim_id) for sim_id in simulations},
     )

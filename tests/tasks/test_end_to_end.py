@@ -34,6 +34,7 @@ from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
+from espo_luigi.explain import cells
 from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
@@ -42,6 +43,7 @@ from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis, Experience
 from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
@@ -569,6 +571,114 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
     archives = sorted(path.relative_to(run) for path in (run / "final").rglob("*.zip"))
     assert archives == sorted(path.relative_to(tmp_path) for path in (tmp_path / "final").rglob("*.zip"))
     assert [_chunks(tmp_path / path) for path in archives] == [_chunks(run / path) for path in archives]
+
+
+# A land cell in the middle of the small demo, and a cell of the sea.
+LAND, SEA = ("46.4", "-66.6"), ("46.1", "-65.0")
+
+
+@pytest.mark.parametrize(("sim_id", "date"), [(NOLEAP, "2035-07-14"), (DAY360, "2003-02-30")])
+def test_explain_makes_the_products_values_again_bit_for_bit(
+    here: Path, capsys: pytest.CaptureFixture[str], sim_id: str, date: str
+) -> None:
+    assert cli.main(["explain", sim_id, *LAND, date, "--json"]) == 0
+    way = json.loads(capsys.readouterr().out)
+    assert (way["cell"]["lat"], way["cell"]["lon"], way["cell"]["piece"]) == (46.375, -66.625, "middle")
+    product = final(here, sim_id).sel(lat=46.375, lon=-66.625, time=date).squeeze().load()
+    assert {one["var"]: one["value"] for one in way["finals"]} == {
+        name: float(product[name]) for name in ("tasmax", "tasmin", "pr")
+    }
+    assert all(one["identical"] for one in way["finals"])
+    raw = context().simulation(sim_id)
+    for var in ("tasmax", "pr"):
+        steps = way["adjusted"][var]["regridded"]
+        parts = steps["stages"][0]["parts"]
+        files = [asset.path for asset in raw.assets if var in asset.variables]
+        with xr.open_mfdataset(files, combine="by_coords", decode_timedelta=False) as opened:
+            field = opened[var].sel(time=date).squeeze().load()
+        values = [float(field.sel(lat=one["lat"], lon=one["lon"] % 360 if field.lon.max() > 180 else one["lon"],
+                                  method="nearest")) for one in parts]  # fmt: skip
+        if field.attrs["units"] != "kg m-2 s-1" and var == "pr":
+            values = [value / 86400 for value in values]
+        np.testing.assert_allclose([one["value"] for one in parts], values, rtol=1e-6)
+        weights = [one["weight"] for one in parts]
+        np.testing.assert_allclose(sum(weights), 1, rtol=1e-6)
+        np.testing.assert_allclose(np.average(values, weights=weights), steps["value"], rtol=1e-6)
+
+
+def test_explains_sample_is_that_of_the_kept_stores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By xarray's own windows, on the reference and the simulation of the calibration period."""
+    assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "tasmax", "--json"]) == 0
+    sample = json.loads(capsys.readouterr().out)["adjusted"]["tasmax"]["sample"]
+    stores = {
+        "reference": here / "final" / "reference" / "Demo-Land+middle+noleap.zarr",
+        "simulation": here / "final" / "regridded" / f"day+{NOLEAP}+middle+regchunked.zarr.zip",
+    }
+    for name, path in stores.items():
+        cells = store.open_store(path)
+        place = np.flatnonzero((cells.lat.values == 46.375) & (cells.lon.values == -66.625))
+        series = cells.tasmax.isel(loc=place[0]).sel(time=slice("1991", "2020")).load()
+        window = series.rolling(time=31, center=True).construct("window").groupby("time.dayofyear")[195]
+        assert sample[f"{name}_size"] == window.size
+        np.testing.assert_allclose(sample[f"{name}_mean"], float(window.mean()), rtol=1e-6)
+        np.testing.assert_allclose(sample[name], window.quantile(sample["levels"]), rtol=1e-6)
+
+
+def test_explain_tells_the_way_in_sentences_and_draws_it(
+    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figure = tmp_path / "way.svg"
+    assert cli.main(["explain", "NoLeap", *LAND, "1999-07-14", "pr", "--plot", str(figure)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for said in ("Raw cells.", "weight", "Noise.", "Dry days", "Sample. 31 days", "Trend. LOESS", "Factor.", "rounded"):
+        assert said in text
+    assert "The steps give the product's values exactly, bit for bit." in text
+    assert figure.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((NOLEAP, *SEA, "2035-07-14"), "lies in a cell of the sea"),
+        ((NOLEAP, "10", "-66.6", "2035-07-14"), "lies outside of the domain"),
+        ((NOLEAP, *LAND, "2041-07-14"), "lies outside of the product, which has 1971-01-01 to 2040-12-31"),
+        ((NOLEAP, *LAND, "2004-02-29"), "years have no 29 February"),
+        ((NOLEAP, *LAND, "14.7.2035"), "expected YYYY-MM-DD"),
+        (("Demo-NoLep", *LAND, "2035-07-14"), "did you mean"),
+        (("Demo", *LAND, "2035-07-14"), "is a part of 2 names"),
+        ((NOLEAP, *LAND, "2035-07-14", "tasmx"), "did you mean tasmax"),
+        ((NOLEAP, *LAND, "2035-07-14", "pr", "--plot", "way.txt"), "expected a file of .png"),
+    ],
+)
+def test_explain_says_in_a_sentence_why_it_explains_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert cli.main(["explain", *words]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_sample_of_the_products_is_what_the_raw_files_give(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--sample", "4", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(row["sim_id"], row["var"]) for row in rows} == {
+        (sim_id, var) for sim_id in SIMULATIONS for var in ("tasmax", "tasmin", "pr")
+    }
+    assert all(row["cells"] == 2 and row["values"] == row["identical"] > 2000 for row in rows)
+
+
+def test_a_sample_names_the_step_the_cell_and_the_day_of_a_difference(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = cells.open_product
+    monkeypatch.setattr(cells, "open_product", lambda path: opened(path).assign(tasmax=opened(path).tasmax + 0.5))
+    assert cli.main(["explain", "--sample", "2", "--seed", "1"]) == 1
+    said = capsys.readouterr().out
+    assert re.search(
+        rf"DIFFERENT after regridding: tasmax of {NOLEAP} at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
+    )
+    assert "tasmin" not in said.split("DIFFERENT", 1)[1]
+    assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "tasmax"]) == 1
+    assert "product: tasmax is" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

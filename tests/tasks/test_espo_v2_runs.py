@@ -113,6 +113,41 @@ def test_members_keep_their_differences_and_the_day_that_all_files_lack_is_fille
     assert [ds.attrs["cat:driving_member"] for ds in (one, two)] == ["r1i1p1f1", "r2i1p1f1"]
 
 
+def told(made: Made, *words: str) -> subprocess.CompletedProcess[str]:
+    """What `espo explain` says of a run."""
+    command = [str(Path(sys.executable).parent / "espo"), "explain", *words]
+    return subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_filled(here: Made) -> None:
+    member = "Demo-Ensemble_r2i1p1f1_ESPO-DEMO_Demo-Regional"
+    product = store.open_store(here.product(2, "pr"))
+    row, column = np.argwhere(np.isfinite(product["pr"].isel(time=0).values))[40]
+    at = product.isel({"rlat": row, "rlon": column})
+    point = f"{float(at.lat):.4f}", f"{float(at.lon):.4f}"
+    said = told(here, member, *point, "2015-01-01", "--json")
+    assert said.returncode == 0, said.stderr
+    way = json.loads(said.stdout)
+    assert len(way["members"]) == 2 and all(one["identical"] for one in way["finals"])
+    assert {one["var"] for one in way["finals"]} == {"tasmax", "tasmin", "dtr", "pr"}
+    values = {one["var"]: one["value"] for one in way["finals"]}
+    assert values["pr"] == float(at["pr"].sel(time="2015-01-01"))
+    assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
+    text = told(here, member, *point, "2015-01-01", "pr").stdout
+    assert "A gap of the raw series was filled" in text and "of 2 members" in text
+
+
+def test_a_sample_of_a_pools_products_is_what_the_raw_files_give(here: Made) -> None:
+    said = told(here, "--sample", "4", "--json")
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert all(row["identical"] == row["values"] for row in found["rows"])
+    # A cell may lie outside of a regional simulation's outline.
+    compared = sum(row["cells"] for row in found["rows"] if row["var"] == "pr")
+    assert compared + sum(found["left_out"].values()) == 4 and compared
+    assert found["without_product"]
+
+
 def test_the_pools_mean_over_the_calibration_is_the_references_and_members_need_not_be(here: Made, raw: Path) -> None:
     years = slice("1991", "2020")
     adjusted = [store.open_store(here.product(member, "tasmax"))["tasmax"].sel(time=years) for member in (1, 2)]

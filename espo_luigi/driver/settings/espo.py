@@ -13,6 +13,8 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.interface import core
 
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
 from espo_luigi.jobs.lifecycle.records import STATE_FOLDER
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
@@ -111,6 +113,14 @@ class espo(Settings):
     notify = luigi.Parameter(
         default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
     )
+    watts_per_cpu = luigi.FloatParameter(
+        default=WATTS_PER_CPU,
+        description="power of a CPU in W, for the estimate of energy where the scheduler measures none; the default is "
+        "that of an unknown core in Green Algorithms (doi:10.1002/advs.202100707)",
+    )
+    grams_per_kwh = luigi.FloatParameter(
+        default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
+    )
     dashboard = luigi.BoolParameter(
         default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
     )
@@ -124,6 +134,15 @@ def settings() -> espo:
 def workers() -> int:
     """Return how many tasks Luigi has at work at once."""
     return int(core().workers)
+
+
+def power() -> Power:
+    """Return what an hour of a CPU takes, by the settings; raises `ConfigurationError` if a number is negative."""
+    current = settings()
+    for name in ("watts_per_cpu", "grams_per_kwh"):
+        if (value := getattr(current, name)) < 0:
+            raise ConfigurationError(f"[espo] {name} = {value:g}; expected a number from 0 up.")
+    return Power(float(current.watts_per_cpu), float(current.grams_per_kwh))
 
 
 _held: list[espo] = []

@@ -122,6 +122,7 @@ class Usage:
     time_minutes: int = 0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
+    energy_joules: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from espo_luigi.science.choices import ExtrapMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
 from espo_luigi.science.regrid.sphere import Extrapolation, Grid, cells_away, weights_and_outside
+from espo_luigi.science.stack import STACKED_DIM
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,32 @@ class _Horizontal:
         )
 
 
+@dataclass(frozen=True)
+class Weights:
+    """How a target's cells are made of a source's cells.
+
+    Attributes
+    ----------
+    matrix
+        Sparse (cells of the target, cells of the source), of the whole cascade.
+    steps, grids
+        The matrix and the grid of each stage, by the grid's name; `TARGET` is the last.
+    extrapolated
+        Whether a cell of the target depends on extrapolated values.
+    """
+
+    source: _Horizontal
+    destination: _Horizontal
+    matrix: sparse.csr_matrix
+    steps: Mapping[str, sparse.csr_matrix]
+    grids: Mapping[str, Grid]
+    extrapolated: np.ndarray
+
+
+# The name of a cascade's last stage.
+TARGET = "target"
+
+
 def regrid(
     ds: xr.Dataset,
     target: xr.Dataset,
@@ -128,25 +155,54 @@ def regrid(
     Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.regrid.sphere`).
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    attrs = _global_attrs(ds, target)
+    options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
+    weights = weigh(ds, target, **options, skip_coarser=skip_coarser)
+    if source.is_same_as(destination):
+        log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
+        own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
+        if _used(ds, source) is not None:
+            kept = ds[_MASK].reset_coords(drop=True) == 1
+            own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
+        own = own.assign_coords(_target_coordinates(target, destination))
+        return own.assign_attrs(attrs | _gaps(ds, source.dims, weights.matrix))
+    variables = _variables_on(source, ds)
+    lazy = chunks is not None or any(variable.chunks for variable in variables.values())
+    blocks = _blocks(weights.matrix, source, destination, chunks or {}, lazy=lazy)
+    regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
+    coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
+    counted = {EXTRAPOLATED_CELLS: int(weights.extrapolated.sum())} | _gaps(ds, source.dims, weights.matrix)
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
+
+
+def weigh(
+    ds: xr.Dataset,
+    target: xr.Dataset,
+    *,
+    regridder_kwargs: Mapping[str, object] | None = None,
+    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+    skip_coarser: bool = False,
+) -> Weights:
+    """Return the weights with which `regrid` makes the cells of ``target`` of those of ``ds``; reads coordinates only.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As `regrid`.
+    """
+    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
     grids = intermediate_grids or {}
     between = {name: _intermediate(name, spec) for name, spec in grids.items()}
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
-    stages = [*between.values(), last]
-    attrs = _global_attrs(ds, target)
+    stages = {**between, TARGET: last}
     used = _used(ds, source)
     if source.is_same_as(destination):
-        log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
-        own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
-        if used is not None:
-            kept = ds[_MASK].reset_coords(drop=True) == 1
-            own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
-        own = own.assign_coords(_target_coordinates(target, destination))
-        return own.assign_attrs(attrs | _gaps(ds, source.dims, sparse.identity(source.grid.size, format="csr")))
+        same = sparse.identity(source.grid.size, format="csr")
+        return Weights(source, destination, same, {}, {}, np.zeros(source.grid.size, bool))
     _check_source(source)
-    variables = _variables_on(source, ds)
-    if used is not None and stages == [last] and destination.grid.layout == "points":
+    if used is not None and not between and destination.grid.layout == "points":
         log.warning(
             "the source's mask leaves out %d of %d cells and is ignored: as in xESMF, a single stage to points uses "
             "all cells. An intermediate grid would make the mask count.",
@@ -154,13 +210,36 @@ def regrid(
             used.size,
         )
         used = None
-    weights, extrapolated = _cascade(source.grid, stages, used)
-    lazy = chunks is not None or any(variable.chunks for variable in variables.values())
-    blocks = _blocks(weights, source, destination, chunks or {}, lazy=lazy)
-    regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
-    coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
-    counted = {EXTRAPOLATED_CELLS: int(extrapolated.sum())} | _gaps(ds, source.dims, weights)
-    return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
+    matrix, extrapolated, steps = _cascade(source.grid, list(stages.values()), used)
+    named = {name: stage.grid for name, stage in stages.items()}
+    return Weights(source, destination, matrix, dict(zip(stages, steps, strict=True)), named, extrapolated)
+
+
+def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Dataset:
+    """Return some cells of a target, with the values that `regrid` gives them, bit for bit; lazy if ``ds`` is.
+
+    Parameters
+    ----------
+    ds : xr.Dataset
+        The source from whose coordinates the weights were made.
+    cells : numpy.ndarray
+        Places in the target, in C order.
+
+    Returns
+    -------
+    xr.Dataset
+        (time, ..., loc), with the cells' `lat` and `lon`; reads only the rows and columns that the cells need.
+    """
+    source = weights.source
+    lat, lon = (values.ravel()[cells] for values in weights.destination.grid.coordinates())
+    chosen = _Horizontal(Grid(lat, lon, "points"), (STACKED_DIM,), "lat", "lon")
+    variables = _variables_on(source, ds)
+    blocks = np.empty(1, dtype=object)
+    lazy = any(variable.chunks for variable in variables.values())
+    blocks[0] = _block(weights.matrix[cells], source.grid.shape, (len(cells),), lazy=lazy)
+    made = {name: _regrid_variable(one.variable, source, chosen, blocks) for name, one in variables.items()}
+    at = {name: (STACKED_DIM, values) for name, values in (("lat", lat), ("lon", lon))}
+    return xr.Dataset(made, coords={**_kept_coordinates(ds, source), **at}, attrs=ds.attrs)
 
 
 def part_reached(
@@ -179,14 +258,12 @@ def part_reached(
     ConfigurationError, DataError
         As `regrid`.
     """
-    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
-    if source.is_same_as(destination):
+    bare = ds.drop_vars(_MASK, errors="ignore")
+    weights = weigh(bare, target, regridder_kwargs=regridder_kwargs, intermediate_grids=intermediate_grids)
+    source = weights.source
+    if source.is_same_as(weights.destination):
         return ds
-    _check_source(source)
-    between = [_intermediate(name, spec) for name, spec in (intermediate_grids or {}).items()]
-    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
-    weights = cascade(source.grid, [*between, last])
-    places = np.divmod(np.unique(weights.indices), source.grid.shape[1])
+    places = np.divmod(np.unique(weights.matrix.indices), source.grid.shape[1])
     # A cell more on each side: a part of a single row or column is no grid.
     return ds.isel(
         {dim: slice(max(0, of.min() - 1), of.max() + 2) for dim, of in zip(source.dims, places, strict=True) if of.size}
@@ -227,20 +304,22 @@ def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
 
 def _cascade(
     source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
-) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Return the matrix of all stages, and the last stage's points that depend on extrapolated values.
+) -> tuple[sparse.csr_matrix, np.ndarray, list[sparse.csr_matrix]]:
+    """Return the matrix of all stages, the last stage's points that depend on extrapolated values, and each matrix.
 
     Only the source's points where `used` (None: all) take part.
     """
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
+    steps = []
     for stage in stages:
         step, outside = weights_and_outside(source, stage.grid, stage.extrapolation, used if matrix is None else None)
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
+        steps.append(step)
     assert matrix is not None
-    return matrix, share > _NO_SHARE
+    return matrix, share > _NO_SHARE, steps
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:

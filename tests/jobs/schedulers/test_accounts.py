@@ -40,6 +40,7 @@ def line(**changes: str) -> str:
         "TimelimitRaw": "90",
         "TotalCPU": "02:00:30",
         "MaxRSS": "",
+        "ConsumedEnergyRaw": "0",
         "NodeList": "n1",
         "JobName": "run.Train.0.1",
     }
@@ -70,6 +71,11 @@ def test_each_run_of_a_requeued_job_is_one_with_the_steps_that_follow_it() -> No
         ("TotalCPU", "1-00:00:02", "cpu_seconds", 86402.0),
         ("TotalCPU", "00:01.500", "cpu_seconds", 1.5),
         ("TotalCPU", "", "cpu_seconds", 0.0),
+        ("ConsumedEnergyRaw", "5400", "energy_joules", 5400.0),
+        # A site that measures nothing says 0, or nothing, or Slurm's mark of "no value".
+        ("ConsumedEnergyRaw", "0", "energy_joules", 0.0),
+        ("ConsumedEnergyRaw", "", "energy_joules", 0.0),
+        ("ConsumedEnergyRaw", "18446744073709551614", "energy_joules", 0.0),
         ("ReqMem", "1000Mc", "memory_bytes", 4000 * MIB),
         ("ReqMem", "1000Mn", "memory_bytes", 1000 * MIB),
         ("ReqMem", "1.50G", "memory_bytes", 1536 * MIB),

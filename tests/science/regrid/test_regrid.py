@@ -14,7 +14,17 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade, check_reach, part_reached, regrid
+from espo_luigi.science.regrid.cascade import (
+    TARGET,
+    Stage,
+    apply_weights,
+    cascade,
+    check_reach,
+    part_reached,
+    regrid,
+    regrid_cells,
+    weigh,
+)
 from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weight_matrix
 from espo_luigi.store import Marker, open_store, write_store
 
@@ -569,3 +579,25 @@ def test_the_part_that_a_single_far_cell_reaches_is_a_grid() -> None:
 
 def test_on_the_same_grid_all_is_reached() -> None:
     xr.testing.assert_identical(part_reached(simulation(), simulation()), simulation())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("chunks", [None, {"time": 5}])
+def test_single_cells_have_the_bytes_that_they_have_among_all(masked: bool, chunks: dict[str, int] | None) -> None:
+    source, target, cells = simulation(chunks).drop_vars("area"), stacked(), np.array([41, 3, 17])
+    if masked:
+        source = source.assign_coords(mask=(("lat", "lon"), np.random.default_rng(5).random((11, 13)) > 0.3))
+    weights = weigh(source, target, regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)
+    found = regrid_cells(source, weights, cells).compute()
+    expected = small(source, target).isel(loc=cells).compute()
+    for name in ("tasmax", "pr", "lat", "lon"):
+        np.testing.assert_array_equal(found[name].values, expected[name].values)
+
+
+def test_the_weights_of_each_stage_are_those_of_the_whole() -> None:
+    weights = weigh(simulation(), stacked(), regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)
+    assert list(weights.steps) == list(weights.grids) == ["coarse", TARGET]
+    assert weights.grids["coarse"].shape == (22, 20)
+    together = weights.steps[TARGET] @ weights.steps["coarse"]
+    np.testing.assert_allclose(together.toarray(), weights.matrix.toarray(), atol=1e-15)
+    np.testing.assert_allclose(weights.matrix.sum(axis=1), 1)

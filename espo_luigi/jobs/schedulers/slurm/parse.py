@@ -21,7 +21,11 @@ NO_SUCH_JOB = "Invalid job id"
 # In each format the name comes last, as other users' names may hold the separator.
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Submit,JobName"
-USAGE_FORMAT = "JobID,State,Submit,Start,End,AllocCPUS,ReqMem,TimelimitRaw,TotalCPU,MaxRSS,NodeList,JobName"
+USAGE_FORMAT = (
+    "JobID,State,Submit,Start,End,AllocCPUS,ReqMem,TimelimitRaw,TotalCPU,MaxRSS,ConsumedEnergyRaw,NodeList,JobName"
+)
+# Above this are Slurm's marks of "no value"; a job of a thousand nodes takes less in a year.
+_MOST_JOULES = 1e14
 
 STATES: dict[str, Phase] = {
     # waiting
@@ -214,19 +218,21 @@ def parse_usage(text: str) -> list[Usage]:
     step held. A requeued job appears once for each run, with the same id.
     """
     runs: list[Usage] = []
-    for parts in (line.split("|", 11) for line in text.splitlines()):
-        if len(parts) != 12:
+    for parts in (line.split("|", 12) for line in text.splitlines()):
+        if len(parts) != 13:
             continue
         if JOB_ID.fullmatch(parts[0]):
             runs.append(_run(parts))
         elif runs and parts[0].startswith(f"{runs[-1].job_id}."):
             most = max(runs[-1].peak_memory_bytes, _bytes(parts[9]))
-            runs[-1] = replace(runs[-1], peak_memory_bytes=most)
+            # A step's energy is a part of its job's; some versions of Slurm have that of steps only.
+            joules = max(runs[-1].energy_joules, _joules(parts[10]))
+            runs[-1] = replace(runs[-1], peak_memory_bytes=most, energy_joules=joules)
     return runs
 
 
 def _run(parts: Sequence[str]) -> Usage:
-    job_id, state, queued, started, ended, cpus, memory, minutes, cpu_time, _, node, name = parts
+    job_id, state, queued, started, ended, cpus, memory, minutes, cpu_time, _, energy, node, name = parts
     n_cpus = int(cpus) if cpus.isdigit() else 0
     # Before 21.08, a letter follows the amount: 4000Mn is for each node, 1000Mc for each CPU.
     return Usage(
@@ -241,7 +247,14 @@ def _run(parts: Sequence[str]) -> Usage:
         memory_bytes=_bytes(memory) * (n_cpus if memory.endswith("c") else 1),
         time_minutes=int(minutes) if minutes.isdigit() else 0,
         cpu_seconds=_seconds(cpu_time),
+        energy_joules=_joules(energy),
     )
+
+
+def _joules(text: str) -> float:
+    """Return the joules of ``ConsumedEnergyRaw``; 0, which is no measurement, for any other text."""
+    joules = float(text) if text.isascii() and text.isdigit() else 0.0
+    return joules if joules < _MOST_JOULES else 0.0
 
 
 def _moment(text: str) -> float:

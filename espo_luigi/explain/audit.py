@@ -1,0 +1,272 @@
+"""An audit by sample: random land cells and days of the products, made again from the raw files."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.errors import DataError, ParameterError, StoreError
+from espo_luigi.explain import cells
+from espo_luigi.explain.cells import Cell, Made
+from espo_luigi.explain.values import TOLERANCE
+from espo_luigi.explain.way import check_complete
+from espo_luigi.science import stack
+from espo_luigi.science.extract.dataset import day_of
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import Adjust, Train
+from espo_luigi.tasks.context import RunContext, context
+
+# The days around a sample's day that are compared: those of its chunk of time, which is read whole.
+_CHUNK = "time"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A land cell of a simulation's product, and a part of its time from 0 to 1."""
+
+    sim_id: str
+    cell: Cell
+    part: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first value of a variable and sample that the product does not have: the step, and both values."""
+
+    sim_id: str
+    var: str
+    step: str
+    cell: Cell
+    day: str
+    made: float
+    found: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.step}: {self.var} of {self.sim_id} at {self.cell} on {self.day} is {self.found!r}, and "
+            f"{self.made!r} when it is made again from the raw files"
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """The comparison of a variable of a simulation: cells and values, and the largest difference."""
+
+    sim_id: str
+    var: str
+    cells: int
+    values: int
+    identical: int
+    largest: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The findings of an audit.
+
+    Attributes
+    ----------
+    left_out
+        Samples that could not be compared, by the reason.
+    without_product
+        Simulations whose products are not there.
+    """
+
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    left_out: Mapping[str, int]
+    without_product: tuple[str, ...]
+    seed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A sample's comparison of a variable."""
+
+    sim_id: str
+    var: str
+    values: int
+    identical: int
+    largest: float
+    difference: Difference | None
+
+
+def audit(number: int, seed: int) -> Audit:
+    """Compare a random sample of the run's products with what their raw files give; reads each raw file once.
+
+    Raises
+    ------
+    StoreError
+        If no simulation's product is there, or the reference's stores are not.
+    """
+    began, run = time.monotonic(), context()
+    there = [sim_id for sim_id in run.simulations if _is_published(run, sim_id)]
+    missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
+    if not there:
+        raise StoreError(f"none of {len(missing)} simulations has a product yet. Finish the run first (`espo status`).")
+    by_pool: dict[str, list[Sample]] = defaultdict(list)
+    for sample in draw(run, there, number, seed):
+        by_pool[partition.pool_of(run, sample.sim_id)].append(sample)
+    compared: list[_Compared] = []
+    left_out: Counter[str] = Counter()
+    for pool, samples in by_pool.items():
+        for sample, made in _remade(run, pool, samples, left_out):
+            try:
+                compared += _compare(run, sample, made)
+            except ParameterError:
+                left_out["outside of the simulation's domain"] += 1
+    differences = tuple(one.difference for one in compared if one.difference is not None)
+    return Audit(_rows(compared), differences, dict(left_out), missing, seed, time.monotonic() - began)
+
+
+def _is_published(run: RunContext, sim_id: str) -> bool:
+    return all(store.is_complete(info.path) for info in cells.published(run, sim_id).values())
+
+
+def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
+    """Return random samples: simulations in turn, each land cell and each day being as likely as any other."""
+    generator = np.random.default_rng(seed)
+    lands = cells.lands(run)
+    places = [np.flatnonzero(land.is_land) for land in lands]
+    ends = np.cumsum([one.size for one in places])
+    samples = []
+    for index in range(number):
+        chosen = int(generator.integers(ends[-1]))
+        piece = int(np.searchsorted(ends, chosen, side="right"))
+        cell = lands[piece].cell(int(places[piece][chosen - ends[piece]]))
+        samples.append(Sample(simulations[index % len(simulations)], cell, float(generator.random())))
+    return samples
+
+
+def _remade(
+    run: RunContext, pool: str, samples: Sequence[Sample], left_out: Counter[str]
+) -> Iterator[tuple[Sample, Made]]:
+    """Make the cells of a pool's samples again, from raw files read once."""
+    by_piece: dict[str, list[Cell]] = defaultdict(list)
+    for cell in dict.fromkeys(sample.cell for sample in samples):
+        by_piece[cell.piece].append(cell)
+    members = {name: cells.from_raw(run, name, by_piece) for name in partition.members(run, pool)}
+    references = {
+        piece: cells.references_of(run, some, next(iter(members.values()))[piece]) for piece, some in by_piece.items()
+    }
+    for sample in samples:
+        at = {stack.STACKED_DIM: [by_piece[sample.cell.piece].index(sample.cell)]}
+        series = {name: of_pieces[sample.cell.piece].isel(at) for name, of_pieces in members.items()}
+        try:
+            check_complete(series, sample.cell)
+        except DataError:
+            left_out["inputs lack a year or more"] += 1
+            continue
+        inputs = cells.Inputs(references[sample.cell.piece].isel(at), series)
+        yield sample, cells.make(run, sample.sim_id, sample.cell, inputs)
+
+
+def _compare(run: RunContext, sample: Sample, made: Made) -> Iterator[_Compared]:
+    """Compare the chunk of time that has the sample's day."""
+    for var, info in cells.published(run, sample.sim_id).items():
+        product = cells.in_product(cells.open_product(info.path), run, sample.cell)[var]
+        size = product.chunksizes[_CHUNK][0]
+        first = int(sample.part * product.sizes[_CHUNK]) // size * size
+        found = product.isel({_CHUNK: slice(first, first + size)}).load()
+        again = made.product[var].isel({_CHUNK: slice(first, first + size)})
+        yield _compared(run, sample, made, found, again)
+
+
+def _compared(run: RunContext, sample: Sample, made: Made, found: xr.DataArray, again: xr.DataArray) -> _Compared:
+    one, other = (data.values.astype(np.float64) for data in (again, found))
+    equal = (one == other) | (np.isnan(one) & np.isnan(other))
+    apart = np.where(equal, 0.0, np.abs(one - other))
+    apart = np.where(np.isnan(apart), np.inf, apart)
+    wrong = np.flatnonzero(apart > TOLERANCE * np.fmax(np.abs(one), np.abs(other)))
+    var, difference = str(found.name), None
+    if wrong.size:
+        step = int(wrong[0])
+        difference = Difference(
+            sample.sim_id,
+            var,
+            step_of_difference(run, sample, made),
+            sample.cell,
+            day_of(found["time"].values[step]),
+            float(one[step]),
+            float(other[step]),
+        )
+    return _Compared(sample.sim_id, var, one.size, int(equal.sum()), float(apart.max()), difference)
+
+
+def step_of_difference(run: RunContext, sample: Sample, made: Made) -> str:
+    """Return the first step whose kept store differs from the cell that was made again, or else the part of the way."""
+    cell, pool = sample.cell, partition.pool_of(run, sample.sim_id)
+    kept = cells.stores_on_the_way(run, sample.sim_id, cell.piece)
+    for info in kept[:1]:
+        if not _has(info.path, cell, made.members[sample.sim_id]):
+            return f"regridding ({info.path.name})"
+    for var, training in made.training.items():
+        for port, ours in ((Train, training), (Adjust, made.adjusted[var])):
+            task = port(pool=pool, piece=cell.piece, var=var)
+            info = task.out_training() if port is Train else task.out_adjusted()
+            if store.is_complete(info.path) and not _has(info.path, cell, ours):
+                return f"{'training' if port is Train else 'adjustment'} ({info.path.name})"
+    return "after regridding" if kept else "product"
+
+
+def _has(path: Any, cell: Cell, ours: xr.Dataset) -> bool:
+    """Whether a store has these values in a cell, up to round-off."""
+    theirs = store.open_store(path).isel({stack.STACKED_DIM: [cell.place]})
+    return all(
+        np.allclose(data.transpose(*ours[name].dims).values, ours[name].values, TOLERANCE, 0, equal_nan=True)
+        for name, data in theirs.data_vars.items()
+        if name in ours
+    )
+
+
+def _rows(compared: Sequence[_Compared]) -> tuple[Row, ...]:
+    groups: dict[tuple[str, str], list[_Compared]] = defaultdict(list)
+    for one in compared:
+        groups[one.sim_id, one.var].append(one)
+    return tuple(
+        Row(
+            sim_id,
+            var,
+            len(of_one),
+            sum(one.values for one in of_one),
+            sum(one.identical for one in of_one),
+            max(one.largest for one in of_one),
+        )
+        for (sim_id, var), of_one in sorted(groups.items())
+    )
+
+
+def render(found: Audit) -> str:
+    """Return a table of the comparisons, and the differences."""
+    width = max((len(row.sim_id) for row in found.rows), default=10)
+    lines = [
+        f"{'simulation':<{width}}  {'variable':<8} {'cells':>6} {'values':>10} {'identical':>10}  largest difference"
+    ]
+    lines += [
+        f"{row.sim_id:<{width}}  {row.var:<8} {row.cells:>6} {row.values:>10,} {row.identical:>10,}  {row.largest:.3g}"
+        for row in found.rows
+    ]
+    lines += [f"left out: {number} sample(s), {reason}" for reason, number in found.left_out.items()]
+    lines += [f"not checked, no product: {sim_id}" for sim_id in found.without_product]
+    lines += [f"DIFFERENT {difference}" for difference in found.differences[:_SHOWN]]
+    lines += [f"… and {len(found.differences) - _SHOWN} more"] if len(found.differences) > _SHOWN else []
+    verdict = "differ from" if found.differences else "are those of"
+    lines.append(f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): products {verdict} this run.")
+    return "\n".join(lines)
+
+
+_SHOWN = 10
+
+
+def as_json(found: Audit) -> dict[str, Any]:
+    """Return an audit as values of JSON."""
+    return dataclasses.asdict(found)

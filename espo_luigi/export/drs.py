@@ -183,6 +183,9 @@ class Drs(Section):
         for field in dict.fromkeys([*fields_in(self.folder), *fields_in(name)]):
             if field not in _MAY_BE_EMPTY:
                 _check_part(field, fields.get(field, ""), self)
+            else:
+                for part in fields.get(field, "").split("/")[:-1]:
+                    _check_part(field, part, self)
         return Path(self.folder.format_map(fields)) / name.format_map(fields)
 
     def attributes_for(self, fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:

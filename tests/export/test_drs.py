@@ -104,6 +104,13 @@ def test_a_field_without_a_value_names_its_origin(own: Callable[..., str]) -> No
         drs.stem({**SIMULATION, "institution": ""})
 
 
+@pytest.mark.parametrize(("field", "value"), [("source", "../x"), ("source", ".."), ("driving", "../../x/")])
+def test_a_value_of_the_catalogue_leads_out_of_no_folder(own: Callable[..., str], field: str, value: str) -> None:
+    drs = load_drs(own(folder="'{driving}{source}'"))
+    with pytest.raises(ParameterError, match="cannot be part of a file name"):
+        drs.stem({**SIMULATION, field: value})
+
+
 def test_two_products_of_one_name_are_both_named() -> None:
     drs = load_drs("espo-g6")
     with pytest.raises(

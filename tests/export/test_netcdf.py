@@ -46,6 +46,16 @@ def test_xarray_reads_the_same_values_days_and_coordinates(source: xr.Dataset, f
         assert found["quantization_info"].attrs["algorithm"] == "bitround"
 
 
+def test_dates_of_numpy_and_leap_years_stay(tmp_path: Path) -> None:
+    leap = product("noleap").isel(time=slice(0, 61))
+    leap = leap.assign_coords(time=xr.date_range("1992-01-01", periods=61, use_cftime=False))
+    write_netcdf(described(leap, "pr", "pr", {}), tmp_path / "leap.nc", ROWS)
+    with xr.open_dataset(tmp_path / "leap.nc") as found:
+        np.testing.assert_array_equal(found["time"].values, leap["time"].values)
+        assert found["time"].encoding["calendar"] in ("standard", "gregorian", "proleptic_gregorian")
+        assert str(found["time"].values[59])[:10] == "1992-02-29"
+
+
 def test_noon_is_in_the_middle_of_the_bounds(source: xr.Dataset, tmp_path: Path) -> None:
     write_netcdf(source, tmp_path / "noon.nc", Layout({}, at_noon=True, classic=True))
     with xr.open_dataset(tmp_path / "noon.nc", decode_times=False) as found:

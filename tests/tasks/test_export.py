@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,7 +20,7 @@ from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import build, store, tasks
 from espo_luigi.commands import cli
-from espo_luigi.export import folder as export_folder
+from espo_luigi.export import netcdf
 from espo_luigi.export.folder import files_of
 from espo_luigi.tasks.export import Export, every_export
 
@@ -104,26 +107,29 @@ def test_every_product_and_every_drs_passes_the_compliance_checker(
 WHO = {"contact": "office@example.org", "license": "CC-BY-4.0"}
 
 
-def test_an_interrupted_export_goes_on_after_the_last_whole_file(
+def test_a_killed_export_leaves_nothing_half_written_and_goes_on_after_the_last_whole_file(
     archives: dict[str, xr.Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "netcdf"
-    task, write = one(out), export_folder.write_netcdf
+    task, describe = one(out), netcdf._describe
 
-    def killed_at_the_second(ds: xr.Dataset, path: Path, layout: object) -> None:
-        if "1995" in path.name:
-            raise KeyboardInterrupt
-        write(ds, path, layout)
+    def killed_in_the_second_file(made: netCDF4.Variable, attrs: dict[str, object]) -> None:
+        if made.name == "tasmax" and list((out / NC).glob("*.nc")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        describe(made, attrs)
 
-    monkeypatch.setattr(export_folder, "write_netcdf", killed_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(netcdf, "_describe", killed_in_the_second_file)
+    if not (child := os.fork()):
         task.work()
-    assert written(out / NC) == [f"{STEM}_19910101-19941231.nc"] and not task.complete()
-    first = (out / NC / f"{STEM}_19910101-19941231.nc").stat()
-    monkeypatch.setattr(export_folder, "write_netcdf", write)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    half, *whole = written(out / NC)
+    assert half.startswith(".") and whole == [f"{STEM}_19910101-19941231.nc"] and not task.complete()
+    first = (out / NC / whole[0]).stat()
+    monkeypatch.setattr(netcdf, "_describe", describe)
     task.work()
-    assert task.complete() and (out / NC / f"{STEM}_19910101-19941231.nc").stat() == first
-    assert len(files_of(task.out_checksums().path)) == 2
+    assert task.complete() and (out / NC / whole[0]).stat() == first
+    assert written(out / NC) == [f"{STEM}.sha256", *whole, f"{STEM}_19950101-19971231.nc"]
 
 
 def test_a_deleted_file_is_written_again_alone(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:
@@ -170,6 +176,18 @@ def test_it_runs_as_a_job_with_its_figures_and_is_planned(
     assert {Path(name).parts[1] for name in written(out) if name.endswith(".nc")} == {"Demo-360Day"}
     results = [json.loads(path.read_text()) for path in (tmp_path / "run" / "jobs" / "Export").glob("*.result.json")]
     assert [result["made"]["files"] for result in results] == [2, 2, 2]
+
+
+def test_luigis_own_command_takes_it_with_relative_paths(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:
+    paths = " ".join(str(tmp_path / name) for name in ("config.yml", "paths.yml"))
+    (tmp_path / "luigi.cfg").write_text(f"[espo]\nconfig = {paths}\nworkdir = {tmp_path / 'run'}\nengine = local\n")
+    own_drs(tmp_path)
+    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler"]
+    words = ["Exports", "--sim-id", "NoLeap", "--folder", "here", "--drs", "./own.yml"]
+    subprocess.run([*luigi, *words], cwd=tmp_path, check=True, timeout=120)
+    assert len([name for name in written(tmp_path / "here") if name.startswith("Demo-NoLeap/")]) == 3 * 3
+    run = subprocess.run([*luigi, *words[:-1], "espo-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode != 0 and "holds an export by the DRS" in run.stderr
 
 
 # What is wrong.

@@ -24,6 +24,8 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.context import RunContext, context
 
+# Cells that are adjusted together: a pool's members share a block of the kernels.
+_CELLS_AT_ONCE = 50
 # The days around a sample's day that are compared: those of its chunk of time, which is read whole.
 _CHUNK = "time"
 
@@ -155,19 +157,21 @@ def _remade(
     for cell in dict.fromkeys(sample.cell for sample in samples):
         by_piece[cell.piece].append(cell)
     members = {name: cells.from_raw(run, name, by_piece) for name in partition.members(run, pool)}
-    references = {
-        piece: cells.references_of(run, some, next(iter(members.values()))[piece]) for piece, some in by_piece.items()
-    }
-    for sample in samples:
-        at = {stack.STACKED_DIM: [by_piece[sample.cell.piece].index(sample.cell)]}
-        series = {name: of_pieces[sample.cell.piece].isel(at) for name, of_pieces in members.items()}
-        try:
-            check_complete(series, sample.cell)
-        except DataError:
-            left_out["inputs lack a year or more"] += 1
-            continue
-        inputs = cells.Inputs(references[sample.cell.piece].isel(at), series)
-        yield sample, cells.make(run, sample.sim_id, sample.cell, inputs)
+    for piece, some in by_piece.items():
+        of_piece = {name: pieces[piece] for name, pieces in members.items()}
+        references = cells.references_of(run, some, next(iter(of_piece.values())))
+        for first in range(0, len(some), _CELLS_AT_ONCE):
+            own = some[first : first + _CELLS_AT_ONCE]
+            at = {stack.STACKED_DIM: slice(first, first + _CELLS_AT_ONCE)}
+            inputs = cells.Inputs(references.isel(at), {name: one.isel(at) for name, one in of_piece.items()})
+            series = cells.adjust(run, pool, own, inputs)
+            for sample in (sample for sample in samples if sample.cell in own):
+                made = cells.finish(run, sample.sim_id, series, own.index(sample.cell))
+                try:
+                    check_complete(made.members, sample.cell)
+                    yield sample, made
+                except DataError:
+                    left_out["inputs lack a year or more"] += 1
 
 
 def _compare(run: RunContext, sample: Sample, made: Made) -> Iterator[_Compared]:

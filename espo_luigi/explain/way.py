@@ -46,7 +46,8 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     members = {name: series for name, (series, _) in found.items()}
     check_complete(members, cell)
     inputs = cells.Inputs(cells.references_of(run, [cell], members[sim_id]), members)
-    made = cells.make(run, sim_id, cell, inputs, only=variables)
+    pool = partition.pool_of(run, sim_id)
+    made = cells.finish(run, sim_id, cells.adjust(run, pool, [cell], inputs, variables), 0, variables)
     raw = cells.extracted(sim_id)
     weights = cells.regridding(run, sim_id, cell.piece, raw)
     day = _day(made, raw, step)

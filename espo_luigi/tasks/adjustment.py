@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import CatalogError, ConfigurationError
@@ -82,7 +83,7 @@ class Train(EspoTask):
         return {"bits_along": _cells(dataset)}
 
     @property
-    def draws(self) -> tuple[str, int]:
+    def draws(self) -> tuple[str, int | np.ndarray]:
         """The seed of random draws, and the first cell's place, to which each cell's is added."""
         return draws(self)
 
@@ -137,8 +138,8 @@ def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
     return pooling.together([one[[task.var]] for one in members], every_member(task))
 
 
-def draws(task: Train | Adjust) -> tuple[str, int]:
-    """Return the seed of a task's random draws, and the place of the first cell that it computes."""
+def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
+    """Return the seed of a task's random draws, and the place of its first cell, to which each cell's is added."""
     seed, first = task.context.workflow.pieces.draws(task.pool, task.piece, task.var)
     return seed, first + task.cells_before
 

@@ -16,8 +16,9 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.explain import cells
 from espo_luigi.explain.cells import Cell, Made
+from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
-from espo_luigi.explain.way import check_complete
+from espo_luigi.explain.way import check_complete, made_of
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
@@ -123,7 +124,7 @@ def audit(number: int, seed: int) -> Audit:
     for pool, samples in by_pool.items():
         for sample, made in _remade(run, pool, samples, left_out):
             try:
-                compared += _compare(run, sample, made)
+                compared += _compare(run, sample, made, left_out)
             except ParameterError:
                 left_out["outside of the simulation's domain"] += 1
     differences = tuple(one.difference for one in compared if one.difference is not None)
@@ -174,9 +175,13 @@ def _remade(
                     left_out["inputs lack a year or more"] += 1
 
 
-def _compare(run: RunContext, sample: Sample, made: Made) -> Iterator[_Compared]:
+def _compare(run: RunContext, sample: Sample, made: Made, left_out: Counter[str]) -> Iterator[_Compared]:
     """Compare the chunk of time that has the sample's day."""
+    drawn_in_blocks = {var for var in made.adjusted if why_xsdba(run, made, var)}
     for var, info in cells.published(run, sample.sim_id).items():
+        if drawn_in_blocks & made_of(run, made, var, 0)[0].keys():
+            left_out[f"{var} is adjusted by xsdba, which draws random numbers for blocks of cells"] += 1
+            continue
         product = cells.in_product(cells.open_product(info.path), run, sample.cell)[var]
         size = product.chunksizes[_CHUNK][0]
         first = int(sample.part * product.sizes[_CHUNK]) // size * size

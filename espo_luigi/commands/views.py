@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import sys
 import time
@@ -227,7 +226,7 @@ def explain(
     be_quiet_about_other_parameters()
     if plot is not None:
         figure.check_suffix(plot)
-    with _without_warnings_of(logging.getLogger("espo_luigi.science")):  # the run itself has given them
+    with _without_warnings_of(_science()):
         found = way.way_of(sim_id, lat, lon, date, var)
     if as_json:
         print_json(sentences.as_json(found))
@@ -238,11 +237,18 @@ def explain(
     return 0
 
 
+def _science() -> Any:
+    """The logger of warnings that the run itself has given."""
+    import logging
+
+    return logging.getLogger("espo_luigi.science")
+
+
 def _audit(sample: int, seed: int, as_json: bool) -> int:
     from espo_luigi.explain import audit
 
     be_quiet_about_other_parameters()
-    with _without_warnings_of(logging.getLogger("espo_luigi.science")):
+    with _without_warnings_of(_science()):
         found = audit.audit(sample, seed)
     if as_json:
         print_json(audit.as_json(found))

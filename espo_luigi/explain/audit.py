@@ -16,14 +16,17 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.explain import cells
 from espo_luigi.explain.cells import Cell, Made
+from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
-from espo_luigi.explain.way import check_complete
+from espo_luigi.explain.way import check_complete, made_of
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.context import RunContext, context
 
+# Cells that are adjusted together: a pool's members share a block of the kernels.
+_CELLS_AT_ONCE = 50
 # The days around a sample's day that are compared: those of its chunk of time, which is read whole.
 _CHUNK = "time"
 
@@ -121,7 +124,7 @@ def audit(number: int, seed: int) -> Audit:
     for pool, samples in by_pool.items():
         for sample, made in _remade(run, pool, samples, left_out):
             try:
-                compared += _compare(run, sample, made)
+                compared += _compare(run, sample, made, left_out)
             except ParameterError:
                 left_out["outside of the simulation's domain"] += 1
     differences = tuple(one.difference for one in compared if one.difference is not None)
@@ -155,24 +158,30 @@ def _remade(
     for cell in dict.fromkeys(sample.cell for sample in samples):
         by_piece[cell.piece].append(cell)
     members = {name: cells.from_raw(run, name, by_piece) for name in partition.members(run, pool)}
-    references = {
-        piece: cells.references_of(run, some, next(iter(members.values()))[piece]) for piece, some in by_piece.items()
-    }
-    for sample in samples:
-        at = {stack.STACKED_DIM: [by_piece[sample.cell.piece].index(sample.cell)]}
-        series = {name: of_pieces[sample.cell.piece].isel(at) for name, of_pieces in members.items()}
-        try:
-            check_complete(series, sample.cell)
-        except DataError:
-            left_out["inputs lack a year or more"] += 1
-            continue
-        inputs = cells.Inputs(references[sample.cell.piece].isel(at), series)
-        yield sample, cells.make(run, sample.sim_id, sample.cell, inputs)
+    for piece, some in by_piece.items():
+        of_piece = {name: pieces[piece] for name, pieces in members.items()}
+        references = cells.references_of(run, some, next(iter(of_piece.values())))
+        for first in range(0, len(some), _CELLS_AT_ONCE):
+            own = some[first : first + _CELLS_AT_ONCE]
+            at = {stack.STACKED_DIM: slice(first, first + _CELLS_AT_ONCE)}
+            inputs = cells.Inputs(references.isel(at), {name: one.isel(at) for name, one in of_piece.items()})
+            series = cells.adjust(run, pool, own, inputs)
+            for sample in (sample for sample in samples if sample.cell in own):
+                made = cells.finish(run, sample.sim_id, series, own.index(sample.cell))
+                try:
+                    check_complete(made.members, sample.cell)
+                    yield sample, made
+                except DataError:
+                    left_out["inputs lack a year or more"] += 1
 
 
-def _compare(run: RunContext, sample: Sample, made: Made) -> Iterator[_Compared]:
+def _compare(run: RunContext, sample: Sample, made: Made, left_out: Counter[str]) -> Iterator[_Compared]:
     """Compare the chunk of time that has the sample's day."""
+    drawn_in_blocks = {var for var in made.adjusted if why_xsdba(run, made, var)}
     for var, info in cells.published(run, sample.sim_id).items():
+        if drawn_in_blocks & made_of(run, made, var, 0)[0].keys():
+            left_out[f"{var} is adjusted by xsdba, which draws random numbers for blocks of cells"] += 1
+            continue
         product = cells.in_product(cells.open_product(info.path), run, sample.cell)[var]
         size = product.chunksizes[_CHUNK][0]
         first = int(sample.part * product.sizes[_CHUNK]) // size * size

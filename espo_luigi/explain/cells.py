@@ -205,25 +205,49 @@ class Made:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The series of a cell: the reference in the training's calendar, and the pool's members, regridded, by id."""
+    """The series of cells: the reference in the training's calendar, and the pool's members, regridded, by id."""
 
     reference: xr.Dataset
     members: Mapping[str, xr.Dataset]
 
 
-def make(run: RunContext, sim_id: str, cell: Cell, inputs: Inputs, only: Sequence[str] = ()) -> Made:
-    """Train, adjust and clean up a single cell; `only` are the product's variables that are wanted, by default all."""
-    pool = partition.pool_of(run, sim_id)
-    in_order = [_with_one_cell(inputs.members[name]) for name in partition.members(run, pool)]
-    target = _with_one_cell(inputs.reference)
+@dataclass(frozen=True)
+class Series:
+    """Trained and adjusted cells of a pool, by variable, in the order of the cells."""
+
+    cells: Sequence[Cell]
+    inputs: Inputs
+    training: Mapping[str, xr.Dataset]
+    adjusted: Mapping[str, xr.Dataset]
+
+
+def adjust(run: RunContext, pool: str, some: Sequence[Cell], inputs: Inputs, only: Sequence[str] = ()) -> Series:
+    """Train and adjust cells of a piece, as few as fit into a block of the kernels.
+
+    `only` are the product's variables that are wanted, by default all.
+    """
+    in_order = [inputs.members[name] for name in partition.members(run, pool)]
+    before = np.array([cell.place for cell in some]) - np.arange(len(some))
     training, adjusted = {}, {}
     for var in needed(run, only):
-        train = _from(Train(pool=pool, piece=cell.piece, var=var), cell)
-        training[var] = train.compute(target, target, in_order).compute(scheduler="synchronous")
-        adjust = _from(Adjust(pool=pool, piece=cell.piece, var=var), cell)
-        adjusted[var] = _only(adjust.compute(training[var], in_order), "adjusted").compute(scheduler="synchronous")
+        train = _from(Train(pool=pool, piece=some[0].piece, var=var), before)
+        training[var] = train.compute(inputs.reference, inputs.reference, in_order).compute(scheduler="synchronous")
+        task = _from(Adjust(pool=pool, piece=some[0].piece, var=var), before)
+        adjusted[var] = _only(task.compute(training[var], in_order), "adjusted").compute(scheduler="synchronous")
+    return Series(some, inputs, training, adjusted)
+
+
+def finish(run: RunContext, sim_id: str, series: Series, number: int, only: Sequence[str] = ()) -> Made:
+    """Clean one of the cells up, by its number, as the simulation's product has it."""
+    cell = series.cells[number]
+
+    def own(ds: xr.Dataset) -> xr.Dataset:
+        return _with_one_cell(ds.isel({stack.STACKED_DIM: [number]}))
+
+    training, adjusted = ({var: own(ds) for var, ds in of.items()} for of in (series.training, series.adjusted))
+    members = {name: own(ds) for name, ds in series.inputs.members.items()}
     product = _product_of(run, sim_id, cell, adjusted, only)
-    return Made(cell, sim_id, target, dict(inputs.members), training, adjusted, product)
+    return Made(cell, sim_id, own(series.inputs.reference), members, training, adjusted, product)
 
 
 def needed(run: RunContext, only: Sequence[str]) -> list[str]:
@@ -308,10 +332,10 @@ def _only(made: Any, port: str) -> xr.Dataset:
     return found
 
 
-def _from(task: Task, cell: Cell) -> Task:
-    """The task, to be given this cell alone."""
+def _from(task: Task, before: np.ndarray) -> Task:
+    """The task, to be given some cells alone: before each lie so many that it is not given."""
     own = copy.copy(task)
-    own.cells_before = cell.place
+    own.cells_before = before
     return own
 
 

@@ -112,7 +112,7 @@ def _calibration(run: RunContext, made: Made, var: str, day: Day) -> _Calibratio
 
     reference = series(made.reference)
     setup = _setup(run, made, var, TimeAxis.of(reference))
-    if reason := "asked for" if variable.engine == "xsdba" else kernel_backend.why_not_train(setup):
+    if reason := why_xsdba(run, made, var):
         raise ConfigurationError(
             f"{var} is adjusted by xsdba ({reason}), which draws random numbers for blocks of cells: `espo explain` "
             "knows the steps of our kernels only."
@@ -121,6 +121,13 @@ def _calibration(run: RunContext, made: Made, var: str, day: Day) -> _Calibratio
     window = mapping.places_in_window(plan, min(day.dayofyear, int(plan.dayofyear[-1])), len(setup.time))
     historical = np.stack([series(one).values for one in made.members.values()])
     return _Calibration(reference.values, historical, *_prepared(reference.values, historical, setup), setup, window)
+
+
+def why_xsdba(run: RunContext, made: Made, var: str) -> str:
+    """Say why xsdba adjusts a variable, whose draws cannot be made again for a single cell; "" if our kernels do."""
+    if run.config.biasadjust.variables[var].engine == "xsdba":
+        return "asked for"
+    return kernel_backend.why_not_train(_setup(run, made, var, TimeAxis.of(made.reference))) or ""
 
 
 def _setup(run: RunContext, made: Made, var: str, axis: TimeAxis) -> TrainingSetup:

@@ -46,7 +46,8 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     members = {name: series for name, (series, _) in found.items()}
     check_complete(members, cell)
     inputs = cells.Inputs(cells.references_of(run, [cell], members[sim_id]), members)
-    made = cells.make(run, sim_id, cell, inputs, only=variables)
+    pool = partition.pool_of(run, sim_id)
+    made = cells.finish(run, sim_id, cells.adjust(run, pool, [cell], inputs, variables), 0, variables)
     raw = cells.extracted(sim_id)
     weights = cells.regridding(run, sim_id, cell.piece, raw)
     day = _day(made, raw, step)
@@ -144,7 +145,7 @@ def _final(run: RunContext, made: Made, product: xr.DataArray, step: int, path: 
     clean = made.product[var]
     day_value = float(clean.isel(time=step))
     config = run.config
-    made_of, how = _made_of(run, made, var, step)
+    sources, how = made_of(run, made, var, step)
     if run.workflow.product == "ConcatenationFinal":
         rounding, clipping, bits = config.clean_up.xscen_clean_up.round_var, {}, None
     else:
@@ -154,7 +155,7 @@ def _final(run: RunContext, made: Made, product: xr.DataArray, step: int, path: 
     final = Final(
         var,
         str(clean.attrs.get("units", "")),
-        made_of,
+        sources,
         how,
         rounding.get(var),
         clipping.get(var),
@@ -180,8 +181,8 @@ def _blame(run: RunContext, sim_id: str, var: str) -> str:
     return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."
 
 
-def _made_of(run: RunContext, made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
-    """The adjusted variables that a variable is made of, with their values, and how."""
+def made_of(run: RunContext, made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
+    """Return the adjusted variables that a variable is made of, with their values, and how."""
 
     def at(name: str) -> float:
         data = made.adjusted[name][name].isel(loc=0, time=step)

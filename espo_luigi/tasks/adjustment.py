@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi import store
@@ -84,7 +85,7 @@ class Train(EspoTask):
         return {"bits_along": _cells(dataset)}
 
     @property
-    def draws(self) -> tuple[str, int]:
+    def draws(self) -> tuple[str, int | np.ndarray]:
         """The seed of random draws, and the first cell's place, to which each cell's is added."""
         return draws(self)
 
@@ -153,8 +154,8 @@ def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
     return pooling.together([one[[task.var]] for one in members], every_member(task))
 
 
-def draws(task: Train | Adjust) -> tuple[str, int]:
-    """Return the seed of a task's random draws, and the place of the first cell that it computes."""
+def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
+    """Return the seed of a task's random draws, and the place of its first cell, to which each cell's is added."""
     seed, first = task.context.workflow.pieces.draws(task.pool, task.piece, task.var)
     return seed, first + task.cells_before
 

@@ -143,8 +143,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     is_material: ClassVar[bool] = True
     # Whether the task is about the whole run: a part of a run includes it only if its rule is named.
     is_about_all: ClassVar[bool] = False
-    # How many of its piece's cells lie before the first that `compute` is given: `espo explain` gives single cells.
-    cells_before = 0
+    # How many cells of its piece `compute` is not given that lie before a cell: `espo explain` gives single cells.
+    cells_before: Any = 0
     # Fingerprint of the inputs when the job began.
     _began_with = ""
 

@@ -61,7 +61,7 @@ def train(
     maximal_calendar: str = "noleap",
     align_on: AlignOn = "year",
     seed: str | None = None,
-    first_cell: int = 0,
+    first_cell: int | np.ndarray = 0,
     engine: Engine = "auto",
 ) -> xr.Dataset:
     """Train an adjustment of `historical` towards `reference` over a period.
@@ -91,7 +91,9 @@ def train(
         Names the random draws; with the cell's position, and the label of a pool's member, it decides them. None draws
         a new one.
     first_cell
-        Position of the first cell in the domain, so that a slice draws what the whole domain would draw there.
+        Position of the first cell in the domain, so that a slice draws what the whole domain would draw there. For
+        cells apart from each other: of each, how many cells that are left out lie before it. They have to be in memory,
+        and in a single block of our kernels.
     engine
         "auto" for our kernels where they can, or "xsdba".
 
@@ -156,7 +158,7 @@ def adjust_and_count(
     maximal_calendar: str | None = None,
     align_on: AlignOn = "year",
     seed: str | None = None,
-    first_cell: int = 0,
+    first_cell: int | np.ndarray = 0,
     engine: Engine = "auto",
 ) -> xr.Dataset:
     """Adjust a simulation with what `train` made of it, and count the days that got no factor of their own quantile.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
@@ -76,7 +77,7 @@ class TrainingSetup:
     adapt_freq: float | None = None
     adapt_freq_group: Grouping | None = None
     members: tuple[str, ...] | None = None
-    first_cell: int = 0
+    first_cell: int | np.ndarray = 0
     additive_space: Mapping[str, Any] | None = None
 
     @property
@@ -96,7 +97,7 @@ class AdjustmentSetup:
     seed: str
     jitter_under: float | None = None
     members: tuple[str, ...] | None = None
-    first_cell: int = 0
+    first_cell: int | np.ndarray = 0
     additive_space: Mapping[str, Any] | None = None
 
 

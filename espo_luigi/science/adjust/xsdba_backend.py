@@ -167,4 +167,4 @@ def _without_raw(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
 
 
 def _first_cell(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup) -> int:
-    return int(block["cell"].values.min()) + setup.first_cell
+    return int(np.min(block["cell"].values + setup.first_cell))

@@ -50,7 +50,7 @@ class RunView:
 
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
     `inversions` counts days with tasmax below tasmin, and `treated` days that were not mapped between quantiles, by
-    simulation.
+    simulation; `compared` has what was nearer to the reference after adjusting, by pool and domain.
     """
 
     config_files: tuple[Path, ...]
@@ -69,3 +69,4 @@ class RunView:
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)
     treated: Mapping[str, TreatedStores] = field(default_factory=dict)
+    compared: Mapping[tuple[str, str], Path] = field(default_factory=dict)

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.diagnose.properties import quiet
+from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
 from espo_luigi.science.diagnose.summaries import SEASONS, WET_DAY
 
 Sums = list[np.ndarray]
@@ -179,6 +179,7 @@ def _rank_sums(series: Series, x: np.ndarray, y: np.ndarray, season: str) -> Sum
 
 def _of_xclim(index: Callable[[Series], xr.DataArray], series: Series) -> Sums:
     """The values of an index of xclim, which has a number for each year."""
+    keep_compiled_run_lengths()
     with quiet():
         found = index(series)
     values = np.asarray(found.transpose("time", "cell").values, float)

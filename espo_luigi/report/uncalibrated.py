@@ -30,7 +30,8 @@ _MEANING = (
     "about spells, persistence, variability between years, or what variables and cells have in common. For each aspect "
     "and cell: is the adjusted simulation nearer to the reference than the raw one, or farther, by more than noise? "
     "Noise comes from resampling the years of the reference and, independently, those of the simulation; raw and "
-    "adjusted, and the members of a pool, get the same years. At most {percent:.0f} % of the verdicts about cells are "
+    "adjusted, and the members of a pool, get the same years. A change that is smaller than the noise of the adjusted "
+    "value counts as no different. At most {percent:.0f} % of the verdicts about cells are "
     "expected to be false, and an aspect in which nothing differs gets a verdict in at most {percent:.0f} % of cases. "
     "The value of a pool is the mean of its members' values."
 )

@@ -81,7 +81,8 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def deviation(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Return the standard deviation (ddof 1) from the sums of values and of their squares."""
-    variance = np.divide(squares - total**2 / count, count - 1, out=np.full(np.shape(total), np.nan), where=count > 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = np.where(count > 1, (squares - total**2 / count) / (count - 1), np.nan)
     return np.sqrt(np.maximum(variance, 0))
 
 
@@ -105,9 +106,11 @@ def _mean(name: str, season: str, series: Series) -> Sums:
 
 
 def _beyond(name: str, level: float, series: Series) -> Sums:
+    """Days beyond the reference's quantile, those equal to it as half days; of precipitation, wet days only."""
     values, limit = series.values(name), series.limits[name].sel(quantile=level).values
-    beyond = values < limit if level < 0.5 else values > limit
-    return [100 * series.by_year(beyond * 1.0), series.by_year(~np.isnan(values) * 1.0)]
+    limit = np.maximum(limit, WET_DAY) if name == "pr" else limit
+    beyond = (values < limit if level < 0.5 else values > limit) + (values == limit) / 2
+    return [100 * series.by_year(beyond), series.by_year(~np.isnan(values) * 1.0)]
 
 
 def _wet(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +208,7 @@ def _heat_waves(series: Series) -> xr.DataArray:
     import xclim.indices
 
     limit = series.limits["tasmax"].sel(quantile=WARM_QUANTILE, drop=True)
-    found: xr.DataArray = xclim.indices.heat_wave_index(
+    found: xr.DataArray = xclim.indices.hot_spell_total_length(
         series.daily["tasmax"], thresh=limit, window=HEAT_WAVE_DAYS, freq="YS"
     )
     return found
@@ -214,7 +217,7 @@ def _heat_waves(series: Series) -> xr.DataArray:
 def _snow(series: Series) -> xr.DataArray:
     import xclim.indices
 
-    tas = xclim.indices.tas(tasmin=series.daily["tasmin"], tasmax=series.daily["tasmax"])
+    tas = ((series.daily["tasmax"] + series.daily["tasmin"]) / 2).assign_attrs(units="degC")
     found: xr.DataArray = xclim.indices.high_precip_low_temp(
         series.daily["pr"], tas, pr_thresh=f"{WET_DAY} mm/day", tas_thresh="0 degC", freq="YS"
     )
@@ -310,7 +313,7 @@ def _joint() -> Iterator[Aspect]:
             sums = partial(_with_neighbour, name, season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     limit = f"the reference's {100 * WARM_QUANTILE:.0f}th percentile"
-    words = f"Days in heat waves: {HEAT_WAVE_DAYS} days or more above {limit}"
+    words = f"Days in heat waves, {HEAT_WAVE_DAYS} days above {limit}"
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), partial(_of_xclim, _heat_waves), ratio)
     needs = ("pr", "tasmax", "tasmin")
     yield Aspect("snow_days", "Wet days below 0 °C", "d", needs, partial(_of_xclim, _snow), ratio)

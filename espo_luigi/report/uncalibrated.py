@@ -216,8 +216,9 @@ def _distance(compared: Sequence[xr.Dataset], name: str, side: str) -> float:
 def _shares(axes: Any, compared: Sequence[xr.Dataset], names: Sequence[str]) -> None:
     """Bars of the shares of cells that are nearer, no different, and farther."""
     nearer, farther = np.zeros(len(names)), np.zeros(len(names))
+    judged = [one for ds in compared for one in verdicts(ds)]
     for row, name in enumerate(names):
-        of = [one for ds in compared for one in verdicts(ds) if one.aspect == name]
+        of = [one for one in judged if one.aspect == name]
         if of:
             nearer[row], farther[row] = (
                 100 * np.mean([getattr(one, side) for one in of]) for side in ("nearer", "farther")

@@ -160,11 +160,9 @@ class NotCalibrated(DomainTask):
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
-        members = [one.load() for one in sums]
-        together = xr.concat(members, "realization", join="exact", coords="minimal", combine_attrs="override")
         return uncalibrated.compare_aspects(
-            together, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
-        ).assign_attrs(cells=members[0].attrs["cells"])
+            sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
+        )
 
 
 class FlagDetails(EspoTask):

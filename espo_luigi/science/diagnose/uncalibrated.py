@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class Verdict:
         return self.calibrated and self.adjusted_off >= FALSE_DISCOVERIES
 
 
-def compare_aspects(sums: xr.Dataset, *, adjusted: Collection[str], seed: str) -> xr.Dataset:
+def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], seed: str) -> xr.Dataset:
     """Compare raw and adjusted aspects with the reference's, and resample years to tell the noise.
 
     The years of the reference and those of the simulations are drawn independently; raw and adjusted, and all members
@@ -59,7 +59,7 @@ def compare_aspects(sums: xr.Dataset, *, adjusted: Collection[str], seed: str) -
     Parameters
     ----------
     sums
-        The `aspects.yearly_sums` of a simulation, or of a pool's members along `realization`.
+        The `aspects.yearly_sums` of a simulation, or of a pool's members, of the same cells.
     adjusted
         The variables that were adjusted: they decide which aspects are calibrated.
     seed
@@ -80,14 +80,15 @@ def compare_aspects(sums: xr.Dataset, *, adjusted: Collection[str], seed: str) -
     ----------
     Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
     """
-    members = sums if REALIZATION in sums.dims else sums.expand_dims(REALIZATION)
+    members = xr.concat(
+        [one.load() for one in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
+    )
     random = cell_generator(seed, "years", 0)
     names = [name for name in ASPECTS if name in members]
     found = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
     calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
-    return found.assign(calibrated=("aspect", calibrated)).assign_coords(
-        aspect=names, side=["raw", "adjusted"], source=["reference", "raw", "adjusted"]
-    )
+    named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    return found.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
 
 
 def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:

@@ -13,7 +13,7 @@ REPETITIONS = 200
 MOST_FALSE = 21
 
 
-def yearly(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: int = 12) -> xr.Dataset:
+def yearly(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: int = 12) -> list[xr.Dataset]:
     """Sums of years of neighbouring cells, in which raw and adjusted are equally far from the reference, if at all."""
     random = np.random.default_rng(seed)
 
@@ -28,13 +28,14 @@ def yearly(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: 
     one = np.ones_like(of)
     dims = ("source", REALIZATION, "{}", "year", "cell")
     linear, squares = (tuple(dim.format(name) for dim in dims) for name in ("sum_2", "sum_3"))
-    return xr.Dataset(
+    pool = xr.Dataset(
         {
             "lag1_tasmax_JJA": (linear, np.stack([of, one], axis=2)),
             "between_years_pr": (squares, np.stack([of, of**2, one], axis=2)),
         },
         {"source": SOURCES},
     )
+    return [pool.isel({REALIZATION: member}) for member in range(members)]
 
 
 @pytest.mark.parametrize(("members", "bias"), [(1, 0.0), (1, 1.5), (2, 1.5)])
@@ -76,7 +77,7 @@ def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> di
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
     period = (int(reference["time"].dt.year[0]), int(reference["time"].dt.year[-1]))
     sums = aspects.yearly_sums(sources, beside, period=period)
-    found = uncalibrated.compare_aspects(sums, adjusted=["tasmax", "dtr", "pr"], seed="test")
+    found = uncalibrated.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test")
     return {one.aspect: one for one in uncalibrated.verdicts(found)}
 
 
@@ -142,7 +143,7 @@ def test_tasmin_of_tasmax_and_range_is_calibrated_in_its_mean_but_not_in_its_qua
 def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
     pool = yearly(7, bias=0.0, members=3)
     together = uncalibrated.compare_aspects(pool, adjusted=[], seed="a")
-    alone = [uncalibrated.compare_aspects(pool.isel({REALIZATION: one}), adjusted=[], seed="a") for one in range(3)]
+    alone = [uncalibrated.compare_aspects([one], adjusted=[], seed="a") for one in pool]
     mean = xr.concat([one["value"] for one in alone], "member").mean("member")
     xr.testing.assert_allclose(together["value"], mean)
     noise = xr.concat([one["noise"] for one in alone], "member").mean("member")
@@ -164,8 +165,8 @@ def test_the_noise_of_a_mean_is_its_standard_error_and_the_same_seed_gives_the_s
 def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
     few = uncalibrated.compare_aspects(yearly(9, bias=0.0, years=9), adjusted=[], seed="a")
     assert few["value"].notnull().all() and not list(uncalibrated.verdicts(few))
-    sea = yearly(9, bias=0.0).where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
-    found = uncalibrated.compare_aspects(sea, adjusted=[], seed="a")
+    sea = yearly(9, bias=0.0)[0].where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
+    found = uncalibrated.compare_aspects([sea], adjusted=[], seed="a")
     for name in ("p_value", "verdict", "value"):
         missing = found[name].isnull().any([dim for dim in found[name].dims if dim != "cell"])
         assert np.flatnonzero(missing).tolist() == [4], name

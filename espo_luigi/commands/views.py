@@ -100,7 +100,10 @@ def plan(
 
 
 @contextmanager
-def _without_warnings_of(logger: Any) -> Iterator[None]:
+def _without_warnings_of(name: str) -> Iterator[None]:
+    import logging
+
+    logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel("ERROR")
     try:

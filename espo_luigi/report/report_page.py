@@ -23,6 +23,7 @@ from espo_luigi.report.members import members_section
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records
 from espo_luigi.report.treated import treated_section
+from espo_luigi.report.uncalibrated import first_page, read_compared, uncalibrated_section
 from espo_luigi.report.view import RunView
 from espo_luigi.store.publish import written_aside
 
@@ -73,9 +74,11 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
     failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
     improved, shares = product_sections.improvement_section(view)
     found, reader = product_sections.read_summaries(view)
+    compared, comparing = read_compared(view)
     return [
-        summary_section(view, failed),
+        summary_section(view, failed, first_page(compared)),
         improved,
+        *uncalibrated_section(compared, comparing),
         product_sections.maps_section(view, shares),
         *members_section(view),
         *treated_section(view),
@@ -105,8 +108,8 @@ def _title(view: RunView) -> tuple[str, str]:
     return title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
 
 
-def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
-    """Return the section about the run's inputs, versions, configuration, products and failures."""
+def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[Any] = ()) -> Section:
+    """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(_by_pool(view))],
@@ -123,6 +126,7 @@ def summary_section(view: RunView, failed: Sequence[Failed]) -> Section:
         [
             Text(f"{there} of {len(view.products)} tasks whose products are kept are complete."),
             *problem_sections.failures(view, failed),
+            *judged,
             Table(["What", "Value"], rows, "The run"),
             *product_sections.provenance_table(view),
             *product_sections.products_table(view),

@@ -52,7 +52,7 @@ class RunView:
 
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
     `inversions` counts days with tasmax below tasmin, and `treated` days that were not mapped between quantiles, by
-    simulation.
+    simulation; `compared` has what was nearer to the reference after adjusting, by pool and domain.
     """
 
     config_files: tuple[Path, ...]
@@ -72,3 +72,4 @@ class RunView:
     inversions: Mapping[str, Path] = field(default_factory=dict)
     treated: Mapping[str, TreatedStores] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
+    compared: Mapping[tuple[str, str], Path] = field(default_factory=dict)

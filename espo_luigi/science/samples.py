@@ -40,6 +40,25 @@ def evenly(field: xr.DataArray, count: int) -> Cells:
     return Cells(y, x, field[y].values[row[chosen]], field[x].values[column[chosen]], int(row.size))
 
 
+def beside(field: xr.DataArray, cells: Cells) -> Cells:
+    """Return an adjacent cell with data of each cell: in its row, else in its column; itself if it has none."""
+    there = field.transpose(cells.y, cells.x).notnull().values
+    rows = field.indexes[cells.y].get_indexer(cells.rows)
+    columns = field.indexes[cells.x].get_indexer(cells.columns)
+    near = np.stack([rows, columns])
+    for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        y, x = rows + down, columns + right
+        inside = (y >= 0) & (y < there.shape[0]) & (x >= 0) & (x < there.shape[1])
+        near = np.where(inside & there[np.where(inside, y, 0), np.where(inside, x, 0)], [y, x], near)
+    return Cells(cells.y, cells.x, field[cells.y].values[near[0]], field[cells.x].values[near[1]], cells.of)
+
+
+def at_neighbours(ds: xr.Dataset, cells: Cells, near: Cells) -> xr.Dataset:
+    """Return the series `at_cells` of the neighbours of cells, NaN of a cell that is its own neighbour; lazy."""
+    alone = (near.rows == cells.rows) & (near.columns == cells.columns)
+    return at_cells(ds, near).where(xr.DataArray(~alone, dims=CELL))
+
+
 def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
     """Return the series of some cells, (time, cell), of stacked cells or of a grid; exact coordinates, lazy.
 

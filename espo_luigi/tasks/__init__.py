@@ -10,7 +10,7 @@
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `domain_diagnostics` | DiagRef, Diag |
-| `report` | SeriesSummary, FlagDetails, Report |
+| `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `all` | All |
 
@@ -46,7 +46,7 @@ from espo_luigi.tasks.product import (
     Move,
 )
 from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
-from espo_luigi.tasks.report import FlagDetails, Inversions, Report, SeriesSummary
+from espo_luigi.tasks.report import FlagDetails, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
@@ -79,6 +79,7 @@ __all__ = [
     "Move",
     "MoveDiag",
     "MoveRef",
+    "NotCalibrated",
     "OffDiagRefProp",
     "OffDiagScenPropMeas",
     "OffDiagSimPropMeas",
@@ -91,4 +92,5 @@ __all__ = [
     "SeriesSummary",
     "Swap",
     "Train",
+    "YearlySums",
 ]

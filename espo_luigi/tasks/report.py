@@ -18,26 +18,27 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources, machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import samples, stack
-from espo_luigi.science.diagnose import flags, summaries
+from espo_luigi.science.diagnose import aspects, flags, summaries, uncalibrated
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust
-from espo_luigi.tasks.base import EspoTask, SimulationParameter, every_piece
+from espo_luigi.tasks.adjustment import Adjust, every_member
+from espo_luigi.tasks.base import EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, ConcatenationFinal, HealthChecks, Move
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
-# How many cells of a domain are described day by day.
+# How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
+COMPARED_CELLS = 64
 PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
@@ -75,8 +76,8 @@ def _pieces_of_raw(task: Any) -> Any:
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
 
 
-class SeriesSummary(DomainTask):
-    """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
+class SeriesTask(DomainTask):
+    """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -84,12 +85,17 @@ class SeriesSummary(DomainTask):
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
     in_final = _final(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
-    out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
     reads = (
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
     )
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """The first and the last year of the calibration period."""
+        first, last = map(int, self.context.config.custom.ref_period)
+        return first, last
 
     def compute(
         self,
@@ -98,17 +104,66 @@ class SeriesSummary(DomainTask):
         regchunked: xr.Dataset | list[xr.Dataset],
         final: xr.Dataset | list[xr.Dataset],
     ) -> xr.Dataset:
-        """Read the series of some cells, and describe them."""
-        cells = samples.evenly(next(iter(prop.data_vars.values())), SAMPLE_CELLS)
-        first, last = map(int, self.context.config.custom.ref_period)
+        """Choose cells, and describe the sources, which are lazy and in display units."""
         raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
         adjusted = finalize.together(final) if isinstance(final, list) else final
         sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
+        return self.describe(
+            next(iter(prop.data_vars.values())),
+            {name: summaries.in_display_units(ds) for name, ds in sources.items()},
+        )
+
+    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
+        """Return the output; `field` has values in the domain's cells."""
+        raise NotImplementedError
+
+
+class SeriesSummary(SeriesTask):
+    """Rule `series_summary`, new against ESPO-G: statistics of a domain's daily series, before and after adjustment."""
+
+    out_summary = kept("report/{diag_domain}/{sim_id}+{diag_domain}+summary.zarr")
+
+    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
+        """Read the series of some cells, and describe them."""
+        cells = samples.evenly(field, SAMPLE_CELLS)
         return summaries.compare(
-            {name: samples.at_cells(summaries.in_display_units(ds), cells) for name, ds in sources.items()},
-            period=(first, last),
+            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
+            period=self.period,
             periods=PERIODS_OF_CHANGE,
-        ).assign_attrs(cells=f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows")
+        ).assign_attrs(cells=_cells_of(cells))
+
+
+class YearlySums(SeriesTask):
+    """Rule `yearly_sums`, new against ESPO-G: sums of years, from which aspects of a climate follow, in cells."""
+
+    out_sums = temporary("{sim_id}+{diag_domain}+yearly-sums.zarr")
+
+    def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
+        """Read the calibration period of some cells and of a neighbour of each."""
+        cells = samples.evenly(field, COMPARED_CELLS)
+        beside = samples.beside(field, cells)
+        found = aspects.yearly_sums(
+            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
+            {name: samples.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
+            period=self.period,
+        )
+        return found.assign_attrs(cells=_cells_of(cells))
+
+
+class NotCalibrated(DomainTask):
+    """Rule `not_calibrated`, new against ESPO-G: did adjusting bring a pool nearer to the reference, beyond noise."""
+
+    pool = PoolParameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
+    in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
+    out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
+    reads = ("biasadjust.variables.*",)
+
+    def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
+        """Compare the mean of the members."""
+        return uncalibrated.compare_aspects(
+            sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
+        )
 
 
 class FlagDetails(EspoTask):
@@ -209,12 +264,18 @@ def summary_tasks() -> Iterator[EspoTask]:
         yield FlagDetails(sim_id=sim_id)
         for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
+    for pool, domain in itertools.product(partition.pools(context()), context().domains):
+        yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
 
 
 def _inversions() -> list[Inversions]:
     """The counts of inversions, of each simulation whose products have the range before."""
     return [Inversions(sim_id=task.sim_id) for task in products() if isinstance(task, ConcatCleanPreswap)]
+
+
+def _cells_of(cells: samples.Cells) -> str:
+    return f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows"
 
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
@@ -252,6 +313,10 @@ def run_view() -> RunView:
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
         treated={sim_id: _treated(sim_id) for sim_id in simulations},
+        compared={
+            (pool, domain): NotCalibrated(pool=pool, diag_domain=domain).out_compared().path
+            for pool, domain in itertools.product(run.pools, run.domains)
+        },
     )
 
 

@@ -132,7 +132,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     folder = made.folder
     use([folder / "config.yml", folder / "paths.yml"], folder)
     graph = list(walk([tasks.All()]))
-    report = {tasks.SeriesSummary, tasks.FlagDetails, tasks.Report}
+    report = {tasks.SeriesSummary, tasks.YearlySums, tasks.NotCalibrated, tasks.FlagDetails, tasks.Report}
     assert {type(task) for task in graph} - {tasks.All} == set(rules()) - report - OTHER_RULES
     kept = [getattr(task, name)() for task in graph for name in kept_ports(type(task))]
     assert kept

@@ -390,7 +390,11 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary, flags = tasks.SeriesSummary(sim_id=NOLEAP, diag_domain="Highland"), tasks.FlagDetails(sim_id=NOLEAP)
-    assert jobs_of(here, summary, flags) == {"FlagDetails": 1, "SeriesSummary": 1}
+    aspects = tasks.NotCalibrated(pool=NOLEAP, diag_domain="Highland")
+    made = {"FlagDetails": 1, "SeriesSummary": 1, "YearlySums": 1, "NotCalibrated": 1}
+    assert jobs_of(here, summary, flags, aspects) == made
+    compared = store.open_store(aspects.out_compared().path)
+    assert compared.sizes["cell"] == 30 and compared["value"].notnull().all()
     found = store.open_store(summary.out_summary().path)
     assert found["year"].values.tolist() == list(range(FIRST, LAST + 1))
     assert found.attrs["cells"].startswith("16 of 30 land cells")
@@ -399,6 +403,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     view = run_view()
     one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
+    part = replace(part, compared={(NOLEAP, "Highland"): aspects.out_compared().path})
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
     assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.
@@ -409,9 +414,9 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     report.work()
     assert report.complete()
     page = report.out_page().path.read_text()
-    assert page.count("<h2>") == 7
+    assert page.count("<h2>") == 8 and "Verdicts of 1 pair(s) of pool and domain" in page
     assert page.count('class="warned"') == 1, "what was not made for the other pairs"
-    assert len(list((here / "final" / "report" / "report-figures").iterdir())) == 9
+    assert len(list((here / "final" / "report" / "report-figures").iterdir())) == 10
     store.remove(flags.out_flags().path)
     assert not report.complete()
 

@@ -174,7 +174,7 @@ def _threshold_for(threshold: str, da: xr.DataArray) -> str:
     return threshold
 
 
-def _keep_compiled_run_lengths() -> None:
+def keep_compiled_run_lengths() -> None:
     """Let numba keep xclim's code on disk, which each process that counts spells compiles for 5 to 10 s."""
     from xclim.indices import run_length
 
@@ -196,7 +196,7 @@ def _indicators(resolved: str) -> dict[str, Indicator]:
 
     parsed = json.loads(resolved)
     with _building, warnings.catch_warnings():
-        _keep_compiled_run_lengths()
+        keep_compiled_run_lengths()
         warnings.filterwarnings("ignore", message="Class .* already exists and will be overwritten")
         for name, metadata in parsed["variables"].items():
             VARIABLES.setdefault(name, metadata)

@@ -1,0 +1,133 @@
+"""What a report says of aspects that were calibrated, and of those that were not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from report_examples import DOMAIN, SIMULATIONS, write_run
+
+from espo_luigi import store
+from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.page import Table, Text, Warned
+from espo_luigi.report.report_page import make_sections
+from espo_luigi.report.uncalibrated import aspects_figure, first_page, read_compared, uncalibrated_section
+from espo_luigi.report.view import RunView
+
+MARKER = store.Marker("Example", {}, {}, {}, "abc")
+CELLS = 20
+# Of each aspect: whether it is calibrated, and how many cells are nearer, farther, and not right after adjusting.
+BETTER = {"mean_pr_JJA": (True, 20, 0, 0), "wet_spell": (False, 2, 0, 9), "lag1_tasmax_DJF": (False, 0, 0, 20)}
+WORSE = {"mean_pr_JJA": (True, 0, 0, 4), "wet_spell": (False, 1, 5, 9), "lag1_tasmax_DJF": (False, 0, 0, 20)}
+
+
+def compared(aspects: dict[str, tuple[bool, int, int, int]]) -> xr.Dataset:
+    """A comparison with these verdicts, in which the reference is 1, raw 1.5, adjusted 1.25 and noise 0.25."""
+    cell = np.arange(CELLS)
+    verdict = [
+        np.where(cell < nearer, 1.0, np.where(cell >= CELLS - farther, -1.0, 0.0))
+        for _, nearer, farther, _ in aspects.values()
+    ]
+    off = [np.where(cell < wrong, 1.0, 0.0) for *_, wrong in aspects.values()]
+    shape = (len(aspects), CELLS)
+    return xr.Dataset(
+        {
+            "value": (("source", "aspect", "cell"), np.stack([np.full(shape, one) for one in (1.0, 1.5, 1.25)])),
+            "noise": (("side", "aspect", "cell"), np.full((2, *shape), 0.25)),
+            "p_value": (("aspect", "cell"), np.full(shape, 0.5)),
+            "verdict": (("aspect", "cell"), np.stack(verdict)),
+            "off": (("side", "aspect", "cell"), np.stack([np.ones(shape), np.stack(off)])),
+            "calibrated": ("aspect", [one[0] for one in aspects.values()]),
+        },
+        {"source": ["reference", "raw", "adjusted"], "side": ["raw", "adjusted"], "aspect": list(aspects)},
+        {"cells": f"{CELLS} of 90 land cells"},
+    )
+
+
+def view_of(folder: Path, of: dict[str, xr.Dataset]) -> RunView:
+    """The run of the examples, with such a comparison of each simulation."""
+    paths = {(sim_id, DOMAIN): folder / f"{sim_id}+compared.zarr" for sim_id in of}
+    for (sim_id, _), path in paths.items():
+        store.write_store(of[sim_id], path, MARKER)
+    return replace(write_run(folder), compared=paths)
+
+
+@pytest.fixture()
+def view(tmp_path: Path) -> RunView:
+    return view_of(tmp_path, dict(zip(SIMULATIONS, (compared(BETTER), compared(WORSE)), strict=True)))
+
+
+def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_most(view: RunView) -> None:
+    summary, *others = make_sections(view)[0]
+    warned = [block.text for block in summary.blocks if isinstance(block, Warned)]
+    (broken,) = (text for text in warned if text.startswith("Calibrated, and yet not right beyond noise"))
+    assert broken.splitlines()[1:] == [
+        "• Mean precipitation, JJA: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "Magtogoek (20 % of the cells)"
+    ]
+    (worse,) = (text for text in warned if text.startswith("Adjusting has made worse"))
+    assert worse.splitlines()[1:] == [
+        "• Mean length of wet spells: in 1 of 2 pair(s) of pool and domain, the most in Model-B ssp585 r1i1p1f1, "
+        "Magtogoek (25 % of the cells)"
+    ]
+    assert "Calibrated and not" in [one.title for one in others]
+
+
+def test_the_first_page_says_so_if_nothing_is_worse(tmp_path: Path) -> None:
+    found, _ = read_compared(view_of(tmp_path, {SIMULATIONS[0]: compared(BETTER)}))
+    (block,) = first_page(found)
+    assert type(block) is Text and block.text.startswith("Adjusting has made no aspect worse beyond noise")
+    assert first_page({}) == []
+
+
+def test_tables_have_the_verdicts_and_the_numbers(view: RunView) -> None:
+    (section,) = uncalibrated_section(*read_compared(view))
+    overview, *pairs = (block for block in section.blocks if isinstance(block, Table))
+    assert [list(row) for row in overview.rows] == [
+        ["Mean length of wet spells", "not calibrated", "1", "0", "1", "8", "12"],
+        ["Lag-1 autocorrelation of tasmax, DJF", "not calibrated", "0", "2", "0", "0", "0"],
+        ["Mean precipitation, JJA", "calibrated", "1", "1", "0", "50", "0"],
+    ]
+    assert list(pairs[1].rows[0][1:]) == ["1", "1.5", "1.25", "0.25", "d", "5", "25", "farther"]
+    assert "20 of 90 land cells" in section.blocks[0].text  # type: ignore[attr-defined]
+
+
+def test_a_figure_of_each_pair_or_with_many_of_each_domain(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names() -> list[str]:
+        (section,) = uncalibrated_section(*read_compared(view))
+        pictures = [picture for part in with_pictures([section], 0) for picture in part.pictures]
+        assert all(picture.png.startswith(b"\x89PNG") for picture in pictures)
+        return [block.name for block in section.blocks if isinstance(block, Drawing)]
+
+    assert names() == [f"calibrated+{DOMAIN}+{sim_id}" for sim_id in SIMULATIONS]
+    monkeypatch.setattr("espo_luigi.report.uncalibrated.MOST_SERIES", 1)
+    assert names() == [f"calibrated+{DOMAIN}"]
+
+
+def test_the_figure_has_distances_in_units_of_noise_and_the_mean_shares() -> None:
+    figure = aspects_figure([compared(BETTER), compared(WORSE)])
+    left, right, below, _ = figure.axes
+    assert [text.get_text() for text in left.get_yticklabels()] == [
+        "Mean length of wet spells",
+        "Lag-1 autocorrelation of tasmax, DJF",
+    ]
+    assert [text.get_text() for text in below.get_yticklabels()] == ["Mean precipitation, JJA"]
+    raw, adjusted = ([*line.get_xdata()] for line in left.lines[:2])
+    assert (raw, adjusted) == ([2, 2], [1, 1])
+    widths = [[bar.get_width() for bar in bars] for bars in right.containers]
+    np.testing.assert_allclose(widths, [[7.5, 0], [80, 100], [12.5, 0]])
+
+
+def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(tmp_path: Path) -> None:
+    few = compared(BETTER)
+    few = few.assign({name: few[name] * np.nan for name in ("p_value", "verdict", "off")})
+    found = view_of(tmp_path, {SIMULATIONS[0]: few})
+    lacking = {(SIMULATIONS[1], DOMAIN): tmp_path / "none.zarr"}
+    both = replace(found, compared={**found.compared, **lacking})
+    (section,) = uncalibrated_section(*read_compared(both))
+    warned = [block.text for block in section.blocks if isinstance(block, Warned)]
+    assert warned[0] == "1 comparison(s) have no verdict: noise cannot be told from less than 10 years."
+    assert "none.zarr: not made" in warned[1]
+    assert first_page(read_compared(both)[0]) == []
+    assert uncalibrated_section(*read_compared(replace(found, compared={}))) == []

@@ -100,10 +100,7 @@ def plan(
 
 
 @contextmanager
-def _without_warnings_of(name: str) -> Iterator[None]:
-    import logging
-
-    logger = logging.getLogger(name)
+def _without_warnings_of(logger: Any) -> Iterator[None]:
     before = logger.level
     logger.setLevel("ERROR")
     try:

@@ -22,6 +22,8 @@ _KELVINS = ("K", "degC", "C", "celsius", "kelvin", "Celsius")
 # Attributes of the encoding, or of coordinates that the file does not have.
 _NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_mapping", "ancillary_variables")
 BOUNDS = "bnds"
+# The version that files keep to, and the version whose attributes say how bits were rounded.
+CONVENTIONS, OF_QUANTIZATION = "CF-1.11", "CF-1.12"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,10 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     for each, more in attributes.items():
         if each in made.variables and each != name:
             made[each].attrs.update(more)
-    return made.assign_attrs({**_global(ds.attrs), **attributes.get("global", {})})
+    told = {**_global(ds.attrs), **attributes.get("global", {})}
+    if CONTAINER in variables and told.get("Conventions") == CONVENTIONS:
+        told["Conventions"] = f"{CONVENTIONS} {OF_QUANTIZATION}"
+    return made.assign_attrs(told)
 
 
 def _like(variable: xr.Variable, attrs: Mapping[Any, Any]) -> xr.Variable:

@@ -74,7 +74,9 @@ def test_attributes_to_set_win_and_may_name_the_variables_own() -> None:
 
 
 def test_rounded_bits_are_told_by_the_container_of_cf_1_12() -> None:
-    made = described(round_bits(a_product(), 9, version="1"), "tasmax", "tasmax", {})
+    given = {"global": {"Conventions": "CF-1.11"}}
+    made = described(round_bits(a_product(), 9, version="1"), "tasmax", "tasmax", given)
+    assert made.attrs["Conventions"] == "CF-1.11 CF-1.12"
     assert made["tasmax"].attrs["quantization_nsb"] == 9
     assert made[made["tasmax"].attrs["quantization"]].attrs["algorithm"] == "bitround"
     assert "quantization_info" not in described(a_product(), "tasmax", "tasmax", {})

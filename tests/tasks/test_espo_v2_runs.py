@@ -162,18 +162,20 @@ def test_the_pools_mean_over_the_calibration_is_the_references_and_members_need_
 def test_rotated_products_are_exported_to_netcdf_that_a_checker_accepts_and_cdo_reads(
     here: Made, tmp_path: Path
 ) -> None:
-    ids = [str(store.open_store(here.product(member, "pr")).attrs["cat:id"]) for member in (1, 2)]
+    sim_id = str(store.open_store(here.product(2, "pr")).attrs["cat:id"])
     espo = str(Path(sys.executable).parent / "espo")
-    words = [espo, "export", "--sim-id", ",".join(ids), str(tmp_path / "netcdf")]
+    words = [espo, "export", "--sim-id", sim_id, str(tmp_path / "netcdf")]
     subprocess.run(words, cwd=here.folder, check=True, timeout=300)
+    first = []
     for var in ("tasmax", "tasmin", "dtr", "pr"):
-        for member, sim_id in enumerate(ids, 1):
-            files = sorted((tmp_path / "netcdf").rglob(f"{var}_day_*+{sim_id}_*.nc"))
-            assert len(files) == 38 and problems_of(files[:1]) == ""
-            assert_cdo_reads(files, store.open_store(here.product(member, var))[var].load(), tmp_path)
-            with xr.open_dataset(files[0]) as found:
-                mapping = found[found[var].attrs.get("grid_mapping") or found[var].encoding["grid_mapping"]]
-                assert mapping.attrs["grid_mapping_name"] == "rotated_latitude_longitude"
+        files = sorted((tmp_path / "netcdf").rglob(f"{var}_day_*+{sim_id}_*.nc"))
+        assert len(files) == 38
+        first.append(files[0])
+        assert_cdo_reads(files, store.open_store(here.product(2, var))[var].load(), tmp_path)
+        with xr.open_dataset(files[0]) as found:
+            mapping = found[found[var].attrs.get("grid_mapping") or found[var].encoding["grid_mapping"]]
+            assert mapping.attrs["grid_mapping_name"] == "rotated_latitude_longitude"
+    assert problems_of(first) == ""
 
 
 def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:

@@ -252,15 +252,12 @@ def finish(run: RunContext, sim_id: str, series: Series, number: int, only: Sequ
 
 def needed(run: RunContext, only: Sequence[str]) -> list[str]:
     """Return the adjusted variables of which the product's variables `only` (by default all) are made."""
-    adjusted = list(run.config.biasadjust.variables)
-    of_temperatures = NEEDED_FOR[run.config.clean_up.temperatures]
-    # CleanUp merges all variables; ConcatClean treats each by itself.
-    if not only or (run.workflow.product == "ConcatenationFinal" and set(only) & {"tasmax", "tasmin"}):
-        return adjusted
-    wanted = set(only) - {"tasmax", "tasmin"} | (set(of_temperatures) if set(only) & {"tasmax", "tasmin"} else set())
-    if run.workflow.product == "ConcatenationFinal":
-        wanted |= set(of_temperatures)
-    return [name for name in adjusted if name in wanted]
+    temperatures = {"tasmax", "tasmin"}
+    wanted = set(only) - temperatures
+    # CleanUp makes tasmin in any case.
+    if temperatures & set(only) or run.workflow.product == "ConcatenationFinal":
+        wanted |= set(NEEDED_FOR[run.config.clean_up.temperatures])
+    return [name for name in run.config.biasadjust.variables if not only or name in wanted]
 
 
 def references_of(run: RunContext, cells: Sequence[Cell], simulation: xr.Dataset) -> xr.Dataset:

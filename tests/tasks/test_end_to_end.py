@@ -582,7 +582,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
 
 
 # A land cell in the middle of the small demo, and a cell of the sea.
-LAND, SEA = ("46.4", "-66.6"), ("46.1", "-65.0")
+LAND, SEA = ("46.4", "-66.6"), ("47.1", "-64.6")
 
 
 @pytest.mark.parametrize(("sim_id", "date"), [(NOLEAP, "2035-07-14"), (DAY360, "2003-02-30")])
@@ -602,7 +602,7 @@ def test_explain_makes_the_products_values_again_bit_for_bit(
         steps = way["adjusted"][var]["regridded"]
         parts = steps["stages"][0]["parts"]
         files = [asset.path for asset in raw.assets if var in asset.variables]
-        with xr.open_mfdataset(files, combine="by_coords", decode_timedelta=False) as opened:
+        with xr.open_mfdataset(files, combine="by_coords", data_vars="minimal", decode_timedelta=False) as opened:
             field = opened[var].sel(time=date).squeeze().load()
         values = [float(field.sel(lat=one["lat"], lon=one["lon"] % 360 if field.lon.max() > 180 else one["lon"],
                                   method="nearest")) for one in parts]  # fmt: skip
@@ -679,10 +679,10 @@ def test_a_sample_names_the_step_the_cell_and_the_day_of_a_difference(
 ) -> None:
     opened = cells.open_product
     monkeypatch.setattr(cells, "open_product", lambda path: opened(path).assign(tasmax=opened(path).tasmax + 0.5))
-    assert cli.main(["explain", "--sample", "2", "--seed", "1"]) == 1
+    assert cli.main(["explain", "--sample", "1", "--seed", "1"]) == 1
     said = capsys.readouterr().out
     assert re.search(
-        rf"DIFFERENT after regridding: tasmax of {NOLEAP} at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
+        rf"DIFFERENT after regridding: tasmax of ({NOLEAP}|{DAY360}) at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
     )
     assert "tasmin" not in said.split("DIFFERENT", 1)[1]
     assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "tasmax"]) == 1

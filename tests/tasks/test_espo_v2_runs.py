@@ -133,8 +133,6 @@ def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_fille
     values = {one["var"]: one["value"] for one in way["finals"]}
     assert values["pr"] == float(at["pr"].sel(time="2015-01-01"))
     assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
-    text = told(here, member, *point, "2015-01-01", "pr").stdout
-    assert "A gap of the raw series was filled" in text and "of 2 members" in text
 
 
 def test_a_sample_of_a_pools_products_is_what_the_raw_files_give(here: Made) -> None:

@@ -58,7 +58,7 @@ def test_the_simulations_know_the_share_of_land_that_the_mask_has_in_their_cells
         assert reference.attrs["source_id"] == REFERENCE
 
 
-def test_a_workflow_s_table_takes_the_place_of_its_former_table_beside_those_of_others(tmp_path: Path) -> None:
+def test_a_workflow_s_rules_take_the_place_of_their_former_lines_beside_those_of_others(tmp_path: Path) -> None:
     path = tmp_path / "measured.yml"
     line = {"seconds": 1.0, "seconds_a_million": 2.0, "mib": 3.0, "mib_a_million": 0.0}
     first = {"processor": "one: fast", "date": "2026-11-01", "cells": [1, 2], "rules": {"Train": line, "Move": line}}
@@ -66,7 +66,9 @@ def test_a_workflow_s_table_takes_the_place_of_its_former_table_beside_those_of_
     production.write_table(path, "espo-2024", first)
     production.write_table(path, "espo-v2", first)
     production.write_table(path, "espo-v2", other)
-    assert yaml.safe_load(path.read_text()) == {"espo-2024": first, "espo-v2": other}
+    # `Move`, which the later runs lacked, keeps its line.
+    kept = {**other, "rules": other["rules"] | {"Move": line}}
+    assert yaml.safe_load(path.read_text()) == {"espo-2024": first, "espo-v2": kept}
 
 
 def test_linked_files_count_once_and_the_line_through_two_sizes_meets_both(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Measure production's size: one region of 0.1° land, one pool of simulations, every rule, as a user runs it.
+"""Measure production's size: a region of 0.1° land, one pool of simulations, every rule, as a user runs it.
 
-Makes its input (land with a coast and a lake; simulations of 1°), runs `luigi … All` under `config/espo-g6` (a
-simulation, 151 years) or, with `--workflow v2`, under `config/espo-v2` (a pool of some members on a rotated grid with
-mask and orography, from 1951 on, three slices that divide nothing), with jobs fitted to one CPU, two at a time, and
-prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar of /proc/PID/io) and written (its
-write_bytes); and the most that temporary stores took. Then the floor, in the same run (`production_floor.py`). Nothing
-is extrapolated but what the last table says is. Last line: one JSON object.
+Makes its input: land with a coast and a lake, simulations of 1°. Runs `luigi … All` with jobs fitted to one CPU, two at
+a time. The configuration is `config/espo-g6`, for one simulation of 151 years. With `--workflow v2` it is
+`config/espo-v2`, for a pool of some members on a rotated grid with mask and orography, from 1951 on, in three slices.
+
+Prints for each rule: jobs, seconds, CPU seconds, peak memory, bytes read (rchar of /proc/PID/io) and written (its
+write_bytes); and the most that temporary stores took. Then the floor, in the same run (`production_floor.py`). Only the
+table of a whole production is extrapolated. The last line is a JSON object.
 
     python benchmarks/production.py [--workflow 2024|v2] [--members 3] [--cells 10000] [--years 151] [--columns 125]
                                     [--folder FOLDER] [--no-floor | --threads] [--table FILE]
@@ -166,7 +167,7 @@ def rules_of(workdir: Path) -> dict[str, dict[str, float]]:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder, of which others may be deleted meanwhile; linked files count once."""
+    """Bytes of the files in a folder, whose files may vanish meanwhile; linked files count once."""
     sizes = {}
     for path, _, names in os.walk(folder):
         for name in names:

@@ -192,7 +192,7 @@ def _compare(run: RunContext, sample: Sample, made: Made, left_out: Counter[str]
         if drawn_in_blocks & made_of(run, made, var, 0)[0].keys():
             left_out[f"{var} is adjusted by xsdba, which draws random numbers for blocks of cells"] += 1
             continue
-        product = cells.in_product(whole, run, sample.cell)[var]
+        product = cells.in_product(whole, run, sample.sim_id, sample.cell)[var]
         size = product.chunksizes[_CHUNK][0]
         first = int(sample.part * product.sizes[_CHUNK]) // size * size
         found = product.isel({_CHUNK: slice(first, first + size)}).load()

@@ -17,13 +17,14 @@ from espo_luigi.errors import ConfigurationError, DataError, ParameterError, Sto
 from espo_luigi.science import calendar, stack
 from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.filling import fill_in_time
+from espo_luigi.science.finalize import gaps
 from espo_luigi.science.regrid import cascade
 from espo_luigi.science.regrid.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move, cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
@@ -275,17 +276,26 @@ def published(run: RunContext, sim_id: str) -> dict[str, Any]:
     return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
 
 
-def in_product(product: xr.Dataset, run: RunContext, cell: Cell) -> xr.Dataset:
+def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:
     """Return a cell of a product, lazily; raises `ParameterError` if a regional simulation does not cover it."""
     grid = next(land.grid for land in lands(run) if land.piece == cell.piece)
-    y, x = stack.horizontal_dims(grid)
-    places = {}
-    for dim, place in ((y, cell.row), (x, cell.column)):
-        found = np.flatnonzero(product[dim].values == grid[dim].values[place])
-        if not found.size:
-            raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
-        places[dim] = int(found[0])
-    return product.isel(places)
+    at = {dim: grid[dim].values[place] for dim, place in zip(stack.horizontal_dims(grid), _places(cell), strict=True)}
+    inside = _outlined(run, sim_id) if run.is_regional(sim_id) else None
+    if inside is not None and not (all(at[dim] in inside[dim] for dim in at) and bool(inside.sel(at))):
+        raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
+    return product.isel({dim: int(np.flatnonzero(product[dim].values == value)[0]) for dim, value in at.items()})
+
+
+def _places(cell: Cell) -> tuple[int, int]:
+    return cell.row, cell.column
+
+
+@functools.lru_cache(maxsize=4)
+def _outlined(run: RunContext, sim_id: str) -> xr.DataArray:
+    """The land inside of the outline to which a regional simulation's products are cut, on their grid."""
+    grids = [land.grid for land in lands(run)]
+    bare = grids[0].drop_vars("land")
+    return cut_to_domain(bare, gaps.join_land([grid["land"] for grid in grids], bare), extracted(sim_id))[1]
 
 
 def open_product(path: Any) -> xr.Dataset:

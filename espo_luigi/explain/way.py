@@ -40,7 +40,9 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     sim_id, variables = _known(run, sim_id, var)
     cell = cells.find_cell(run, lat, lon)
     infos = cells.published(run, sim_id)
-    products = {name: cells.in_product(cells.open_product(infos[name].path), run, cell)[name] for name in variables}
+    products = {
+        name: cells.in_product(cells.open_product(infos[name].path), run, sim_id, cell)[name] for name in variables
+    }
     step = step_of(next(iter(products.values())), date)
     found = {one: cells.series_of(run, one, cell) for one in partition.members(run, partition.pool_of(run, sim_id))}
     members = {name: series for name, (series, _) in found.items()}

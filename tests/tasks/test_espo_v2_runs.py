@@ -131,7 +131,7 @@ def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_fille
     assert len(way["members"]) == 2 and all(one["identical"] for one in way["finals"])
     assert {one["var"] for one in way["finals"]} == {"tasmax", "tasmin", "dtr", "pr"}
     values = {one["var"]: one["value"] for one in way["finals"]}
-    assert values["pr"] == float(at["pr"].sel(time="2015-01-01"))
+    assert values["pr"] == float(at["pr"].sel(time="2015-01-01").squeeze())
     assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
 
 

@@ -25,6 +25,13 @@ _NEARER, _SAME, _FARTHER = ("#0072B2", ""), ("#DDDDDD", ""), ("#D55E00", "////")
 # Beyond these, distances in units of noise are drawn at the margin.
 _LEAST_DISTANCE, _MOST_DISTANCE = 0.05, 100.0
 _BEYOND_NOISE = 1.96
+# The shares of cells in tables: the last two are of cells that differ from the reference beyond noise.
+_SHARES = {
+    "nearer": "Nearer [%]",
+    "farther": "Farther [%]",
+    "raw_off": "Raw beyond noise [%]",
+    "adjusted_off": "Adjusted beyond noise [%]",
+}
 _MEANING = (
     "Quantile mapping makes the means and quantiles of the adjusted variables right by construction; this says nothing "
     "about spells, persistence, variability between years, or what variables and cells have in common. For each aspect "
@@ -125,18 +132,18 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
         of = [one for each in judged.values() for one in each if one.aspect == name]
         if of:
             pairs = [str(sum(one.word == word for one in of)) for word in ("nearer", "no different", "farther")]
-            shares = [f"{100 * np.mean([getattr(one, side) for one in of]):.0f}" for side in ("nearer", "farther")]
+            shares = [f"{100 * np.mean([getattr(one, side) for one in of]):.0f}" for side in _SHARES]
             calibrated = "calibrated" if of[0].calibrated else "not calibrated"
             rows.append((of[0].calibrated, [aspect.long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
-    columns = ["Aspect", "", "Nearer", "No different", "Farther", "Cells nearer [%]", "Cells farther [%]"]
+    columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
     return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
 
 
 def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], found: Compared) -> list[Any]:
     words = f"{key[1]}, {_names(found)[key[0]]}"
     rows = [_row(ds.sel(aspect=one.aspect), one) for one in sorted(of, key=lambda one: one.calibrated)]
-    columns = ["Aspect", "Reference", "Raw", "Adjusted", "Noise", "Units", "Nearer [%]", "Farther [%]", "Verdict"]
+    columns = ["Aspect", "Reference", "Raw", "Adjusted", "Noise", "Units", *_SHARES.values(), "Verdict"]
     table = Table(columns, rows, f"{words}: means over the cells, and shares of them", folded=True)
     return [Heading(words), _drawing(f"calibrated+{key[1]}+{key[0]}", words, [ds]), table]
 
@@ -144,7 +151,7 @@ def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], found:
 def _row(ds: xr.Dataset, one: Verdict) -> list[str]:
     value, noise = ds["value"].mean("cell"), float(ds["noise"].sel(side="adjusted").mean())
     numbers = [*(float(value.sel(source=name)) for name in ("reference", "raw", "adjusted")), noise]
-    shares = [f"{100 * share:.0f}" for share in (one.nearer, one.farther)]
+    shares = [f"{100 * getattr(one, side):.0f}" for side in _SHARES]
     texts = [f"{number:.3g}".replace("-", "−") for number in numbers]
     return [ASPECTS[one.aspect].long_name, *texts, units_text(ASPECTS[one.aspect].units), *shares, one.word]
 

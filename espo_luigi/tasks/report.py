@@ -323,8 +323,10 @@ def run_view() -> RunView:
 def _treated(sim_id: str) -> TreatedStores:
     """Where the counts of a simulation's treated and repaired days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    finals = (task for task in products() if isinstance(task, (ConcatenationFinal, ConcatClean)))
-    product = next(task for task in finals if task.sim_id == sim_id)
+    if run.workflow.product == "ConcatenationFinal":
+        product = ConcatenationFinal(sim_id=sim_id)
+    else:
+        product = ConcatClean(sim_id=sim_id, var=next(iter(run.published)))
     return TreatedStores(
         product=product.out_final().path,
         counts={

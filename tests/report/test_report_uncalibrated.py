@@ -85,11 +85,11 @@ def test_tables_have_the_verdicts_and_the_numbers(view: RunView) -> None:
     (section,) = uncalibrated_section(*read_compared(view))
     overview, *pairs = (block for block in section.blocks if isinstance(block, Table))
     assert [list(row) for row in overview.rows] == [
-        ["Mean length of wet spells", "not calibrated", "1", "0", "1", "8", "12"],
-        ["Lag-1 autocorrelation of tasmax, DJF", "not calibrated", "0", "2", "0", "0", "0"],
-        ["Mean precipitation, JJA", "calibrated", "1", "1", "0", "50", "0"],
+        ["Mean length of wet spells", "not calibrated", "1", "0", "1", "8", "12", "100", "45"],
+        ["Lag-1 autocorrelation of tasmax, DJF", "not calibrated", "0", "2", "0", "0", "0", "100", "100"],
+        ["Mean precipitation, JJA", "calibrated", "1", "1", "0", "50", "0", "100", "10"],
     ]
-    assert list(pairs[1].rows[0][1:]) == ["1", "1.5", "1.25", "0.25", "d", "5", "25", "farther"]
+    assert list(pairs[1].rows[0][1:]) == ["1", "1.5", "1.25", "0.25", "d", "5", "25", "100", "45", "farther"]
     assert "20 of 90 land cells" in section.blocks[0].text  # type: ignore[attr-defined]
 
 

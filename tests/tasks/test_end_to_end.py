@@ -396,6 +396,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     aspects = tasks.NotCalibrated(pool=NOLEAP, diag_domain="Highland")
     made = {"FlagDetails": 1, "SeriesSummary": 1, "YearlySums": 1, "NotCalibrated": 1}
     assert jobs_of(here, summary, flags, aspects) == made
+    tasks.YearlySums(sim_id=NOLEAP, diag_domain="Highland").delete_temporary()
     compared = store.open_store(aspects.out_compared().path)
     assert compared.sizes["cell"] == 30 and compared["value"].notnull().all()
     found = store.open_store(summary.out_summary().path)

@@ -6,8 +6,9 @@ xclim is imported where it is used, since its import takes seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from typing import Any
 
 import dask
@@ -25,6 +26,9 @@ from espo_luigi.science.scopes import cells_in, cut_to
 logger = logging.getLogger(__name__)
 
 SLOW_CHECKS = {"missing", "flags", "land"}
+# Bytes of a part of the grid, with all its days and variables, whose checks are a single graph: where flags compare
+# variables, Dask keeps most of a graph's blocks in memory.
+PART_BYTES = 2 * 1024**3
 
 
 def health_checks(
@@ -51,7 +55,8 @@ def health_checks(
     Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set; the flags of a scope are
     named {scope}_{variable}_{flag}, and have the attribute `scope`. Global attributes: the input's, and `warnings`, the
     failed checks that do not raise. Metadata are checked first, and raise before any data are read. The data are then
-    read block by block, once for each set of checks; flags and missing days are computed when this returns.
+    read block by block, once for each set of checks (twice with `land` where the data are larger than `PART_BYTES`);
+    flags and missing days are computed when this returns.
 
     Parameters
     ----------
@@ -117,7 +122,7 @@ def health_checks(
         _raise_if_any(failed)
     # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
-        found = [dask.compute(_lazy(ds, one, land, allowed_gaps))[0] for one in sets]
+        found = [_computed(ds, one, land, allowed_gaps) for one in sets]
     flagged = [_evaluated(of.flags, of.land) for of in found]
     failed += [
         failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)
@@ -173,14 +178,50 @@ def _of_metadata(ds: xr.Dataset, one: _Set) -> Iterator[_Failure]:
     yield from (one.failure(check, message) for check, messages in quick for message in messages)
 
 
-def _lazy(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
-    part, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
+def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
+    """The results of a set, from one part of the grid after the other."""
+    whole, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
+    of_land = {} if one.scope else _land_flags(ds, land, allowed)
     wanted = one.arguments.get
-    return _OfData(
-        missing=lacking(part, wanted("missing") or {}, cells),
-        flags=_flags(part, wanted("flags") or {}, wanted("flags_kwargs") or {}),
-        land={} if one.scope else _land_flags(ds, land, allowed),
-    )
+    kwargs = wanted("flags_kwargs") or {}
+    # Flags with dimensions of their own are not a single truth, of which parts could tell.
+    places = [{}] if "dims" in kwargs else _parts(whole)
+    found: _OfData | None = None
+    for place in places:
+        part = whole.isel(place)
+        of_cells = None if cells is None else cells.isel(place, missing_dims="ignore")
+        lazy = _OfData(
+            missing=lacking(part, wanted("missing") or {}, of_cells),
+            flags=_flags(part, wanted("flags") or {}, kwargs),
+            land=of_land if len(places) == 1 else {},
+        )
+        (computed,) = dask.compute(lazy)
+        found = computed if found is None else _either(found, computed)
+    assert found is not None
+    return found if len(places) == 1 else replace(found, land=dask.compute(of_land)[0])
+
+
+def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
+    """Return the places of parts of the grid, along the data's own chunks; a single one of small data."""
+    if ds.nbytes <= PART_BYTES:
+        return [{}]
+    edges = {dim: np.cumsum((0, *sizes)) for dim, sizes in ds.chunksizes.items() if dim != "time"}
+    along = [[{dim: slice(*pair)} for pair in pairwise(edges[dim].tolist())] for dim in edges]
+    return [{dim: one for place in places for dim, one in place.items()} for places in product(*along)]
+
+
+def _either(one: _OfData, other: _OfData) -> _OfData:
+    """What is true of one part or another."""
+    flags = {name: of.map(lambda da, of=other.flags[name]: _or(da, of[da.name])) for name, of in one.flags.items()}
+    missing = {
+        method: {name: found | other.missing[method][name] for name, found in by_variable.items()}
+        for method, by_variable in one.missing.items()
+    }
+    return _OfData(missing, flags, {})
+
+
+def _or(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
+    return (one | other).assign_attrs(one.attrs) if one.dtype == bool else one
 
 
 def _of_data(one: _Set, found: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import dask
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import xarray as xr
 from xclim.core.dataflags import data_flags
 
 from espo_luigi.errors import DataError, HealthCheckError
+from espo_luigi.science.diagnose import health
 from espo_luigi.science.diagnose.health import health_checks
 
 SECTION = {
@@ -374,3 +377,43 @@ def test_a_set_reads_the_data_once_and_a_small_scope_reads_its_own_blocks_only()
         read.clear()
         health_checks(ds[["pr"]], scopes=quebec)
     assert {place[2] for place in read} == {1, 2}
+
+
+def test_the_checks_of_large_data_are_those_of_its_parts_together(monkeypatch):
+    land = rotated_product().pr.isel(time=0, drop=True).notnull().compute()
+    ds = at(at(rotated_product(), "tasmax", 273.15 + 62, 3, 5), "pr", np.nan, 4, 0)
+    checks = {
+        "missing": ["any", "some_but_not_all"],
+        "flags": V2[""],
+        "scopes": {"QC": {**QC_BOX, "flags": V2["QC"], "missing": ["any"]}},
+        "land": land,
+    }
+    whole = health_checks(ds, **checks)
+    assert raised(whole) == ["tasmax_temperature_extremely_high", "QC_tasmax_temperature_extremely_high"]
+    assert "'pr' has missing values according to the method 'any'" in whole.attrs["warnings"]
+    monkeypatch.setattr(health, "PART_BYTES", 1)
+    of_parts = health_checks(ds, **checks)
+    xr.testing.assert_equal(of_parts, whole)
+    assert of_parts.attrs["warnings"] == whole.attrs["warnings"]
+
+
+def test_no_more_than_the_blocks_of_a_part_are_in_memory(monkeypatch):
+    alive = {"now": 0, "most": 0}
+
+    def gone() -> None:
+        alive["now"] -= 1
+
+    def counted(block: np.ndarray) -> np.ndarray:
+        new = block.copy()
+        alive["now"] += 1
+        alive["most"] = max(alive.values())
+        weakref.finalize(new, gone)
+        return new
+
+    ds = rotated_product().drop_vars("rotated_pole")
+    ds = ds.map(lambda da: da.copy(data=da.data.map_blocks(counted, dtype=da.dtype, meta=np.empty((0, 0, 0)))))
+    monkeypatch.setattr(health, "PART_BYTES", 1)
+    with dask.config.set(scheduler="synchronous"):
+        health_checks(ds, missing=["some_but_not_all"], flags=V2[""])
+    of_a_part, of_all = 3 * 4, ds.pr.data.npartitions * 4
+    assert 1 < alive["most"] <= of_a_part < of_all

@@ -3,14 +3,19 @@
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from espo_luigi.jobs.energy import Power
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
+from espo_luigi.report.page import Text
 from espo_luigi.report.reading import read_jobs
+from espo_luigi.report.report_page import run_section
+from espo_luigi.report.view import RunView
 
 JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
 
@@ -92,3 +97,17 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
 def test_a_result_that_says_too_little_is_no_job() -> None:
     with pytest.raises(KeyError):
         job_use.Job.of({"family": "Train"})
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"),
+    [
+        # 600 s of 8 CPUs at 15 W are 72 kJ, 0.02 kWh.
+        (0.0, "Energy: about 20 Wh (estimate: 15 W a CPU), 6 g of CO2 at 300 g/kWh."),
+        (3.6e6, "Energy: 1 kWh (measured by the scheduler), 0.3 kg of CO2 at 300 g/kWh."),
+    ],
+)
+def test_the_energy_of_jobs_is_measured_or_an_estimate_of_their_cpus(tmp_path: Path, joules: float, said: str) -> None:
+    empty = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
+    section = run_section(replace(empty, power=Power(15.0, 300.0)), [replace(JOB, energy_joules=joules)])
+    assert said in [block.text for block in section.blocks if isinstance(block, Text)]

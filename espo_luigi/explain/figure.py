@@ -71,6 +71,7 @@ def _draw_variable(ax: Axes, adjusted: Adjusted) -> None:
     ax.plot([rank], [after], "o", color=_DAY, label="the day, adjusted")
     if adjusted.units in _TO_MM:
         ax.set_yscale("function", functions=(_root, np.square))
+        ax.set_ylim(0, 1.1 * factor * max(*sample.reference, *sample.simulation, adjusted.value))
     ax.set_xlabel("quantile of the sample (%)")
     ax.set_ylabel(f"{adjusted.var} ({units})")
     ax.set_title(f"{sample.window} days, {sample.first_year}-{sample.last_year}", fontsize=9)

@@ -88,8 +88,8 @@ def first_page(found: Compared) -> list[Any]:
     blocks: list[Any] = []
     if broken:
         text = (
-            "Calibrated, and yet not right beyond noise. Something is broken, or the simulation has far too few wet "
-            "days (docs/explanation/uncalibrated.md):"
+            "Calibrated, and yet not right beyond noise. Something is broken, or the simulation has too few wet days, "
+            "which are kept (docs/explanation/uncalibrated.md):"
         )
         blocks.append(Warned("\n".join([text, *broken])))
     if worse:

@@ -150,6 +150,22 @@ def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_toge
     ]
 
 
+def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_members(v2: Any) -> None:
+    v2()
+    domain = next(iter(context().domains))
+    compared = tasks.NotCalibrated(pool=POOL, diag_domain=domain)
+    sums = [tasks.YearlySums(sim_id=sim_id, diag_domain=domain) for sim_id in ENSEMBLE]
+    assert [bound.task for bound in compared.in_sums] == sums
+    assert [bound.task for bound in sums[1].in_regchunked] == [
+        tasks.Rechunk(sim_id=ENSEMBLE[1], piece=piece) for piece in ("sr-0", "sr-1", "sr-2")
+    ]
+    get_config().set("espo", "report", "true")
+    asked = [task for task in in_order(tasks.All()) if isinstance(task, tasks.NotCalibrated)]
+    pools = {(task.pool, task.diag_domain) for task in asked}
+    assert {POOL, REGIONAL_POOL} < {pool for pool, _ in pools}
+    assert pools == {(pool, domain) for pool in partition.pools(context()) for domain in context().domains}
+
+
 def test_products_lie_in_a_tree_of_facets_and_make_finds_their_tasks(v2: Any, tmp_path: Path) -> None:
     v2()
     path = tasks.ConcatClean(sim_id=ENSEMBLE[0], var="pr").out_final().path

@@ -19,8 +19,9 @@ from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.finalize.gaps import DAYS_OF_A_GAP
+from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import provenance
+from espo_luigi.tasks.base import package_versions
 from espo_luigi.tasks.context import RunContext, context
 
 
@@ -106,17 +107,12 @@ def check_complete(members: Mapping[str, xr.Dataset], cell: Cell) -> None:
 
 
 def other_versions(marker: store.Marker | None) -> dict[str, tuple[str, str]]:
-    """Return the packages whose version differs from the marker's: the marker's version, and the present version."""
+    """Return the packages, and the processor, that differ from the marker's: its own, and the present one."""
     if marker is None:
         return {}
-    present = dict(part.split(" ", 1) for part in _present_versions().split(", "))
-    return {name: (was, present[name]) for name, was in marker.versions.items() if present.get(name, was) != was}
-
-
-def _present_versions() -> str:
-    from espo_luigi.tasks.base import _versions
-
-    return provenance(store.Marker("", versions=_versions()))["espo_luigi_versions"]
+    made = {**marker.versions, "processor": marker.processor}
+    here = {**package_versions(), "processor": processor()}
+    return {name: (was, here[name]) for name, was in made.items() if was and here.get(name, was) != was}
 
 
 # Steps

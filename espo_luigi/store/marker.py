@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
+import platform
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -39,6 +41,17 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@functools.cache
+def processor() -> str:
+    """Return the name of this machine's processor, which may decide the last bit of a number."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor()
+
+
 @dataclass(frozen=True)
 class Marker:
     """What made a store: the task, its parameters, the software, the inputs and the configuration.
@@ -60,6 +73,8 @@ class Marker:
         through its inputs, by the part's key or `FILES_OF` with the dataset's id.
     created : str
         ISO 8601 time; the id does not depend on it.
+    processor : str
+        The kind of the node's processor, "" in markers of earlier versions; the id does not depend on it.
     """
 
     task: str
@@ -69,11 +84,12 @@ class Marker:
     config_hash: str = ""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     created: str = field(default_factory=_now)
+    processor: str = field(default_factory=processor)
 
     @property
     def id(self) -> str:
-        """Sixteen hexadecimal digits of the SHA-256 of everything but `created`."""
-        content = {key: value for key, value in self._as_dict().items() if key != "created"}
+        """Sixteen hexadecimal digits of the SHA-256 of everything but `created` and `processor`."""
+        content = {key: value for key, value in self._as_dict().items() if key not in ("created", "processor")}
         return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()[:ID_LENGTH]
 
     @property
@@ -100,7 +116,7 @@ class Marker:
         try:
             content = json.loads(text)
             known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-            return cls(**known)
+            return cls(**{"processor": "", **known})
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
                 f"not a marker ({error}): got {text[:80]!r}, expected the JSON of an {MARKER_NAME}"

@@ -321,7 +321,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
-            versions=_versions(),
+            versions=package_versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
             fingerprints=staleness.fingerprints_of(self.context, self.reading(), self.raw(), material),
@@ -423,7 +423,8 @@ def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that can change the numbers."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError
 from espo_luigi.explain import audit, cells
 from espo_luigi.explain.way import check_complete, other_versions, step_of
+from espo_luigi.store.marker import processor
 
 # Two pieces of two rows each; # is land.
 MAPS = {"south": ("##.", ".##"), "north": ("#..", "...")}
@@ -83,3 +85,7 @@ def test_a_day_is_found_in_the_products_calendar(calendar: str, date: str | None
 def test_versions_that_differ_from_a_markers_are_told() -> None:
     marker = store.Marker("Move", versions={"numpy": "0.1", "xarray": xr.__version__})
     assert other_versions(marker) == {"numpy": ("0.1", np.__version__)}
+    elsewhere = replace(marker, versions={}, processor="Processor X")
+    assert other_versions(elsewhere) == {"processor": ("Processor X", processor())}
+    assert other_versions(store.Marker.from_json('{"task": "Move"}')) == {}
+    assert elsewhere.id == replace(elsewhere, processor="Processor Y").id

@@ -186,6 +186,22 @@ def make(path: Path, workers: int) -> int:
     return 0 if summary.succeeded else 1
 
 
+@espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
+@click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
+@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+def perfect_model(truths: tuple[str, ...], workers: int) -> int:
+    """Test the adjustment on a known future: each simulation in turn."""
+    from espo_luigi.api import build
+    from espo_luigi.tasks.perfect_model import tasks_for
+
+    tasks = tasks_for(truths)
+    summary = build(tasks, workers=workers)
+    say(summary.text, file=sys.stderr)
+    for task in tasks if summary.succeeded else ():
+        say(str(task.out_page().path))
+    return 0 if summary.succeeded else 1
+
+
 @espo.command(epilog="Example: espo rules Train")
 @click.argument("names", nargs=-1, metavar="[RULE]...")
 @_json_option

@@ -11,6 +11,7 @@
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `domain_diagnostics` | DiagRef, Diag |
 | `report` | SeriesSummary, FlagDetails, Report |
+| `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
 The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
@@ -35,6 +36,7 @@ from espo_luigi.tasks.diagnostics import (
 )
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -78,6 +80,8 @@ __all__ = [
     "OffDiagRefProp",
     "OffDiagScenPropMeas",
     "OffDiagSimPropMeas",
+    "PerfectModel",
+    "PerfectPair",
     "Rechunk",
     "RefDefault",
     "RefInputCheck",

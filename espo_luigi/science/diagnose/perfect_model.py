@@ -93,14 +93,14 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
     whole = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
     of_all = xr.Dataset({name: climates(_shown(one), periods) for name, one in whole.items()}).compute()
     chosen = _evenly(of_all[[RAW, "truth"]], sampling.cells)
-    sampled = [one.isel(chosen, missing_dims="ignore").load() for one in (known, simulated)]
+    sampled = known.isel(chosen).load(), simulated.isel(chosen).load()
     of_sample = of_all.isel(chosen)
-    for method, arguments in plan.methods.items():
+    for method, (train, adjust) in plan.methods.items():
         if method != ADJUSTED:
-            of_sample[method] = climates(_shown(_adjusted(*sampled, *arguments)), periods)
+            of_sample[method] = climates(_shown(_adjusted(*sampled, train, adjust)), periods)
     noise = resampled(_shown(sampled[0]), periods, sampling.seed)
     errors = _errors(of_sample.rename({STACKED_DIM: "cell"}))
-    everywhere = np.abs(_errors(of_all)).mean(list(truth.isel(time=0).dims))
+    everywhere = abs(_errors(of_all)).mean([dim for dim in truth.dims if dim != "time"])
     found = errors.assign({f"{name}_of_all": da for name, da in everywhere.reindex(method=errors.method).items()})
     places = {name: da for name, da in errors.coords.items() if da.dims == ("cell",) and name != "cell"}
     return (
@@ -111,9 +111,7 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
     )
 
 
-def _in_one_calendar(
-    truth: xr.DataArray, simulation: xr.DataArray, maximal: str
-) -> tuple[xr.DataArray, xr.DataArray]:
+def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:
     common = calendar.minimum_calendar(*map(calendar.calendar_of, (truth, simulation)), maximal)
     return calendar.convert(truth, common), calendar.convert(simulation, common)
 
@@ -154,7 +152,7 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArra
     Quantiles are linear between days; only precipitation has the share of wet days, and no 5 % quantile. A cell that
     lacks a day is NaN. Lazy on dask.
     """
-    groups = [[_days(series, period, season) for season in range(4)] for period in periods.values()]
+    groups = [[np.concatenate(season) for season in _by_year(series, period)] for period in periods.values()]
     lengths = {"period": len(periods), "season": len(SEASONS), "property": len(PROPERTIES)}
     found: xr.DataArray = xr.apply_ufunc(
         _climates,
@@ -168,18 +166,6 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArra
     )
     labels = {"period": list(periods), "season": list(SEASONS), "property": list(PROPERTIES)}
     return found.assign_coords({name: (name, np.array(words, dtype=object)) for name, words in labels.items()})
-
-
-def _days(series: xr.DataArray, period: Period, season: int) -> np.ndarray:
-    """Return the places of a season's days in a period."""
-    year, month = series["time"].dt.year.values, series["time"].dt.month.values
-    inside = (year >= period[0]) & (year <= period[1])
-    if len(np.unique(year[inside])) < period[1] - period[0] + 1:
-        raise DataError(
-            f"{series.name} has {len(np.unique(year[inside]))} years of {period[0]}-{period[1]}, from {year.min()} to "
-            f"{year.max()}; expected all. Choose other periods, or extract more years."
-        )
-    return np.flatnonzero(inside & (month % 12 // 3 == season))
 
 
 def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: bool) -> np.ndarray:
@@ -230,13 +216,18 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> 
 
 
 def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
-    """Return the places of each season's days, year by year."""
-    year = series["time"].dt.year.values
-    found = []
-    for season in range(4):
-        days = _days(series, period, season)
-        found.append([days[year[days] == one] for one in range(period[0], period[1] + 1)])
-    return found
+    """Return the places of each season's days in a period, year by year."""
+    year = calendar.TimeAxis.of(series).year
+    inside = np.flatnonzero((year >= period[0]) & (year <= period[1]))
+    found, expected = len(np.unique(year[inside])), period[1] - period[0] + 1
+    if found < expected:
+        raise DataError(
+            f"{series.name} has {found} of the {expected} years {period[0]}-{period[1]}; its years are {year.min()} to "
+            f"{year.max()}. Choose other periods, or extract more years."
+        )
+    season = series["time"].isel(time=inside).dt.month.values % 12 // 3
+    each_year = [year[inside] == one for one in range(period[0], period[1] + 1)]
+    return [[inside[one & (season == number)] for one in each_year] for number in range(4)]
 
 
 def _deviations(

@@ -90,7 +90,7 @@ def _sections_of(title: str, pairs: Sequence[Pair]) -> list[Section]:
 
 
 def together(pairs: Sequence[Pair]) -> xr.Dataset:
-    """Return the mean absolute errors of all pairs, (pair, variable, method, period, season, property), in memory.
+    """Return the mean absolute errors of all pairs, (pair, variable, adjustment, period, season, property), in memory.
 
     Pieces count by their cells: `level` and `change` by the sampled cells, `level_of_all` and `change_of_all` by all.
     `noise` is the 95 % quantile of the resampled errors.
@@ -128,12 +128,12 @@ def ranks(found: xr.Dataset, name: str) -> Table:
 
     one = found.sel(variable=name)
     rows = []
-    noise = one["noise"].expand_dims(method=one["method"]).transpose(*one["change"].dims)
-    ranked = {aspect: rankdata(one[aspect].values, axis=one[aspect].dims.index("method")) for aspect in ASPECTS}
+    noise = one["noise"].expand_dims(adjustment=one["adjustment"]).transpose(*one["change"].dims)
+    ranked = {aspect: rankdata(one[aspect].values, axis=one[aspect].dims.index("adjustment")) for aspect in ASPECTS}
     there = one["change"].notnull().values
-    for at, method in enumerate(map(str, one["method"].values)):
+    for at, method in enumerate(map(str, one["adjustment"].values)):
         mine = np.zeros_like(there)
-        mine[(slice(None),) * one["change"].dims.index("method") + (at,)] = True
+        mine[(slice(None),) * one["change"].dims.index("adjustment") + (at,)] = True
         mine &= there
         if mine.any():
             row = [float(np.mean(ranked[aspect][mine])) for aspect in ASPECTS]
@@ -150,8 +150,8 @@ def everywhere(found: xr.Dataset, name: str) -> Table:
     rows = []
     for aspect, words in ASPECTS.items():
         data = one[f"{aspect}_of_all"]
-        for method in map(str, one["method"].values):
-            values = data.sel(method=method)
+        for method in map(str, one["adjustment"].values):
+            values = data.sel(adjustment=method)
             if values.notnull().any():
                 each = [f"{float(values.sel(property=prop).mean()):.3g}" for prop in names]
                 rows.append([f"{words}, {method}", *each])
@@ -171,10 +171,10 @@ def _drawing(found: xr.Dataset, name: str, period: str, title: str) -> Drawing:
 
 @drawing
 def errors_figure(one: xr.Dataset, unit: str) -> Figure:
-    """Draw errors (pair, method, season, property) of level and change, a column by property, with the noise."""
+    """Draw errors (pair, adjustment, season, property) of level and change, a column by property, with the noise."""
     names = [str(prop) for prop in one["property"].values if one["change"].sel(property=prop).notnull().any()]
     figure, axes = new_figure(2.6 * len(names) + 0.6, 5.2, 2, len(names), sharex=True)
-    methods = [str(method) for method in one["method"].values]
+    methods = [str(method) for method in one["adjustment"].values]
     for row, (aspect, words) in enumerate(ASPECTS.items()):
         for column, prop in enumerate(names):
             panel = axes[row, column]
@@ -188,13 +188,13 @@ def errors_figure(one: xr.Dataset, unit: str) -> Figure:
 
 
 def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
-    seasons, methods = [str(one) for one in errors["season"].values], [str(one) for one in errors["method"].values]
+    seasons, methods = [str(one) for one in errors["season"].values], [str(one) for one in errors["adjustment"].values]
     step = 0.8 / len(methods)
     for at, season in enumerate(seasons):
         limit = float(np.median(noise.sel(season=season)))
         panel.plot([at - 0.45, at + 0.45], [limit, limit], color="#888888", linewidth=1.5, zorder=1)
         for number, method in enumerate(methods):
-            place, values = at - 0.4 + (number + 0.5) * step, errors.sel(season=season, method=method).values
+            place, values = at - 0.4 + (number + 0.5) * step, errors.sel(season=season, adjustment=method).values
             colour, mark = STYLES[method]
             panel.scatter(
                 np.full(values.size, place), values, s=9, color=colour, marker=mark, alpha=0.6, linewidths=0.8

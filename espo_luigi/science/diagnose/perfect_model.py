@@ -70,7 +70,7 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
     Returns
     -------
     xr.Dataset
-        `level` and `change` (variable, method, period, season, property, cell): simulation minus truth in a period,
+        `level` and `change` (variable, adjustment, period, season, property, cell): simulation minus truth in a period,
         and the same after the difference in the calibration is taken off. `level_of_all` and `change_of_all`: the mean
         over all cells of their absolute values; NaN for methods that are applied to the sample only. `noise`
         (replicate, variable, period, season, property): the mean over the sampled cells of the absolute error between
@@ -101,10 +101,12 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
     noise = resampled(_shown(sampled[0]), periods, sampling.seed)
     errors = _errors(of_sample.rename({STACKED_DIM: "cell"}))
     everywhere = abs(_errors(of_all)).mean([dim for dim in truth.dims if dim != "time"])
-    found = errors.assign({f"{name}_of_all": da for name, da in everywhere.reindex(method=errors.method).items()})
+    found = errors.assign(
+        {f"{name}_of_all": da for name, da in everywhere.reindex(adjustment=errors["adjustment"]).items()}
+    )
     places = {name: da for name, da in errors.coords.items() if da.dims == ("cell",) and name != "cell"}
     return (
-        found.drop_vars([name for name in found.coords if name not in (*_DIMS, "method")], errors="ignore")
+        found.drop_vars([name for name in found.coords if name not in (*_DIMS, "adjustment")], errors="ignore")
         .assign_coords(places)
         .assign(noise=noise, cells=int(np.isfinite(of_all["truth"][{name: 0 for name in _DIMS}]).sum()))
         .assign_attrs(units=_shown(known.isel(time=slice(0, 1))).attrs["units"])
@@ -139,7 +141,7 @@ def _evenly(of_all: xr.Dataset, count: int) -> dict[str, xr.DataArray]:
 def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
     methods = [name for name in of.data_vars if name != "truth"]
-    labels = xr.Variable("method", np.array(methods, dtype=object))
+    labels = xr.Variable("adjustment", np.array(methods, dtype=object))
     minus_truth = xr.concat([of[name] - of["truth"] for name in methods], dim=labels, coords="minimal")
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)

@@ -103,7 +103,7 @@ def test_the_errors_of_a_pair_are_those_of_xsdbas_own_adjustment() -> None:
 
 
 def winter_mean(data: xr.DataArray, years: tuple[int, int]) -> np.ndarray:
-    chosen = data.sel(time=slice(*map(str, years)))
+    chosen = data.sel(time=slice(*map(str, years))).astype(float)
     return chosen.groupby("time.season").mean().sel(season="DJF").transpose("loc").values
 
 

@@ -20,6 +20,8 @@ V2_RULES = {
     *(tasks.MakeRef, tasks.Swap, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.Diag, tasks.Inversions),
 }
+# Their root is `PerfectModel`, which `All` does not ask for.
+KNOWN_FUTURES = {tasks.PerfectPair, tasks.PerfectModel}
 
 
 def complete_all() -> None:

@@ -8,7 +8,7 @@ import luigi
 import numpy as np
 import pytest
 import xarray as xr
-from complete_demo import V2_RULES, edit
+from complete_demo import KNOWN_FUTURES, V2_RULES, edit
 from luigi.cmdline_parser import CmdlineParser
 
 from espo_luigi import store, tasks
@@ -63,8 +63,6 @@ REFERENCE = {
     "MoveRef": ("FIN/diagnostics/{diag_domain}/{ref_source}+{diag_domain}+diag_ref_prop.zarr.zip", 2, 10, "50GB"),
     "MoveDiag": ("FIN/diagnostics/{diag_domain}/{sim_id}+{diag_domain}+improvement.zarr.zip", 2, 10, "50GB"),
 }
-# Their root is `PerfectModel`.
-KNOWN_FUTURES = {tasks.PerfectPair, tasks.PerfectModel}
 WILDCARDS = {
     "sim_id": "SIM",
     "truth": "TRUTH",

@@ -54,7 +54,8 @@ def plan(name: str, methods: list[str]) -> Plan:
     }
     arguments = {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"}
     adjust = {"periods": (1950, 2100), "xclim_adjust_args": arguments, "seed": name}
-    further = {label: by_method(METHODS[label], train, adjust) for label in methods}
+    in_slices = adjust | {"periods": [(1991, 2020), (2041, 2070), (2071, 2100)]}
+    further = {label: by_method(METHODS[label], train, in_slices) for label in methods}
     return Plan((1991, 2020), {ADJUSTED: (train, adjust), **further})
 
 

@@ -34,7 +34,8 @@ _LIMITS = (
     "downscaling, nor the correction of fine patterns.",
     "Models that warm differently have different futures whatever an adjustment does: the difference of their climate "
     "sensitivities dominates the error of the level. Compare methods by the error of the change, and with each other.",
-    "An adjusted level has nearly the error of its change, as the calibration period is right by construction.",
+    "If an adjustment makes the calibration period right, the error of its level is that of its change. Where the two "
+    "differ, the method does not reproduce the truth's climate even where it was trained.",
     "Noise is the error between two realisations of the truth's climate, from resampled blocks of 5 of its years: 95 % "
     "of such errors are smaller. A raw level has no noise of the calibration, and is judged by the same.",
 )

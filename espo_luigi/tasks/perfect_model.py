@@ -76,10 +76,11 @@ class PerfectPair(EspoTask):
         adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": {"thresh": "1e-4 K"} if name == "dtr" else None}
         others = {SCALING: "Scaling"} | {one: METHODS_BY_NAME[one] for one in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
+        in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
         return Plan(
             calibration=(first, last),
             methods={ADJUSTED: (train, adjust)}
-            | {label: by_method(method, train, adjust) for label, method in others.items()},
+            | {label: by_method(method, train, in_slices) for label, method in others.items()},
             maximal_calendar=config.custom.maximal_calendar,
         )
 
@@ -95,6 +96,20 @@ def by_method(
         _with_arguments(training, "xclim_train_args", accepted.train) | {"method": method, "engine": "xsdba"},
         _with_arguments(adjust, "xclim_adjust_args", accepted.adjust) | {"engine": "xsdba"},
     )
+
+
+def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the periods in order of time, those that overlap as one: QDM keeps changes only if each is adjusted alone.
+
+    xsdba ranks the days of all years that it adjusts at once; over a century, a trend would decide the ranks.
+    """
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(periods):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
 
 
 def _with_arguments(given: Mapping[str, Any], key: str, accepted: Sequence[str]) -> dict[str, Any]:

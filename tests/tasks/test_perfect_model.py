@@ -56,6 +56,7 @@ def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_th
     assert train["method"] == "QuantileDeltaMapping" and train["engine"] == adjust["engine"] == "xsdba"
     assert train["xclim_train_args"] == {"kind": "*", "nquantiles": 50} and "adapt_freq" in train
     assert adjust["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
+    assert adjust["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]
     train, _ = plan.methods["Scaling"]
     assert train["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in train
 
@@ -109,3 +110,10 @@ def test_a_changed_number_of_cells_makes_pairs_stale_and_other_rules_not(configu
     again = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
     assert any("perfect_model.cells" in changed for changed in again.stale(files=False))
     assert tasks.Rechunk(sim_id=one, piece="south").marker().fingerprints == before
+
+
+def test_overlapping_periods_are_adjusted_as_one() -> None:
+    assert perfect_model.slices([(2041, 2070), (2001, 2030), (2021, 2045), (2071, 2100)]) == [
+        (2001, 2070),
+        (2071, 2100),
+    ]

@@ -92,7 +92,9 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
     adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
     whole = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
     of_all = xr.Dataset({name: climates(_shown(one), periods) for name, one in whole.items()}).compute()
-    chosen = _evenly(of_all[[RAW, "truth"]], sampling.cells)
+    means = of_all[[RAW, "truth"]].isel(property=0).to_array("dataset")
+    valid = means.notnull().all(["dataset", "period", "season"])
+    chosen = _evenly(valid, sampling.cells)
     sampled = known.isel(chosen).load(), simulated.isel(chosen).load()
     of_sample = of_all.isel(chosen)
     for method, (train, adjust) in plan.methods.items():
@@ -100,7 +102,7 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
             of_sample[method] = climates(_shown(_adjusted(*sampled, train, adjust)), periods)
     noise = resampled(_shown(sampled[0]), periods, sampling.seed)
     errors = _errors(of_sample.rename({STACKED_DIM: "cell"}))
-    everywhere = abs(_errors(of_all)).mean([dim for dim in truth.dims if dim != "time"])
+    everywhere = abs(_errors(of_all.where(valid))).mean(valid.dims)
     found = errors.assign(
         {f"{name}_of_all": da for name, da in everywhere.reindex(adjustment=errors["adjustment"]).items()}
     )
@@ -108,7 +110,7 @@ def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan,
     return (
         found.drop_vars([name for name in found.coords if name not in (*_DIMS, "adjustment")], errors="ignore")
         .assign_coords(places)
-        .assign(noise=noise, cells=int(np.isfinite(of_all["truth"][{name: 0 for name in _DIMS}]).sum()))
+        .assign(noise=noise, cells=int(valid.sum()))
         .assign_attrs(units=_shown(known.isel(time=slice(0, 1))).attrs["units"])
     )
 
@@ -127,10 +129,8 @@ def _shown(series: xr.DataArray) -> xr.DataArray:
     return convert_to(series, DISPLAY_UNITS["pr"]) if series.name == "pr" else series
 
 
-def _evenly(of_all: xr.Dataset, count: int) -> dict[str, xr.DataArray]:
-    """Return the places of so many cells that have data, evenly spaced, as indexers of the cells' dimensions."""
-    first = of_all.isel({name: 0 for name in _DIMS}).to_array("dataset")
-    valid = first.notnull().all("dataset")
+def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
+    """Return the places of so many valid cells, evenly spaced, as indexers of the cells' dimensions."""
     places = np.nonzero(valid.values)
     if not places[0].size:
         raise DataError(f"No cell of {valid.size} has data in both simulations: take simulations that overlap.")

@@ -102,6 +102,16 @@ def test_the_errors_of_a_pair_are_those_of_xsdbas_own_adjustment() -> None:
         np.testing.assert_allclose(ours["change"], error[1] - error[0], atol=2e-4)
 
 
+def test_quantile_delta_mapping_by_period_keeps_the_change_of_a_simulation_that_varies_more() -> None:
+    truth, simulation = series(1), series(2, warming=7)
+    simulation = (280 + 1.5 * (simulation - 280)).assign_attrs(simulation.attrs)
+    train, adjust = by("QuantileDeltaMapping", nquantiles=50)
+    apart = {**adjust, "periods": [CALIBRATION, LATER]}
+    found = compared(truth, simulation, **{ADJUSTED: (train, apart), SCALING: by("Scaling")})
+    change = found["change"].sel(property="mean")
+    np.testing.assert_allclose(change.sel(adjustment=ADJUSTED), change.sel(adjustment=RAW), atol=0.3)
+
+
 def winter_mean(data: xr.DataArray, years: tuple[int, int]) -> np.ndarray:
     chosen = data.sel(time=slice(*map(str, years))).astype(float)
     return chosen.groupby("time.season").mean().sel(season="DJF").transpose("loc").values
@@ -131,6 +141,8 @@ def test_cells_without_data_are_not_sampled_and_do_not_count() -> None:
     truth = series(1, cells=3)
     found = compared(truth.where(truth["lat"] > 45.2), series(2, cells=3))
     assert found["lat"].values.tolist() == [45.5, 46.0] and int(found["cells"]) == 2
+    later = truth.where((truth["lat"] > 45.2) | (truth["time"].dt.year < 2050))
+    assert int(compared(later, series(2, cells=3))["cells"]) == 2
     with pytest.raises(DataError, match="No cell of 3 has data in both"):
         compared(truth.where(truth["lat"] > 50), series(2, cells=3))
 

@@ -81,38 +81,53 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
     DataError
         If a period lacks days, or no cell has data in both.
     """
-    made = [_compare_variable(truth[name], simulation[name], plan, sampling) for name, plan in plans.items()]
-    found = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
-    return found.assign_coords(units=("variable", np.array([one.attrs["units"] for one in made], dtype=object)))
-
-
-def _compare_variable(truth: xr.DataArray, simulation: xr.DataArray, plan: Plan, sampling: Sampling) -> xr.Dataset:
-    periods = {CALIBRATION: plan.calibration} | {f"{first}-{last}": (first, last) for first, last in sampling.periods}
-    known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
-    adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
-    whole = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
-    of_all = xr.Dataset({name: climates(_shown(one), periods) for name, one in whole.items()}).compute()
-    means = of_all[[RAW, "truth"]].isel(property=0).to_array("dataset")
-    valid = means.notnull().all(["dataset", "period", "season"])
+    whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
+    valid = xr.concat([one.valid for one in whole.values()], dim="variable", coords="minimal").all("variable")
     chosen = _evenly(valid, sampling.cells)
-    sampled = known.isel(chosen).load(), simulated.isel(chosen).load()
-    of_sample = of_all.isel(chosen)
+    made = [_compare(one, plans[name], valid, chosen, sampling.seed) for name, one in whole.items()]
+    found = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
+    units = np.array([_shown(one.truth.isel(time=slice(0, 1))).attrs["units"] for one in whole.values()], dtype=object)
+    return found.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A variable of both simulations in one calendar, lazily, and the properties of all cells, computed."""
+
+    truth: xr.DataArray
+    simulation: xr.DataArray
+    periods: Mapping[str, Period]
+    properties: xr.Dataset
+
+    @classmethod
+    def of(cls, truth: xr.DataArray, simulation: xr.DataArray, plan: Plan, later: Sequence[Period]) -> _Whole:
+        periods = {CALIBRATION: plan.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
+        known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
+        adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
+        series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
+        properties = xr.Dataset({name: climates(_shown(one), periods) for name, one in series.items()}).compute()
+        return cls(known, simulated, periods, properties)
+
+    @property
+    def valid(self) -> xr.DataArray:
+        """Whether a cell has data in both simulations, on all days of all periods."""
+        means = self.properties[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset")
+        return means.notnull().all(["dataset", "period", "season"])
+
+
+def _compare(
+    whole: _Whole, plan: Plan, valid: xr.DataArray, chosen: Mapping[str, xr.DataArray], seed: str
+) -> xr.Dataset:
+    """Apply the further methods to the chosen cells, and return a variable's errors and noise."""
+    truth, simulation = whole.truth.isel(chosen).load(), whole.simulation.isel(chosen).load()
+    sampled = whole.properties.isel(chosen)
     for method, (train, adjust) in plan.methods.items():
         if method != ADJUSTED:
-            of_sample[method] = climates(_shown(_adjusted(*sampled, train, adjust)), periods)
-    noise = resampled(_shown(sampled[0]), periods, sampling.seed)
-    errors = _errors(of_sample.rename({STACKED_DIM: "cell"}))
-    everywhere = abs(_errors(of_all.where(valid))).mean(valid.dims)
-    found = errors.assign(
-        {f"{name}_of_all": da for name, da in everywhere.reindex(adjustment=errors["adjustment"]).items()}
-    )
-    places = {name: da for name, da in errors.coords.items() if da.dims == ("cell",) and name != "cell"}
-    return (
-        found.drop_vars([name for name in found.coords if name not in (*_DIMS, "adjustment")], errors="ignore")
-        .assign_coords(places)
-        .assign(noise=noise, cells=int(valid.sum()))
-        .assign_attrs(units=_shown(known.isel(time=slice(0, 1))).attrs["units"])
-    )
+            sampled[method] = climates(_shown(_adjusted(truth, simulation, train, adjust)), whole.periods)
+    errors = _errors(sampled.drop_vars(STACKED_DIM, errors="ignore").rename({STACKED_DIM: "cell"}))
+    of_all = abs(_errors(whole.properties.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
+    apart = {f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()}
+    return errors.assign(apart).assign(noise=resampled(_shown(truth), whole.periods, seed))
 
 
 def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:

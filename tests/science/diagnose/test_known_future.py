@@ -147,6 +147,19 @@ def test_cells_without_data_are_not_sampled_and_do_not_count() -> None:
         compared(truth.where(truth["lat"] > 50), series(2, cells=3))
 
 
+def test_a_grid_gives_the_errors_of_its_stacked_cells() -> None:
+    truth, simulation = series(1, cells=4), series(2, cells=4)
+    stacked = compared(truth, simulation)
+    grids = [
+        xr.DataArray(one.values.reshape(2, 2, -1), {"time": one["time"]}, ("lat", "lon", "time"), one.name, one.attrs)
+        for one in (truth, simulation)
+    ]
+    on_grid = compared(*(one.assign_coords(lat=[45.0, 46.0], lon=[-70.0, -69.0]) for one in grids))
+    for name in ("level", "change", "level_of_all", "noise"):
+        np.testing.assert_allclose(on_grid[name].transpose(*stacked[name].dims), stacked[name], atol=1e-4)
+    assert on_grid["lat"].values.tolist() == [45, 45, 46, 46]
+
+
 def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
     with pytest.raises(DataError, match="tasmax has 10 of the 20 years 2051-2070; its years are 2001 to 2060"):
         perfect_model.climates(series(1), {"later": (2051, 2070)})

@@ -43,7 +43,7 @@ _LIMITS = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A truth, the simulation that is adjusted towards it, whether both are of one model, and the stores of pieces."""
+    """A truth and a simulation that is adjusted towards it; `is_control`: both come from the same model."""
 
     truth: str
     sim_id: str
@@ -61,7 +61,7 @@ def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = N
 
 
 def make_sections(pairs: Sequence[Pair]) -> list[Section]:
-    """Return the sections, their figures not yet drawn: between models, and the control of pairs of one model."""
+    """Return the sections, their figures not yet drawn: different models first, then the control."""
     sections = [Section("What this tests, and what not", [Text(one) for one in _LIMITS])]
     for title, chosen in (
         ("Pairs of different models", [one for one in pairs if not one.is_control]),

@@ -29,7 +29,7 @@ TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, *run.sim
 
 
 class PerfectPair(EspoTask):
-    """Rule `perfect_pair`, new against ESPO-G: a simulation adjusted towards another, and its errors in later years."""
+    """Rule `perfect_pair`, new against ESPO-G: the errors of a simulation that is adjusted towards a truth."""
 
     truth, sim_id, piece = SimulationParameter(), SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
@@ -99,9 +99,10 @@ def by_method(
 
 
 def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the periods in order of time, those that overlap as one: QDM keeps changes only if each is adjusted alone.
+    """Return the periods in order of time; periods that overlap are joined.
 
-    xsdba ranks the days of all years that it adjusts at once; over a century, a trend would decide the ranks.
+    QDM keeps a change only if each period is adjusted alone: xsdba ranks the days of all adjusted years together, and
+    over a century the trend would decide the ranks.
     """
     found: list[tuple[int, int]] = []
     for first, last in sorted(periods):
@@ -117,7 +118,7 @@ def _with_arguments(given: Mapping[str, Any], key: str, accepted: Sequence[str])
 
 
 def later_periods(run: RunContext) -> list[tuple[int, int]]:
-    """Return the periods in which simulations are compared with the truth."""
+    """Return the later periods that are compared."""
     return [(int(first), int(last)) for first, last in each_period(run.config.perfect_model.periods)]
 
 
@@ -139,7 +140,7 @@ def taking_part(run: RunContext) -> list[str]:
 
 
 def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
-    """Return the pairs (truth, simulation) of one experiment, of a truth or of all in turn."""
+    """Return the pairs (truth, simulation) that share an experiment; `ALL` takes each simulation for the truth."""
     found = taking_part(run)
     experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*found, truth} - {ALL}}
     truths = found if truth == ALL else [truth]
@@ -152,14 +153,14 @@ def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
 
 
 def is_control(run: RunContext, truth: str, sim_id: str) -> bool:
-    """Return True if both are of one model: its pairs differ by internal variability only."""
+    """Return True if both come from the same model: they differ by internal variability only."""
     columns = ("source", "driving_model")
     known, other = (run.simulation(one).columns for one in (truth, sim_id))
     return all(known.get(name) == other.get(name) for name in columns)
 
 
 class PerfectModel(EspoTask):
-    """Rule `perfect_model`, new against ESPO-G: a page about the errors in known futures, of one truth or all."""
+    """Rule `perfect_model`, new against ESPO-G: a page about the errors in known futures."""
 
     truth = TruthParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
@@ -169,7 +170,7 @@ class PerfectModel(EspoTask):
     reads = ("perfect_model.simulations",)
 
     def check(self) -> None:
-        """Raise an error, too, if there is no pair, no land, or a period lies outside of what is extracted."""
+        """Raise an error, too, if pairs or land are missing, or a period lies outside of the adjusted years."""
         super().check()
         run, found = self.context, taking_part(self.context)
         if not partition.pieces(run):

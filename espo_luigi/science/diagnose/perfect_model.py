@@ -1,7 +1,7 @@
-"""A known future: a simulation is adjusted towards another, the truth, and compared with the truth's later years.
+"""A known future: a simulation is adjusted towards the truth, a second simulation, and compared with its later years.
 
 Series are daily, (cells, time), of the same cells. Errors of the level and of the change are kept apart: models that
-warm differently have different levels whatever the adjustment does.
+warm differently have different levels after any adjustment.
 """
 
 from __future__ import annotations
